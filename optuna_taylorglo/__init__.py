@@ -1,0 +1,1 @@
+"""Evolve loss functions with TaylorGLO, on Optuna, CMA-ES and PyTorch Lightning."""
