@@ -1,0 +1,270 @@
+"""The form of a Taylor loss: its terms, its parameters, and the polynomial they stand for.
+
+A loss is ``L = -(1/n) Σ_i f(v_i)``, where ``f`` is a polynomial in a few variables of class ``i``,
+expanded around a centre ``a`` (Eq. 4 of Gonzalez & Miikkulainen, without constant terms, Eq. 5):
+
+    f(v) = Σ_α  c_α · Π_v (v - a_v)^α_v,     c_α = θ_α / α!   (or θ_α itself when `folded`)
+
+This module needs no torch. It says which multi-indices α there are, in which order their
+parameters stand in θ, and what ``f`` is in plain powers of its variables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+VARIABLES = {
+    "x": "target probability of the class (one-hot label)",
+    "y": "softmax output for the class",
+    "z": "raw logit of the class",
+    "t": "training progress in [0, 1]",
+}
+"""The variables a loss may use, and what each one is."""
+
+PREDICTION_VARIABLES = frozenset({"y", "z"})
+"""The variables through which a loss reaches the network; terms without one have no gradient."""
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+
+def full_parameter_count(order: int, n_variables: int) -> int:
+    """Number of parameters before trimming: the centre and one for each multi-index.
+
+    Args:
+        order: Order k of the expansion, at least 1.
+        n_variables: Number v of variables, at least 1.
+
+    Returns:
+        ``v + C(v + k, k)`` (section 3 of the paper).
+    """
+    return n_variables + math.comb(n_variables + order, order)
+
+
+def multi_indices(order: int, n_variables: int) -> list[tuple[int, ...]]:
+    """Every multi-index α of `n_variables` entries with |α| ≤ `order`.
+
+    The first variable's exponent is the most significant, as in the paper: for two variables
+    (x, y) and order 2 the terms are 1, y, y², x, xy, x².
+    """
+    exponents = itertools.product(range(order + 1), repeat=n_variables)
+    return [alpha for alpha in exponents if sum(alpha) <= order]
+
+
+class ExpansionTable(NamedTuple):
+    """How θ turns into coefficients of plain powers, one row for each (term, power) pair.
+
+    The binomial theorem applied to every factor of every term gives
+
+        f(v) = Σ_rows  constant · θ[term] · Π_v (-a_v)^exponents_v · v^power
+
+    Attributes:
+        power: Index of the plain power in a flattened ``(k+1,) * v`` array, shape (R,).
+        term: Index into θ of the term's coefficient, shape (R,).
+        constant: Product of binomial coefficients, and of 1/α! unless folded, shape (R,).
+        exponents: Exponents of minus the centre, shape (R, v).
+    """
+
+    power: IntArray
+    term: IntArray
+    constant: FloatArray
+    exponents: IntArray
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The form of a Taylor loss: everything about it but the numbers in θ.
+
+    Attributes:
+        order: Order k of the polynomial, at least 1.
+        variables: Names out of `VARIABLES`, the most significant first; at least one of them
+            a prediction (``y`` or ``z``).
+        folded: Whether 1/α! is already multiplied into θ, as in the numbers published by the
+            method's authors. The formula printed in the paper has ``folded=False``.
+    """
+
+    order: int = 3
+    variables: tuple[str, ...] = ("x", "y")
+    folded: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.order, bool) or not isinstance(self.order, int) or self.order < 1:
+            raise ValueError(f"order must be an integer of at least 1, not {self.order!r}.")
+        if isinstance(self.variables, str) or not isinstance(self.variables, Iterable):
+            raise ValueError(
+                f"variables must be a sequence of names out of {', '.join(VARIABLES)}, "
+                f"not {self.variables!r}."
+            )
+        object.__setattr__(self, "variables", tuple(self.variables))
+        unknown = [v for v in self.variables if v not in VARIABLES]
+        if unknown:
+            raise ValueError(
+                f"variables has {unknown[0]!r}; allowed are "
+                + ", ".join(f"{name} ({meaning})" for name, meaning in VARIABLES.items())
+                + "."
+            )
+        if len(set(self.variables)) != len(self.variables):
+            raise ValueError(f"variables names one twice: {self.variables!r}.")
+        if not PREDICTION_VARIABLES.intersection(self.variables):
+            raise ValueError(
+                f"variables {self.variables!r} has no prediction in it; add 'y' (softmax output) "
+                "or 'z' (raw logits), or the loss has no gradient."
+            )
+        if not isinstance(self.folded, bool):
+            raise ValueError(f"folded must be true or false, not {self.folded!r}.")
+
+    @cached_property
+    def terms(self) -> tuple[tuple[int, ...], ...]:
+        """Multi-indices that reach the network, in the order of θ after the centre (Eq. 5)."""
+        predictions = [i for i, v in enumerate(self.variables) if v in PREDICTION_VARIABLES]
+        return tuple(
+            alpha
+            for alpha in multi_indices(self.order, len(self.variables))
+            if any(alpha[i] > 0 for i in predictions)
+        )
+
+    @property
+    def n_parameters(self) -> int:
+        """Length of θ: the centre, then one coefficient for each term."""
+        return len(self.variables) + len(self.terms)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """``("theta_0", "theta_1", …)``, the names that trials carry."""
+        return tuple(f"theta_{i}" for i in range(self.n_parameters))
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """The terms in words a person reads, e.g. ``("y", "y²", "y³", "xy", "xy²", "x²y")``."""
+        return tuple(
+            "".join(_power(v, e) for v, e in zip(self.variables, alpha, strict=True) if e)
+            for alpha in self.terms
+        )
+
+    @property
+    def parameter_meanings(self) -> tuple[str, ...]:
+        """What each entry of θ is: ``("centre of x", "centre of y", "y", "y²", …)``."""
+        return tuple(f"centre of {v}" for v in self.variables) + self.term_names
+
+    def factor(self, alpha: tuple[int, ...]) -> float:
+        """What multiplies the parameter of term α: 1/α!, or 1 where that is folded into θ."""
+        return 1.0 if self.folded else 1.0 / math.prod(math.factorial(e) for e in alpha)
+
+    def validate(self, theta: Sequence[float]) -> tuple[float, ...]:
+        """θ as exact floats, or a ValueError that says what is wrong with it."""
+        try:
+            values = tuple(float(value) for value in theta)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"theta must be a sequence of numbers, not {theta!r}.") from error
+        if len(values) != self.n_parameters:
+            raise ValueError(
+                f"theta has {len(values)} values; order {self.order} over "
+                f"({', '.join(self.variables)}) takes {self.n_parameters}: "
+                f"{', '.join(self.parameter_meanings)}."
+            )
+        for name, value in zip(self.parameter_names, values, strict=True):
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {value}; every entry of theta must be finite.")
+        return values
+
+    @cached_property
+    def table(self) -> ExpansionTable:
+        """The map from θ to coefficients of plain powers; see `ExpansionTable`."""
+        shape = (self.order + 1,) * len(self.variables)
+        rows = [
+            (
+                int(np.ravel_multi_index(power, shape)),
+                len(self.variables) + position,
+                self.factor(alpha) * math.prod(map(math.comb, alpha, power)),
+                tuple(a - p for a, p in zip(alpha, power, strict=True)),
+            )
+            for position, alpha in enumerate(self.terms)
+            for power in itertools.product(*(range(e + 1) for e in alpha))
+        ]
+        power, term, constant, exponents = zip(*rows, strict=True)
+        return ExpansionTable(
+            np.array(power, dtype=np.int64),
+            np.array(term, dtype=np.int64),
+            np.array(constant, dtype=np.float64),
+            np.array(exponents, dtype=np.int64),
+        )
+
+    def coefficients(self, theta: Sequence[float]) -> FloatArray:
+        """Coefficients of f in plain powers of its variables.
+
+        Args:
+            theta: The parameters, length `n_parameters`.
+
+        Returns:
+            Array of shape ``(order + 1,) * len(variables)``; entry ``[i, j]`` multiplies
+            ``x^i y^j`` when the variables are (x, y).
+        """
+        values = np.asarray(self.validate(theta))
+        centre = values[: len(self.variables)]
+        table = self.table
+        products = table.constant * values[table.term]
+        products = products * np.prod((-centre) ** table.exponents, axis=1)
+        dense = np.zeros((self.order + 1,) * len(self.variables))
+        np.add.at(dense.reshape(-1), table.power, products)
+        return dense
+
+    def formula(self, theta: Sequence[float] | None = None, *, digits: int = 4) -> str:
+        """The loss of one sample as text, with symbols or with the numbers of `theta`.
+
+        Args:
+            theta: The parameters, or None for ``θ₀ θ₁ …``.
+            digits: Significant digits of numbers.
+        """
+        if theta is None:
+            symbols = [f"θ{str(i).translate(_SUBSCRIPTS)}" for i in range(self.n_parameters)]
+            shifts = [f"({v} - {s})" for v, s in zip(self.variables, symbols, strict=False)]
+            coefficients = [
+                _fraction(self.factor(alpha)) + symbol
+                for alpha, symbol in zip(self.terms, symbols[len(shifts) :], strict=True)
+            ]
+        else:
+            values = self.validate(theta)
+            shifts = [_shift(v, a, digits) for v, a in zip(self.variables, values, strict=False)]
+            coefficients = [
+                f"{self.factor(alpha) * value:.{digits}g}"
+                for alpha, value in zip(self.terms, values[len(shifts) :], strict=True)
+            ]
+        terms = [
+            c + "·" + "·".join(_power(s, e) for s, e in zip(shifts, alpha, strict=True) if e)
+            for c, alpha in zip(coefficients, self.terms, strict=True)
+        ]
+        return " + ".join(terms).replace("+ -", "- ")
+
+
+@lru_cache
+def expansion(
+    order: int = 3, variables: tuple[str, ...] = ("x", "y"), folded: bool = False
+) -> Expansion:
+    """The one `Expansion` of this form in the process, with its tables already worked out."""
+    return Expansion(order, variables, folded)
+
+
+def _power(base: str, exponent: int) -> str:
+    return base if exponent == 1 else base + str(exponent).translate(_SUPERSCRIPTS)
+
+
+def _shift(variable: str, centre: float, digits: int) -> str:
+    if centre == 0:
+        return variable
+    return f"({variable} {'-' if centre > 0 else '+'} {abs(centre):.{digits}g})"
+
+
+def _fraction(factor: float) -> str:
+    denominator = round(1 / factor)
+    return "" if denominator == 1 else f"1/{denominator}·"
