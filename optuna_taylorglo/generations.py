@@ -1,0 +1,274 @@
+"""From a study's trials to the slots of its generations.
+
+A *slot* is one place in one generation of CMA-ES: one candidate, evaluated once or, after an abort
+or a loss, several times. Which trial fills which slot follows from the trials alone, so all workers
+agree on it without talking to each other:
+
+- A trial that is not marked as a retry is *fresh*; the k-th fresh trial, by trial number, owns
+  slot k, and (generation, index) = divmod(k, popsize).
+- A retry names its slot and the trial it repeats in its user attributes.
+
+There are two kinds of "again". An *abort* (PRUNED: below the threshold, or diverged) says something
+about the candidate: the next attempt starts from fresh weights, and attempts are limited as in the
+paper. A *loss* (FAIL: crash, kill, lost heartbeat) says nothing about it: the same attempt is made
+again, with the same training seed, so that the result is the one an undisturbed run would have had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optuna.trial import FrozenTrial, TrialState
+
+GENERATION = "taylorglo:generation"
+INDEX = "taylorglo:index"
+ATTEMPT = "taylorglo:attempt"
+SLOT = "taylorglo:slot"
+RETRY_OF = "taylorglo:retry_of"
+HANDED_BACK = "taylorglo:handed_back"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How slots are counted and when they close.
+
+    Args:
+        popsize: Slots a generation (λ).
+        attempts: Evaluations a candidate gets before it counts as aborted; 3 is the paper's "tried
+            again up to two more times".
+        max_failures: Losses a slot is made up for; one more closes it as the worst.
+    """
+
+    popsize: int = 28
+    attempts: int = 1
+    max_failures: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("popsize", 2), ("attempts", 1), ("max_failures", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One place in a generation, with the trials made for it in order of their numbers."""
+
+    number: int
+    rules: Rules
+    trials: tuple[FrozenTrial, ...] = ()
+
+    @property
+    def generation(self) -> int:
+        return self.number // self.rules.popsize
+
+    @property
+    def index(self) -> int:
+        return self.number % self.rules.popsize
+
+    def _in_state(self, state: TrialState) -> list[FrozenTrial]:
+        return [trial for trial in self.trials if trial.state == state]
+
+    @property
+    def result(self) -> FrozenTrial | None:
+        """The trial whose value is the slot's: its first complete one."""
+        complete = self._in_state(TrialState.COMPLETE)
+        return complete[0] if complete else None
+
+    @property
+    def waiting(self) -> list[FrozenTrial]:
+        """Trials in the queue that nobody has started."""
+        return self._in_state(TrialState.WAITING)
+
+    @property
+    def running(self) -> list[FrozenTrial]:
+        return self._in_state(TrialState.RUNNING)
+
+    @property
+    def next_attempt(self) -> int:
+        """Number of the attempt to make next: losses repeat an attempt, aborts use it up."""
+        return len(self._in_state(TrialState.PRUNED))
+
+    @property
+    def failures(self) -> int:
+        """Losses so far; a trial handed back on purpose is not one."""
+        failed = self._in_state(TrialState.FAIL)
+        return sum(1 for trial in failed if not trial.user_attrs.get(HANDED_BACK))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the slot has its final result."""
+        return (
+            self.result is not None
+            or self.next_attempt >= self.rules.attempts
+            or self.failures > self.rules.max_failures
+        )
+
+    @property
+    def best_aborted(self) -> list[float]:
+        """The last reports of the aborted attempts, finite ones only."""
+        reports = []
+        for trial in self._in_state(TrialState.PRUNED):
+            if trial.last_step is not None:
+                report = trial.intermediate_values[trial.last_step]
+                if math.isfinite(report):
+                    reports.append(report)
+        return reports
+
+
+def rank(slots: Sequence[Slot], *, maximize: bool) -> list[int]:
+    """Order closed slots from best to worst.
+
+    Completed slots come first by value, then aborted ones by the best of their last reports, then
+    those without any finite number. Ties go by index, so the order is total and everybody's.
+
+    Args:
+        slots: The closed slots of one generation.
+        maximize: Whether larger values are better.
+
+    Returns:
+        Positions in ``slots``, best first.
+    """
+    sign = -1.0 if maximize else 1.0
+
+    def key(position: int) -> tuple[int, float, int]:
+        slot = slots[position]
+        value = slot.result.value if slot.result is not None else None
+        if value is not None and not math.isnan(value):
+            return 0, sign * value, slot.index
+        if slot.best_aborted:
+            return 1, min(sign * report for report in slot.best_aborted), slot.index
+        return 2, 0.0, slot.index
+
+    return sorted(range(len(slots)), key=key)
+
+
+class Ledger:
+    """The slots of a growing list of trials, brought up to date at the cost of what is new.
+
+    Trials of finished generations never change, so the leading ones are settled once; what remains
+    to be looked at is about one generation, however long the study.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._forget()
+
+    def _forget(self) -> None:
+        self.finished: list[tuple[Slot, ...]] = []
+        self._open: dict[int, Slot] = {}
+        self._slot_of: dict[int, int] = {}
+        self._n_trials = 0
+        self._n_fresh = 0
+        self._settled = 0
+        self._settled_fresh = 0
+        self._last_settled: object = None
+
+    @property
+    def generation(self) -> int:
+        """The first generation with a slot that is not closed."""
+        return len(self.finished)
+
+    @property
+    def n_trials(self) -> int:
+        """Trials read, which is the number of the next trial if nobody interferes."""
+        return self._n_trials
+
+    @property
+    def n_fresh(self) -> int:
+        """Fresh trials so far, which is the number of the next fresh trial's slot."""
+        return self._n_fresh
+
+    def read(self, trials: Sequence[FrozenTrial]) -> None:
+        """Take in all trials of a study, in order of their numbers."""
+        if not self._continues(trials):
+            self._forget()
+        n_fresh = self._settled_fresh
+        groups: dict[int, list[FrozenTrial]] = {}
+        slot_of: dict[int, int] = {}
+        for trial in trials[self._settled :]:
+            slot = _retried_slot(trial, n_fresh)
+            if slot is None:
+                slot = n_fresh
+                n_fresh += 1
+            groups.setdefault(slot, []).append(trial)
+            slot_of[trial.number] = slot
+        # A retry of a finished generation can only be a leftover: it joins no slot any more.
+        start = self.generation * self.rules.popsize
+        self._open = {
+            number: Slot(number, self.rules, tuple(group))
+            for number, group in groups.items()
+            if number >= start
+        }
+        self._slot_of = slot_of
+        self._n_trials = len(trials)
+        self._n_fresh = n_fresh
+        self._close_generations()
+        self._settle(trials)
+
+    def _continues(self, trials: Sequence[FrozenTrial]) -> bool:
+        if self._settled == 0:
+            return True
+        return (
+            len(trials) >= self._settled
+            and _fingerprint(trials[self._settled - 1]) == self._last_settled
+        )
+
+    def _close_generations(self) -> None:
+        while True:
+            slots = self.current_slots()
+            if not all(slot.closed for slot in slots):
+                return
+            self.finished.append(slots)
+            for slot in slots:
+                del self._open[slot.number]
+
+    def _settle(self, trials: Sequence[FrozenTrial]) -> None:
+        end = self.generation * self.rules.popsize
+        for trial in trials[self._settled :]:
+            if self._slot_of[trial.number] >= end:
+                break
+            self._settled += 1
+            self._settled_fresh += _retried_slot(trial, self._settled_fresh) is None
+            self._last_settled = _fingerprint(trial)
+
+    def current_slots(self) -> tuple[Slot, ...]:
+        """All slots of the current generation, those without a trial included."""
+        start = self.generation * self.rules.popsize
+        return tuple(
+            self._open.get(number, Slot(number, self.rules))
+            for number in range(start, start + self.rules.popsize)
+        )
+
+    def slot_number(self, trial_number: int) -> int | None:
+        """Slot of a trial that was read, or None when it settled long ago or was never seen."""
+        return self._slot_of.get(trial_number)
+
+
+def _fingerprint(trial: FrozenTrial) -> object:
+    """Enough of a settled trial to notice that another study is being read."""
+    return trial.number, trial.datetime_start, trial.params
+
+
+def _retried_slot(trial: FrozenTrial, n_fresh: int) -> int | None:
+    """Slot that a retry names, or None for a fresh trial.
+
+    A retry can only name a slot that a fresh trial before it owns; anything else in the database is
+    not ours, and the trial counts as fresh.
+    """
+    if RETRY_OF not in trial.user_attrs:
+        return None
+    slot = trial.user_attrs.get(SLOT)
+    if isinstance(slot, int) and not isinstance(slot, bool) and 0 <= slot < n_fresh:
+        return slot
+    return None
+
+
+def slot_attrs(slot: Slot, *, attempt: int, retry_of: FrozenTrial | None = None) -> dict[str, int]:
+    """User attributes that tell people, plots and other workers what a trial is for."""
+    attrs = {GENERATION: slot.generation, INDEX: slot.index, ATTEMPT: attempt}
+    if retry_of is not None:
+        attrs |= {SLOT: slot.number, RETRY_OF: retry_of.number}
+    return attrs
