@@ -1,0 +1,163 @@
+"""One LightningModule for every classification network, criterion and optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import MultiStepLR
+from torchmetrics import MeanMetric
+
+from lightning_modules.batches import Chunk
+from lightning_modules.optim import OptimiserSettings, ScheduleSettings
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+STEPS_BETWEEN_CHECKS = 10
+
+
+class Diverged(ArithmeticError):
+    """Training produced a loss that is not finite."""
+
+
+class Classifier(LightningModule):
+    """Trains a network with any criterion that is called as ``nn.CrossEntropyLoss`` is.
+
+    A training batch is ``(images, labels)`` or a `Chunk` of such batches, on each of which one
+    optimiser step is taken; ``trainer.global_step`` counts optimiser steps in both cases.
+    Optimisation is manual (in Lightning's sense), so the Trainer's gradient clipping and
+    accumulation are not available.
+
+    Logged: ``val_accuracy`` and ``val_loss``, ``test_accuracy`` and ``test_loss``.
+
+    Args:
+        net: Maps a batch of inputs to logits (B, classes).
+        criterion: Called with logits (B, classes) in float32 and the labels; may be replaced by
+            assigning ``self.criterion``. If it has a tensor attribute ``progress``, that is set to
+            the share of training done, in [0, 1], before every step.
+        optimiser: Optimiser settings.
+        schedule: Learning-rate schedule; None: constant.
+        channels_last: Keep 4-D weights and inputs in PyTorch's channels_last memory format.
+    """
+
+    takes_chunks = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        criterion: Criterion | None = None,
+        *,
+        optimiser: OptimiserSettings | None = None,
+        schedule: ScheduleSettings | None = None,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = net
+        self.criterion: Criterion = criterion or nn.CrossEntropyLoss()
+        self.optimiser_settings = optimiser or OptimiserSettings()
+        self.schedule_settings = schedule or ScheduleSettings()
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        self.val_accuracy, self.val_loss = MeanMetric(), MeanMetric()
+        self.test_accuracy, self.test_loss = MeanMetric(), MeanMetric()
+        self._total_steps = 1.0
+        self._loss_sum: Tensor | None = None
+        self._unchecked_steps = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map inputs (B, ...) to logits (B, classes) in float32, whatever the net computes in."""
+        if inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=self.memory_format)
+        logits: Tensor = self.net(inputs)
+        return logits.float()
+
+    def configure_optimizers(self) -> Any:
+        """Build optimiser and schedule over the network's parameters."""
+        if self.memory_format == torch.channels_last:
+            self.net.to(memory_format=self.memory_format)
+        optimiser = self.optimiser_settings.build(self.net.parameters())
+        if not self.schedule_settings.milestones:
+            return optimiser
+        return [optimiser], [self.schedule_settings.build(optimiser)]
+
+    def on_train_start(self) -> None:
+        """Work out how many optimiser steps there will be, for the criterion's progress."""
+        trainer = self.trainer
+        # A loader of chunks counts fewer batches than it has steps, and says so.
+        loader = trainer.train_dataloader
+        steps = getattr(loader, "steps_per_epoch", trainer.num_training_batches)
+        by_epochs = float("inf")
+        if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+            by_epochs = trainer.max_epochs * steps
+        by_steps = float("inf") if trainer.max_steps < 0 else trainer.max_steps
+        self._total_steps = min(by_epochs, by_steps)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Take one optimiser step on each mini-batch.
+
+        Raises:
+            Diverged: If a loss since the last check is not finite. Checks are some steps apart, as
+                each one waits for the device.
+        """
+        batches = zip(*batch, strict=True) if isinstance(batch, Chunk) else (batch,)
+        optimiser = cast(LightningOptimizer, self.optimizers())
+        for inputs, labels in batches:
+            if self.trainer.global_step == self.trainer.max_steps:
+                break  # the budget ends inside a chunk
+            self._set_progress()
+            loss = self.criterion(self(inputs), labels)
+            optimiser.zero_grad()
+            self.manual_backward(loss)
+            optimiser.step()
+            self._step_schedule("steps")
+            self._note(loss.detach())
+        if self._unchecked_steps >= STEPS_BETWEEN_CHECKS:
+            self._check_divergence()
+
+    def on_train_epoch_end(self) -> None:
+        """Let a schedule in epochs advance."""
+        self._step_schedule("epochs")
+
+    def on_validation_start(self) -> None:
+        """Do not validate a network that has diverged."""
+        self._check_divergence()
+        self._set_progress()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Add a batch to the validation metrics."""
+        self._evaluate(batch, "val", self.val_accuracy, self.val_loss)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Add a batch to the test metrics."""
+        self._evaluate(batch, "test", self.test_accuracy, self.test_loss)
+
+    def _evaluate(self, batch: Any, stage: str, accuracy: MeanMetric, loss: MeanMetric) -> None:
+        inputs, labels = batch
+        logits = self(inputs)
+        accuracy.update((logits.argmax(dim=1) == labels).float())
+        loss.update(self.criterion(logits, labels), weight=len(labels))
+        self.log(f"{stage}_accuracy", accuracy, prog_bar=True)
+        self.log(f"{stage}_loss", loss)
+
+    def _set_progress(self) -> None:
+        progress = getattr(self.criterion, "progress", None)
+        if isinstance(progress, Tensor):
+            progress.fill_(self.trainer.global_step / self._total_steps)
+
+    def _step_schedule(self, unit: str) -> None:
+        if self.schedule_settings.unit == unit and self.schedule_settings.milestones:
+            cast(MultiStepLR, self.lr_schedulers()).step()
+
+    def _note(self, loss: Tensor) -> None:
+        # Once not finite, a sum stays so: one look at it tells about every step in it.
+        self._loss_sum = loss if self._loss_sum is None else self._loss_sum + loss
+        self._unchecked_steps += 1
+
+    def _check_divergence(self) -> None:
+        total, self._loss_sum, self._unchecked_steps = self._loss_sum, None, 0
+        if total is not None and not torch.isfinite(total):
+            raise Diverged(f"the loss is not finite at step {self.trainer.global_step}")

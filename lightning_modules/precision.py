@@ -1,0 +1,70 @@
+"""Numeric precision and memory layout for a device."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+PrecisionName = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What to train with.
+
+    Attributes:
+        trainer: The ``precision`` of ``pytorch_lightning.Trainer``.
+        channels_last: The ``channels_last`` of `Classifier`.
+    """
+
+    trainer: Literal["32-true", "bf16-mixed", "16-mixed"]
+    channels_last: bool
+
+
+def resolve_precision(requested: PrecisionName, device: torch.device | str) -> Precision:
+    """Choose the precision for a device and log the choice.
+
+    The choice depends on what the processor can do, never on a timing, so that equal machines
+    choose alike.
+
+    Args:
+        requested: "auto" takes bfloat16 autocast where the processor computes in bfloat16, else
+            float32; any other name is taken as it is. Convolutions run in channels_last memory on
+            CPU and CUDA either way: it is faster there in every precision.
+        device: Where training will run.
+
+    Raises:
+        ValueError: If ``requested`` is not a known name.
+    """
+    if requested not in get_args(PrecisionName):
+        raise ValueError(f"precision must be one of {get_args(PrecisionName)}, got {requested!r}")
+    device = torch.device(device)
+    channels_last = device.type in ("cpu", "cuda")
+    if requested != "auto":
+        precision = Precision(requested, channels_last)
+        reason = "as requested"
+    elif _computes_in_bfloat16(device):
+        precision = Precision("bf16-mixed", channels_last)
+        reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
+    else:
+        precision = Precision("32-true", channels_last)
+        reason = f"this {device.type} has no bfloat16 arithmetic"
+    layout = "channels_last" if channels_last else "contiguous"
+    logger.info("precision %s, %s memory: %s", precision.trainer, layout, reason)
+    return precision
+
+
+def _computes_in_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        # Emulated bfloat16, before Ampere, is slower than float32.
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type == "cpu":
+        # Public only in recent releases of PyTorch; older ones train in float32.
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return False

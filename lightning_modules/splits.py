@@ -1,0 +1,92 @@
+"""Fixed choices among images: which validate, which are kept, which carry a wrong label.
+
+All of them are functions of the labels and of ``SPLIT_SEED`` alone, never of the training seed, so
+every candidate of a search and every process sees the same data. They rank images by the raw
+64-bit stream of PCG64, which numpy guarantees never to change; its higher-level draws may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+SPLIT_SEED = 42
+
+Indices = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.integer]
+
+
+def shuffled(size: int, *stream: int) -> Indices:
+    """Return a permutation of 0 … size − 1; other numbers after ``size`` give other ones."""
+    return np.argsort(_raw(size, stream), kind="stable").astype(np.int64)
+
+
+def split(labels: Labels, held_out: int, stratified: bool) -> tuple[Indices, Indices]:
+    """Split images into a rest and a held-out part.
+
+    Args:
+        labels: Label of every image, shape (N,).
+        held_out: How many images to hold out.
+        stratified: Hold out the same share of every class; else one plain shuffle decides.
+
+    Returns:
+        Ascending indices of the rest and of the held-out part.
+    """
+    chosen = stratified_choice(labels, held_out) if stratified else shuffled(len(labels))[:held_out]
+    is_held_out = np.zeros(len(labels), dtype=bool)
+    is_held_out[chosen] = True
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+
+
+def stratified_choice(labels: Labels, size: int) -> Indices:
+    """Choose images so that every class keeps its share, to the nearest image.
+
+    A smaller choice takes a prefix of each class's fixed order, so choices of growing size nest
+    but for the rounding of class counts.
+
+    Args:
+        labels: Label of every image, shape (N,).
+        size: How many to choose.
+
+    Returns:
+        Ascending indices, shape (size,).
+    """
+    order = shuffled(len(labels), 1)
+    members = [order[labels[order] == label] for label in np.unique(labels)]
+    counts = _apportion(size, [len(member) for member in members])
+    chosen = [member[:count] for member, count in zip(members, counts, strict=True)]
+    return np.sort(np.concatenate(chosen))
+
+
+def with_symmetric_noise(labels: Labels, share: float, num_classes: int) -> Labels:
+    """Give a share of the images another label, each other class being equally likely.
+
+    Args:
+        labels: Labels, shape (N,).
+        share: Share of labels that become wrong; exactly round(share · N) do.
+        num_classes: Number of classes.
+
+    Returns:
+        New labels, shape (N,).
+    """
+    wrong = shuffled(len(labels), 2)[: round(share * len(labels))]
+    step = 1 + _raw(len(labels), (3,)) % np.uint64(num_classes - 1)
+    noisy = labels.astype(np.int64)
+    noisy[wrong] = (noisy[wrong] + step[wrong].astype(np.int64)) % num_classes
+    return noisy
+
+
+def _raw(size: int, stream: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    raw = np.random.PCG64(np.random.SeedSequence((SPLIT_SEED, *stream))).random_raw(size)
+    return np.asarray(raw, dtype=np.uint64)
+
+
+def _apportion(size: int, counts: Sequence[int]) -> list[int]:
+    """Share ``size`` among groups in proportion to their counts, by largest remainders."""
+    exact = np.array(counts) * size / sum(counts)
+    whole = np.floor(exact).astype(int)
+    by_remainder = np.argsort(whole - exact, kind="stable")
+    whole[by_remainder[: size - whole.sum()]] += 1
+    return [int(count) for count in whole]
