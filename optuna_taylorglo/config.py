@@ -128,6 +128,10 @@ def recipe_differences(in_study: Recipe, in_file: Recipe) -> list[str]:
 def freeze(study: "optuna.Study", recipe: Recipe) -> None:
     """Keeps the recipe in the study, or makes sure that the study holds the same one.
 
+    Storages have no "write if absent": of two different recipes that are frozen in the same few
+    milliseconds the last one written stands, and the other caller may already have returned.
+    Calling again is cheap and tells, so a worker does it before each trial.
+
     Raises:
         RecipeMismatch: If the study holds a different recipe.
         RecipeError: If the recipe is too long for the storage, or the study's own is unreadable.
@@ -141,8 +145,8 @@ def freeze(study: "optuna.Study", recipe: Recipe) -> None:
         study.set_user_attr(RECIPE_ATTRIBUTE, envelope)
     # Read back, since another worker may have been the first at the same moment.
     in_study = frozen_recipe(study)
-    if in_study is not None and in_study != recipe:
-        raise RecipeMismatch(study.study_name, recipe_differences(in_study, recipe))
+    if in_study is not None and (differences := recipe_differences(in_study, recipe)):
+        raise RecipeMismatch(study.study_name, differences)
 
 
 def frozen_recipe(study: "optuna.Study") -> Recipe | None:

@@ -340,6 +340,13 @@ def test_another_recipe_is_refused_field_by_field() -> None:
     assert recipe_differences(other, other) == []
 
 
+def test_true_and_one_are_different_arguments() -> None:
+    study = optuna.create_study(direction="maximize")
+    freeze(study, recipe_from_dict(recipe_with("model.init_args", {"bias": True})))
+    with pytest.raises(RecipeMismatch, match=r"model\.init_args\.bias: study has true, file has 1"):
+        freeze(study, recipe_from_dict(recipe_with("model.init_args", {"bias": 1})))
+
+
 def test_the_loser_of_a_simultaneous_first_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     study = optuna.create_study(direction="maximize")
     winner = {"schema": 1, "recipe": minimal()}
