@@ -61,7 +61,7 @@ def label_polynomials(
         form: The form of the loss.
         progress: Training progress, for losses in ``t``.
     """
-    coefficients = _arranged_coefficients(theta, form)
+    coefficients = arranged_coefficients(theta, form)
     powers = np.power(progress, np.arange(coefficients.shape[1]))
     coefficients = np.einsum("xtyz,t->xyz", coefficients, powers)
     return LabelPolynomials(coefficients[0], coefficients[1:].sum(axis=0))
@@ -294,7 +294,7 @@ def same_function(
     return bool(np.abs(a - b).max() <= tolerance * size)
 
 
-def _arranged_coefficients(theta: Sequence[float], form: Expansion) -> FloatArray:
+def arranged_coefficients(theta: Sequence[float], form: Expansion) -> FloatArray:
     """Coefficients of plain powers with the axes (x, t, y, z), of length 1 where one is absent."""
     present = [v for v in ("x", "t", "y", "z") if v in form.variables]
     arranged = form.coefficients(theta).transpose([form.variables.index(v) for v in present])
@@ -303,8 +303,8 @@ def _arranged_coefficients(theta: Sequence[float], form: Expansion) -> FloatArra
 
 
 def _effective_coefficients(theta: Sequence[float], form: Expansion) -> FloatArray:
-    """``q_0`` and ``q_1 - q_0`` with everything set to 0 that has no gradient, axes (2, t, y, z)."""
-    coefficients = _arranged_coefficients(theta, form)
+    """``q_0`` and ``q_1 - q_0`` less all that has no gradient, axes (2, t, y, z)."""
+    coefficients = arranged_coefficients(theta, form)
     effective = np.stack([coefficients[0], coefficients[1:].sum(axis=0)])
     effective[:, :, 0, 0] = 0.0
     effective[0, :, 1:2, 0] = 0.0
