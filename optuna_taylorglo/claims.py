@@ -2,8 +2,7 @@
 
 All workers of a study hand out trials to themselves under one lock, from what the trials in the
 storage say. A generation starts when every slot of the one before it is closed; lost and aborted
-slots go first. Whatever step a worker dies at, the next one finds a state it can go on from: a
-trial is queued, then given a sign of life, then started, so that no trial runs unwatched.
+slots go first. Whatever step a worker dies at, the next one finds a state it can go on from.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from optuna.storages import fail_stale_trials
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from optuna_taylorglo.generations import GENERATION, HANDED_BACK, INDEX, Ledger, Slot, slot_attrs
+from optuna_taylorglo.generations import HANDED_BACK, Ledger, Slot, slot_attrs
 from optuna_taylorglo.locks import study_lock
+from optuna_taylorglo.patience import DEFAULT_PATIENCE, impatient, patiently
 from optuna_taylorglo.sampler import TaylorGLOSampler
-from optuna_taylorglo.storage import DEFAULT_PATIENCE, impatient, patiently
 
 _logger = get_logger(__name__)
 
@@ -68,6 +67,7 @@ class Gate:
             getattr(self._storage, "_backend", None), "patience", DEFAULT_PATIENCE
         )
         self._stale_check_due = 0.0
+        self._idle = True
 
     def wait_for_trial(
         self, stop: threading.Event | None = None, *, longest_wait: float = 2.0
@@ -99,24 +99,25 @@ class Gate:
             still busy with the generation.
         """
         trial_id = patiently(self._claim, patience=self._patience)
+        self._idle = trial_id is None
         return None if trial_id is None else Trial(self.study, trial_id)
 
     def _claim(self) -> int | None:
         # Waiting workers look in often; they must not queue for the lock to find nothing.
-        checked = time.monotonic() < self._stale_check_due
-        if checked and self._choose(self.sampler.read(self.study)) is None:
-            return None
+        # The first look, at a long study, takes its time.
+        if self._idle:
+            nothing = self._choose(self.sampler.read(self.study)) is None
+            if nothing and time.monotonic() < self._stale_check_due:
+                return None
         with study_lock(self._storage, self.study.study_name):
             self._fail_stale_trials()
             while True:
                 ledger = self.sampler.read(self.study)
-                n_trials = ledger.n_trials
-                self._discard_spares(ledger)
                 slot = self._choose(ledger)
                 if slot is None:
                     return None
-                trial_id = self._queued(slot) if slot.waiting else self._queue(slot, n_trials)
-                if trial_id is not None and self._start(trial_id):
+                trial_id = self._adopt(slot) if slot.waiting else self._create(slot, ledger)
+                if trial_id is not None:
                     return trial_id
 
     def _fail_stale_trials(self) -> None:
@@ -136,38 +137,33 @@ class Gate:
         idle = [slot for slot in ledger.current_slots() if not slot.closed and not slot.running]
         return min(idle, key=lambda slot: not slot.trials, default=None)
 
-    def _discard_spares(self, ledger: Ledger) -> None:
-        """Remove a trial queued twice, which happens when the database's answer gets lost."""
-        for slot in ledger.current_slots():
-            if slot.closed or slot.running:
-                for trial in slot.waiting:
-                    self._discard(trial)
+    def _adopt(self, slot: Slot) -> int | None:
+        """Start a trial that somebody enqueued; None if somebody else was faster."""
+        trial_id: int = slot.waiting[0]._trial_id
+        for key, value in slot_attrs(slot, attempt=0).items():
+            self._storage.set_trial_user_attr(trial_id, key, value)
+        # The sign of life comes first, so that the trial never runs unwatched.
+        if _beat_interval(self._storage) is not None:
+            self._storage.record_heartbeat(trial_id)
+        started = self._storage.set_trial_state_values(trial_id, TrialState.RUNNING)
+        return trial_id if started else None
 
-    def _queued(self, slot: Slot) -> int | None:
-        """A waiting trial of a slot, made fit to start; None if there is none after all."""
-        trial = slot.waiting[0]
-        trial_id: int = trial._trial_id
-        place = trial.user_attrs.get(GENERATION), trial.user_attrs.get(INDEX)
-        if place == (None, None):
-            # Enqueued by somebody, who chose the parameters.
-            for key, value in slot_attrs(slot, attempt=0).items():
-                self._storage.set_trial_user_attr(trial_id, key, value)
-        elif place != (slot.generation, slot.index):
-            # Made for the slot before, which another trial took while this one was on its way.
-            self._discard(trial)
-            return None
-        return trial_id
-
-    def _queue(self, slot: Slot, n_trials: int) -> int | None:
-        """Make a waiting trial for a slot; None if somebody else made one at the same time."""
-        template = self._template(slot)
-        trial_id: int = self._storage.create_new_trial(self.study._study_id, template)
+    def _create(self, slot: Slot, ledger: Ledger) -> int | None:
+        """Create a running trial for a slot; None if somebody else created one just before."""
+        study_id = self.study._study_id
+        expected_number = ledger.n_trials
+        trial_id: int = self._storage.create_new_trial(study_id, self._template(slot))
         # Only a trial with the expected number is sure to have got the slot it was made for. The
         # lock can be lost with its connection, and not everybody who adds trials asks for it.
-        return trial_id if self._storage.get_trial(trial_id).number == n_trials else None
+        expected = self._storage.get_trial_id_from_study_id_trial_number(study_id, expected_number)
+        if trial_id == expected:
+            return trial_id
+        self._storage.set_trial_user_attr(trial_id, HANDED_BACK, True)
+        self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
+        return None
 
     def _template(self, slot: Slot) -> FrozenTrial:
-        """A waiting trial with the slot's candidate, or with what was evaluated there before."""
+        """A running trial with the slot's candidate, or with what was evaluated there before."""
         params = dict(zip(self.sampler.names, self.sampler.candidate(slot), strict=True))
         distributions = self.sampler.distributions
         fixed: dict[str, Any] = {}
@@ -179,7 +175,7 @@ class Gate:
             # Optuna takes enqueued parameters as they are, even out of range, but only this way.
             params, distributions, fixed = {}, {}, params | fixed
         return create_trial(
-            state=TrialState.WAITING,
+            state=TrialState.RUNNING,
             params=params,
             distributions=distributions,
             user_attrs=slot_attrs(
@@ -189,19 +185,6 @@ class Gate:
             ),
             system_attrs={"fixed_params": fixed} if fixed else {},
         )
-
-    def _start(self, trial_id: int) -> bool:
-        if _beat_interval(self._storage) is not None:
-            self._storage.record_heartbeat(trial_id)
-        try:
-            started: bool = self._storage.set_trial_state_values(trial_id, TrialState.RUNNING)
-        except UpdateFinishedTrialError:
-            return False
-        return started
-
-    def _discard(self, trial: FrozenTrial) -> None:
-        self._storage.set_trial_user_attr(trial._trial_id, HANDED_BACK, True)
-        self._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
 
     def finish(
         self, trial: Trial, value: float | None = None, *, state: TrialState | None = None

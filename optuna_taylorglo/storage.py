@@ -7,21 +7,17 @@ patience (a database that goes away is waited for, in every call).
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import os
-import random
 import sqlite3
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.logging import get_logger
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 
 # Optuna looks for this class, which it does not publish, before it asks for heartbeats.
@@ -31,12 +27,11 @@ from optuna.trial import TrialState
 from sqlalchemy.engine import URL, make_url
 
 from optuna_taylorglo.locks import database_lock
+from optuna_taylorglo.patience import DEFAULT_PATIENCE
+from optuna_taylorglo.rdb import PatientRDBStorage
 
 DEFAULT_STORAGE = "sqlite:///taylorglo.db"
 
-_logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 # Drivers in the order of preference, and the extra that installs the last of them.
 _DRIVERS = {
@@ -50,7 +45,6 @@ _BACKENDS = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
-DEFAULT_PATIENCE = 600.0
 _CONNECT_TIMEOUT = 10
 _BEAT = "taylorglo:beat"
 
@@ -211,115 +205,6 @@ def _use_write_ahead_log(engine: sqlalchemy.Engine) -> None:
     """Let readers and a writer work at the same time; the setting stays with the file."""
     with engine.connect() as connection:
         connection.execute(sqlalchemy.text("PRAGMA journal_mode=WAL"))
-
-
-# Patience
-
-_state = threading.local()
-
-
-@contextlib.contextmanager
-def impatient() -> Iterator[None]:
-    """Let database errors of this thread through at once, for callers that start over."""
-    before = getattr(_state, "impatient", False)
-    _state.impatient = True
-    try:
-        yield
-    finally:
-        _state.impatient = before
-
-
-def is_outage(error: BaseException) -> bool:
-    """Whether an error may pass when the same call is made again later."""
-    if isinstance(error, StorageInternalError) and error.__cause__ is not None:
-        error = error.__cause__
-    return isinstance(error, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError) or (
-        isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
-    )
-
-
-def patiently(call: Callable[[], T], *, patience: float) -> T:
-    """Make a call, again and again while the database is away.
-
-    Waits grow from a quarter of a second to 15 seconds, each with jitter, so that workers do not
-    all come back at the same moment.
-    """
-    if getattr(_state, "impatient", False):
-        return call()
-    deadline = time.monotonic() + patience
-    wait = 0.25
-    while True:
-        try:
-            # A nested call must fail at once, or every level would wait in its turn.
-            with impatient():
-                return call()
-        except Exception as error:
-            if not is_outage(error) or time.monotonic() + wait > deadline:
-                raise
-            cause = error.__cause__ or error
-            reason = " ".join(str(getattr(cause, "orig", cause)).split())
-            _logger.warning(f"Database unavailable, trying again in {wait:.1f} s: {reason}")
-        time.sleep(wait * random.uniform(0.5, 1.0))
-        wait = min(2 * wait, 15.0)
-
-
-class PatientRDBStorage(RDBStorage):
-    """An RDBStorage whose every call outlasts an outage of the database.
-
-    A call is repeated as a whole. That is harmless for reads and for writes that set something; a
-    repeated ``create_new_trial`` whose first try did reach the database leaves a spare trial, which
-    claims look after.
-    """
-
-    def __init__(self, url: str, *, patience: float = DEFAULT_PATIENCE, **kwargs: Any) -> None:
-        self.patience = patience
-        super().__init__(url, **kwargs)
-
-
-def _make_patient(name: str) -> None:
-    method = getattr(RDBStorage, name)
-
-    @functools.wraps(method)
-    def wrapper(self: PatientRDBStorage, *args: Any, **kwargs: Any) -> Any:
-        return patiently(lambda: method(self, *args, **kwargs), patience=self.patience)
-
-    setattr(PatientRDBStorage, name, wrapper)
-
-
-# What Optuna calls on an RDBStorage; those with an underscore are called by the cache that Optuna
-# puts before it.
-for _name in (
-    "_create_new_trial",
-    "_get_best_trial_id",
-    "_get_stale_trial_ids",
-    "_get_trials",
-    "_set_trial_param",
-    "create_new_study",
-    "create_new_trial",
-    "delete_study",
-    "get_all_studies",
-    "get_all_trials",
-    "get_best_trial",
-    "get_study_directions",
-    "get_study_id_from_name",
-    "get_study_name_from_id",
-    "get_study_system_attrs",
-    "get_study_user_attrs",
-    "get_trial",
-    "get_trial_id_from_study_id_trial_number",
-    "get_trial_param",
-    "get_trial_system_attrs",
-    "get_trial_user_attrs",
-    "record_heartbeat",
-    "set_study_system_attr",
-    "set_study_user_attr",
-    "set_trial_intermediate_value",
-    "set_trial_param",
-    "set_trial_state_values",
-    "set_trial_system_attr",
-    "set_trial_user_attr",
-):
-    _make_patient(_name)
 
 
 class WatchedJournalStorage(JournalStorage, BaseHeartbeat):

@@ -1,0 +1,67 @@
+"""Waiting for a database that went away."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import sqlalchemy
+from optuna.exceptions import StorageInternalError
+from optuna.logging import get_logger
+
+DEFAULT_PATIENCE = 600.0
+
+_logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+_state = threading.local()
+
+
+@contextlib.contextmanager
+def impatient() -> Iterator[None]:
+    """Let database errors of this thread through at once, for callers that start over."""
+    before = getattr(_state, "impatient", False)
+    _state.impatient = True
+    try:
+        yield
+    finally:
+        _state.impatient = before
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error may pass when the same call is made again later."""
+    if isinstance(error, StorageInternalError) and error.__cause__ is not None:
+        error = error.__cause__
+    return isinstance(error, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError) or (
+        isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
+    )
+
+
+def patiently(call: Callable[[], T], *, patience: float) -> T:
+    """Make a call, again and again while the database is away.
+
+    Waits grow from a quarter of a second to 15 seconds, each with jitter, so that workers do not
+    all come back at the same moment.
+    """
+    if getattr(_state, "impatient", False):
+        return call()
+    deadline = time.monotonic() + patience
+    wait = 0.25
+    while True:
+        try:
+            # A nested call must fail at once, or every level would wait in its turn.
+            with impatient():
+                return call()
+        except Exception as error:
+            if not is_outage(error) or time.monotonic() + wait > deadline:
+                raise
+            cause = error.__cause__ or error
+            reason = " ".join(str(getattr(cause, "orig", cause)).split())
+            _logger.warning(f"Database unavailable, trying again in {wait:.1f} s: {reason}")
+        time.sleep(wait * random.uniform(0.5, 1.0))
+        wait = min(2 * wait, 15.0)
