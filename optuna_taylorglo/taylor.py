@@ -237,14 +237,15 @@ class Expansion:
             values = self.validate(theta)
             shifts = [_shift(v, a, digits) for v, a in zip(self.variables, values, strict=False)]
             coefficients = [
-                f"{self.factor(alpha) * value:.{digits}g}"
+                f"{self.factor(alpha) * value:.{digits}g}" if value else ""
                 for alpha, value in zip(self.terms, values[len(shifts) :], strict=True)
             ]
         terms = [
             c + "·" + "·".join(_power(s, e) for s, e in zip(shifts, alpha, strict=True) if e)
             for c, alpha in zip(coefficients, self.terms, strict=True)
+            if c
         ]
-        return " + ".join(terms).replace("+ -", "- ")
+        return " + ".join(terms).replace("+ -", "- ") or "0"
 
 
 @lru_cache
