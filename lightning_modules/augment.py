@@ -99,8 +99,8 @@ def move(images: Tensor, draws: Draws, padding: int) -> Tensor:
     return moved.reshape(batch, height, width, channels)
 
 
-def cut_out(images: Tensor, draws: Draws, size: int) -> Tensor:
-    """Set a square of each image to zero.
+def cut_out_(images: Tensor, draws: Draws, size: int) -> Tensor:
+    """Set a square of each image to zero, in place.
 
     Args:
         images: Shape (B, C, H, W).
@@ -114,4 +114,4 @@ def cut_out(images: Tensor, draws: Draws, size: int) -> Tensor:
 
     rows = inside(images.shape[2], draws.hole[:, 0])
     columns = inside(images.shape[3], draws.hole[:, 1])
-    return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)
+    return images.masked_fill_((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -103,6 +103,11 @@ class TrainingBatches:
         augmentation: What to draw for each image.
         steps_per_epoch: Mini-batches after which the loader ends an epoch; None: a pass.
         chunk: Mini-batches handed out together; None: plain batches.
+        first_step: Where in the stream to begin.
+
+    Attributes:
+        steps_per_epoch: Mini-batches an epoch.
+        next_step: The step that comes next.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class TrainingBatches:
         augmentation: Augmentation,
         steps_per_epoch: int | None = None,
         chunk: int | None = None,
+        first_step: int = 0,
     ) -> None:
         self._subset = subset
         self._batch_size = batch_size
@@ -121,8 +127,8 @@ class TrainingBatches:
         self._steps_per_pass = len(subset.indices) // batch_size
         self._chunk = chunk
         self._pass: tuple[int, Indices, Draws | None] | None = None
-        self._step = 0
-        self._resumed = False
+        self._continues = True
+        self.next_step = first_step
         self.steps_per_epoch = steps_per_epoch or self._steps_per_pass
 
     def __len__(self) -> int:
@@ -130,26 +136,16 @@ class TrainingBatches:
         return math.ceil(self.steps_per_epoch / (self._chunk or 1))
 
     def __iter__(self) -> Iterator[RawBatch]:
-        """Yield the next epoch, or the rest of one after ``load_state_dict``."""
-        epochs = self._step / self.steps_per_epoch
-        if not self._resumed:
-            self._step = math.ceil(epochs) * self.steps_per_epoch
-        self._resumed = False
-        end = (self._step // self.steps_per_epoch + 1) * self.steps_per_epoch
-        while self._step < end:
-            steps = min(self._chunk or 1, end - self._step)
-            batch = self._take(self._step, steps)
-            self._step += steps
+        """Yield the next epoch; the first one starts at ``first_step`` even inside an epoch."""
+        if not self._continues:  # an epoch that was left early is not taken up again
+            self.next_step = math.ceil(self.next_step / self.steps_per_epoch) * self.steps_per_epoch
+        self._continues = False
+        end = (self.next_step // self.steps_per_epoch + 1) * self.steps_per_epoch
+        while self.next_step < end:
+            steps = min(self._chunk or 1, end - self.next_step)
+            batch = self._take(self.next_step, steps)
+            self.next_step += steps
             yield batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the stream; Lightning keeps it in checkpoints."""
-        return {"step": self._step}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a position in the stream."""
-        self._step = int(state["step"])
-        self._resumed = True
 
     def _take(self, first_step: int, steps: int) -> RawBatch:
         positions: list[Indices] = []

@@ -65,8 +65,7 @@ class Classifier(LightningModule):
         self.val_accuracy, self.val_loss = MeanMetric(), MeanMetric()
         self.test_accuracy, self.test_loss = MeanMetric(), MeanMetric()
         self._total_steps = 1.0
-        self._loss_sum: Tensor | None = None
-        self._unchecked_steps = 0
+        self._unchecked_losses: list[Tensor] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map inputs (B, ...) to logits (B, classes) in float32, whatever the net computes in."""
@@ -105,17 +104,22 @@ class Classifier(LightningModule):
         """
         batches = zip(*batch, strict=True) if isinstance(batch, Chunk) else (batch,)
         optimiser = cast(LightningOptimizer, self.optimizers())
+        progress = self._progress()
+        losses = []
         for inputs, labels in batches:
-            if self.trainer.global_step == self.trainer.max_steps:
+            step = self.trainer.global_step
+            if step == self.trainer.max_steps:
                 break  # the budget ends inside a chunk
-            self._set_progress()
+            if progress is not None:
+                progress.fill_(step / self._total_steps)
             loss = self.criterion(self(inputs), labels)
             optimiser.zero_grad()
             self.manual_backward(loss)
             optimiser.step()
             self._step_schedule("steps")
-            self._note(loss.detach())
-        if self._unchecked_steps >= STEPS_BETWEEN_CHECKS:
+            losses.append(loss.detach())
+        self._unchecked_losses += losses
+        if len(self._unchecked_losses) >= STEPS_BETWEEN_CHECKS:
             self._check_divergence()
 
     def on_train_epoch_end(self) -> None:
@@ -123,9 +127,11 @@ class Classifier(LightningModule):
         self._step_schedule("epochs")
 
     def on_validation_start(self) -> None:
-        """Do not validate a network that has diverged."""
+        """Do not validate a network that has diverged; else take stock at the present progress."""
         self._check_divergence()
-        self._set_progress()
+        progress = self._progress()
+        if progress is not None and self.trainer.state.fn == "fit":
+            progress.fill_(self.trainer.global_step / self._total_steps)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Add a batch to the validation metrics."""
@@ -143,21 +149,15 @@ class Classifier(LightningModule):
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True)
         self.log(f"{stage}_loss", loss)
 
-    def _set_progress(self) -> None:
+    def _progress(self) -> Tensor | None:
         progress = getattr(self.criterion, "progress", None)
-        if isinstance(progress, Tensor):
-            progress.fill_(self.trainer.global_step / self._total_steps)
+        return progress if isinstance(progress, Tensor) else None
 
     def _step_schedule(self, unit: str) -> None:
         if self.schedule_settings.unit == unit and self.schedule_settings.milestones:
             cast(MultiStepLR, self.lr_schedulers()).step()
 
-    def _note(self, loss: Tensor) -> None:
-        # Once not finite, a sum stays so: one look at it tells about every step in it.
-        self._loss_sum = loss if self._loss_sum is None else self._loss_sum + loss
-        self._unchecked_steps += 1
-
     def _check_divergence(self) -> None:
-        total, self._loss_sum, self._unchecked_steps = self._loss_sum, None, 0
-        if total is not None and not torch.isfinite(total):
+        losses, self._unchecked_losses = self._unchecked_losses, []
+        if losses and not torch.stack(losses).isfinite().all():
             raise Diverged(f"the loss is not finite at step {self.trainer.global_step}")

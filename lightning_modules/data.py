@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lightning_modules import sources
 from lightning_modules.arrays import LabelledImages, Part, is_cached, open_part, write_cache
-from lightning_modules.augment import Augmentation, cut_out, move
+from lightning_modules.augment import Augmentation, cut_out_, move
 from lightning_modules.batches import Chunk, EvaluationBatches, RawBatch, Subset, TrainingBatches
 from lightning_modules.normalisation import ChannelStatistics, channel_statistics
 from lightning_modules.splits import split, stratified_choice, with_symmetric_noise
@@ -136,6 +136,8 @@ class ImageData(LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.steps_per_epoch = steps_per_epoch
         self.chunk = chunk
+        self._training: TrainingBatches | None = None
+        self._first_step = 0
         self._scale: Tensor | None = None
         self._shift: Tensor | None = None
 
@@ -177,14 +179,25 @@ class ImageData(LightningDataModule):
                 f"{type(self).__name__} feeds one device, but the Trainer has "
                 f"{self.trainer.world_size}; run one process a device"
             )
-        return TrainingBatches(
+        self._training = TrainingBatches(
             self.train_data,
             self.batch_size,
             self.seed,
             self.augmentation,
             self.steps_per_epoch,
             self._chunk_size(),
+            first_step=self._first_step,
         )
+        self._first_step = 0
+        return self._training
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the training stream; Lightning keeps it in checkpoints."""
+        return {"next_step": 0 if self._training is None else self._training.next_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next training loader begin at a position in the stream."""
+        self._first_step = int(state_dict["next_step"])
 
     def val_dataloader(self) -> EvaluationBatches:
         """Return the validation batches."""
@@ -212,7 +225,7 @@ class ImageData(LightningDataModule):
         # A permuted view of N×H×W×C memory is what PyTorch calls channels_last: no copy is made.
         images = self._normalise(images.permute(0, 3, 1, 2))
         if batch.draws is not None and self.augmentation.cutout:
-            images = cut_out(images, batch.draws, self.augmentation.cutout)
+            images = cut_out_(images, batch.draws, self.augmentation.cutout)
         if batch.steps is None:
             return images, batch.labels
         cut = (batch.steps, self.batch_size)

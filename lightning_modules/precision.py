@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -65,6 +66,6 @@ def _computes_in_bfloat16(device: torch.device) -> bool:
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type == "cpu":
         # Public only in recent releases of PyTorch; older ones train in float32.
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     return False

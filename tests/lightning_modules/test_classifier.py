@@ -1,0 +1,261 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_modules.classifier import Classifier, Diverged
+from lightning_modules.data import MNIST, Digits
+from lightning_modules.nets import DigitsCNN
+from lightning_modules.optim import OptimiserSettings, ScheduleSettings
+
+MakeTrainer = Callable[..., Trainer]
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+@pytest.fixture
+def mnist(tmp_path: Path, tiny_cache: Callable[..., Path]) -> Callable[..., MNIST]:
+    """Return a factory of tiny MNISTs: 183 training images, 9 steps of 20 an epoch."""
+    tiny_cache("mnist")
+    return lambda **settings: MNIST(tmp_path, batch_size=20, **settings)
+
+
+class LearningRates(Callback):
+    """Notes the learning rate that each training step began with."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+class ProgressLoss(nn.Module):
+    """Cross-entropy that notes the progress it is called with."""
+
+    progress: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("progress", torch.zeros(()))
+        self.training_progress: list[float] = []
+        self.validation_progress: list[float] = []
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        notes = self.training_progress if self.training else self.validation_progress
+        notes.append(self.progress.item())
+        return nn.functional.cross_entropy(logits, labels)
+
+
+def test_digits_are_learnt_within_a_budget_in_steps(
+    tmp_path: Path, make_trainer: MakeTrainer
+) -> None:
+    torch.manual_seed(0)
+    trainer = make_trainer(max_steps=150)
+    model = Classifier(DigitsCNN(), optimiser=OptimiserSettings(lr=0.05), channels_last=True)
+    trainer.fit(model, Digits(tmp_path, batch_size=64))
+    assert trainer.global_step == 150
+    assert trainer.callback_metrics["val_accuracy"] > 0.9
+    assert trainer.callback_metrics["val_loss"] < 0.5
+
+
+@pytest.mark.parametrize("max_steps", [1, 7, 9, 13])
+def test_a_budget_may_end_inside_a_chunk(
+    max_steps: int, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    rates = LearningRates()
+    trainer = make_trainer(max_steps=max_steps, callbacks=[rates])
+    trainer.fit(Classifier(linear()), mnist(chunk=4))
+    assert trainer.global_step == len(rates.rates) == max_steps
+
+
+def weights_after(data: MNIST, trainer: Trainer, **settings: Any) -> Tensor:
+    model = Classifier(linear(), **settings)
+    trainer.fit(model, data)
+    return model.net[1].weight.detach()  # type: ignore[index, union-attr]
+
+
+def test_chunks_plain_batches_and_a_bare_loop_train_alike(
+    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    chunked = weights_after(mnist(), make_trainer(max_epochs=2))
+    plain = weights_after(mnist(chunk=0), make_trainer(max_epochs=2))
+    net, data = linear(), mnist()
+    data.setup("fit")
+    loader = data.train_dataloader()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    for raw in [*loader, *loader]:
+        images, labels = data.on_after_batch_transfer(raw, 0)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(images), labels).backward()
+        optimiser.step()
+    assert torch.equal(chunked, plain)
+    assert torch.allclose(chunked, net[1].weight, atol=1e-6)  # type: ignore[index]
+
+
+def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
+    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    model, data = Classifier(linear()), mnist(eval_batch_size=7)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(model, data)
+    data.setup("test")
+    for stage, loader in (("val", data.val_dataloader()), ("test", data.test_dataloader())):
+        if stage == "test":
+            trainer.test(model, data, verbose=False)
+        batches = [data.on_after_batch_transfer(raw, 0) for raw in loader]
+        images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        with torch.no_grad():
+            logits = model.net.eval()(images)
+        metrics = trainer.callback_metrics
+        accuracy = (logits.argmax(dim=1) == labels).float().mean()
+        assert metrics[f"{stage}_accuracy"].item() == pytest.approx(accuracy.item())
+        loss = nn.functional.cross_entropy(logits, labels)
+        assert metrics[f"{stage}_loss"].item() == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (ScheduleSettings("steps", (3, 12), 0.1), [1.0] * 3 + [0.1] * 9 + [0.01] * 6),
+        (ScheduleSettings("epochs", (1,), 0.5), [1.0] * 9 + [0.5] * 9),
+        (None, [1.0] * 18),
+    ],
+)
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_schedules_count_optimiser_steps_or_epochs(
+    schedule: ScheduleSettings | None,
+    expected: list[float],
+    chunk: int,
+    mnist: Callable[..., MNIST],
+    make_trainer: MakeTrainer,
+) -> None:
+    rates = LearningRates()
+    model = Classifier(linear(), optimiser=OptimiserSettings(lr=1.0), schedule=schedule)
+    make_trainer(max_epochs=2, callbacks=[rates]).fit(model, mnist(chunk=chunk))
+    assert rates.rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("budget", [{"max_epochs": 2}, {"max_steps": 18}])
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_progress_runs_from_zero_to_one(
+    budget: dict[str, int], chunk: int, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    criterion = ProgressLoss()
+    make_trainer(**budget).fit(Classifier(linear(), criterion), mnist(chunk=chunk))
+    assert criterion.training_progress == pytest.approx([step / 18 for step in range(18)])
+    assert criterion.validation_progress[0] == pytest.approx(0.5)
+    assert criterion.validation_progress[-1] == 1.0
+
+
+def test_the_criterion_may_be_any_callable_and_be_replaced(
+    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    model = Classifier(linear(), nn.functional.cross_entropy)
+    model.criterion = lambda logits, labels: 0.0 * logits.sum()
+    before = model.net[1].weight.clone()  # type: ignore[index, operator, union-attr]
+    make_trainer(max_epochs=1).fit(model, mnist())
+    assert torch.equal(model.net[1].weight, before)  # type: ignore[index, union-attr]
+
+
+def test_an_assigned_module_takes_the_place_of_a_function(
+    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    model = Classifier(linear(), nn.functional.cross_entropy)
+    criterion = ProgressLoss()
+    model.criterion = criterion
+    make_trainer(max_epochs=1).fit(model, mnist())
+    assert len(criterion.training_progress) == 9
+
+
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_divergence_surfaces_within_a_few_steps(
+    chunk: int, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    steps = 0
+
+    def criterion(logits: Tensor, labels: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        return nn.functional.cross_entropy(logits, labels) * (1.0 if steps < 5 else float("nan"))
+
+    trainer = make_trainer(max_epochs=50)
+    with pytest.raises(Diverged, match="not finite"):
+        trainer.fit(Classifier(linear(), criterion), mnist(chunk=chunk, steps_per_epoch=100))
+    assert steps <= 5 + 20
+
+
+def test_divergence_in_the_last_steps_is_not_validated(
+    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    model = Classifier(linear(), lambda logits, labels: logits.sum() * float("inf"))
+    with pytest.raises(Diverged):
+        make_trainer(max_steps=2).fit(model, mnist())
+
+
+def test_an_ordinary_data_loader_works_too(make_trainer: MakeTrainer) -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(60, 5)
+    labels = (inputs[:, 0] > 0).long()
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=20, shuffle=True)
+    model = Classifier(nn.Linear(5, 2), optimiser=OptimiserSettings("adam", lr=0.1))
+    trainer = make_trainer(max_epochs=10)
+    trainer.fit(model, loader, DataLoader(TensorDataset(inputs, labels), batch_size=60))
+    assert trainer.global_step == 30
+    assert trainer.callback_metrics["val_accuracy"] > 0.9
+
+
+def test_class_probabilities_are_targets_as_for_cross_entropy(make_trainer: MakeTrainer) -> None:
+    targets = torch.softmax(torch.randn(40, 3), dim=1)
+    loader = DataLoader(TensorDataset(torch.randn(40, 5), targets), batch_size=20)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(Classifier(nn.Linear(5, 3)), loader)
+    assert trainer.global_step == 2
+
+
+def test_the_criterion_sees_float32_logits_under_autocast(
+    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    kinds = set()
+
+    def criterion(logits: Tensor, labels: Tensor) -> Tensor:
+        kinds.add(logits.dtype)
+        return nn.functional.cross_entropy(logits, labels)
+
+    trainer = make_trainer(max_steps=3, precision="bf16-mixed")
+    trainer.fit(Classifier(linear(), criterion), mnist())
+    assert kinds == {torch.float32}
+
+
+def test_channels_last_reaches_the_weights(tmp_path: Path, make_trainer: MakeTrainer) -> None:
+    net = DigitsCNN()
+    model = Classifier(net, channels_last=True)
+    make_trainer(max_steps=1).fit(model, Digits(tmp_path, batch_size=64))
+    weight = net.features[2].weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_a_checkpoint_resumes_to_the_same_weights(
+    chunk: int, mnist: Callable[..., MNIST], make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    schedule = ScheduleSettings("epochs", (2,), 0.1)
+    whole = weights_after(mnist(chunk=chunk), make_trainer(max_epochs=4), schedule=schedule)
+    first = make_trainer(max_epochs=2)
+    weights_after(mnist(chunk=chunk), first, schedule=schedule)
+    first.save_checkpoint(tmp_path / "half.ckpt")
+    model = Classifier(linear(), schedule=schedule)
+    second = make_trainer(max_epochs=4)
+    second.fit(model, mnist(chunk=chunk), ckpt_path=tmp_path / "half.ckpt", weights_only=False)
+    assert second.global_step == 36
+    assert torch.equal(model.net[1].weight, whole)  # type: ignore[index, union-attr]

@@ -1,0 +1,103 @@
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.nets import AlexNet, AllCNN, BasicCNN, DigitsCNN, PreResNet, WideResNet
+from lightning_modules.nets.pre_resnet import PreActivationBlock
+
+
+def parameters(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("net", "published", "tolerance"),
+    [
+        # Gonzalez & Miikkulainen, GLO (2020): layers as listed; 832 + 51,264 + 3,212,288 + 10,250.
+        (BasicCNN(), 3_274_634, 0),
+        # The CIFAR variant's layers (64-192-384-256-256, linear) add up to 2.47 M, "about 2.5 M".
+        (AlexNet(), 2.47e6, 0.005e6),
+        # Springenberg et al. (2015), Table 3: about 1.4 M; its layers add up to 1.37 M.
+        (AllCNN(), 1.37e6, 0.005e6),
+        # He et al. (2016a), Table 6: ResNet-20 0.27 M, ResNet-56 0.85 M, ResNet-110 1.7 M.
+        (PreResNet(), 0.27e6, 0.005e6),
+        (PreResNet(depth=56), 0.85e6, 0.01e6),
+        (PreResNet(depth=110), 1.7e6, 0.05e6),
+        # Zagoruyko & Komodakis (2016), Table 4: WRN 16-8 11.0 M; 28-10 36.5 M.
+        (WideResNet(depth=16, width=8), 11.0e6, 0.05e6),
+        (WideResNet(depth=28, width=10), 36.5e6, 0.05e6),
+        # The same formula at 28-5, which that table leaves out: 9.1 M.
+        (WideResNet(depth=28, width=5), 9.1e6, 0.05e6),
+        (DigitsCNN(), 38_282, 0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
+)
+def test_parameter_counts_are_the_published_ones(
+    net: nn.Module, published: float, tolerance: float
+) -> None:
+    assert abs(parameters(net) - published) <= tolerance
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (DigitsCNN, (1, 8, 8)),
+        (BasicCNN, (1, 28, 28)),
+        (AlexNet, (3, 32, 32)),
+        (AllCNN, (3, 32, 32)),
+        (PreResNet, (3, 32, 32)),
+        (WideResNet, (3, 32, 32)),
+    ],
+)
+def test_every_net_maps_images_to_logits_and_learns_a_batch(
+    make: type[nn.Module], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    settings = {"depth": 10, "width": 1} if make is WideResNet else {}
+    net = make(num_classes=7, **settings)
+    images, labels = torch.randn(14, *shape), torch.arange(14) % 7
+    assert net(images).shape == (14, 7)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    criterion = nn.CrossEntropyLoss()
+    losses = []
+    for _ in range(12):
+        loss = criterion(net(images), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert min(losses[-3:]) < losses[0]
+
+
+@pytest.mark.parametrize("depth", [19, 2, 21])
+def test_pre_resnet_rejects_depths_that_are_not_6n_plus_2(depth: int) -> None:
+    with pytest.raises(ValueError, match=f"depth.*{depth}"):
+        PreResNet(depth=depth)
+
+
+@pytest.mark.parametrize(("depth", "width", "name"), [(20, 8, "depth"), (16, 0, "width")])
+def test_wide_resnet_rejects_impossible_sizes(depth: int, width: int, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        WideResNet(depth=depth, width=width)
+
+
+def test_residual_networks_start_from_he_initialisation() -> None:
+    torch.manual_seed(0)
+    weight = PreResNet(depth=8).blocks[2].conv2.weight
+    assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)
+
+
+def test_dropout_sits_between_the_convolutions_of_wide_blocks_only() -> None:
+    assert isinstance(WideResNet(depth=10, width=1, dropout=0.3).blocks[0].dropout, nn.Dropout)
+    assert not isinstance(PreResNet(depth=8).blocks[0].dropout, nn.Dropout)
+
+
+def test_identity_shortcut_passes_the_block_input_through() -> None:
+    block = PreActivationBlock(4, 4)
+    nn.init.zeros_(block.conv2.weight)
+    maps = torch.randn(2, 4, 8, 8)
+    assert torch.equal(block(maps), maps)
+
+
+def test_all_cnn_averages_over_the_papers_six_by_six_map() -> None:
+    assert AllCNN().features(torch.randn(1, 3, 32, 32)).shape == (1, 10, 6, 6)
