@@ -1,0 +1,121 @@
+"""Keeps a number of worker processes alive on this machine until the search is over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_RESTARTS = 5
+"""How often one worker is started again after it died."""
+
+_USAGE = 2
+
+
+class WorkersFailed(RuntimeError):
+    """No worker is left that could go on; the message has the last words of one."""
+
+
+@dataclass
+class _Child:
+    command: list[str]
+    log: Path
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    finished: bool = False
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
+                # A Ctrl-C in the terminal is for the supervisor, which tells the workers.
+                start_new_session=True,
+            )
+
+
+class Supervisor:
+    """Starts workers, restarts those that die, and stops them in the end.
+
+    Args:
+        commands: One command for each process.
+        log_dir: Where each writes its log, ``<number>.log``.
+        environments: Environment of each, added to this process's.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        log_dir: Path,
+        environments: Sequence[dict[str, str]] | None = None,
+    ) -> None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        environments = environments or [{}] * len(commands)
+        self._children = [
+            _Child(list(command), log_dir / f"{number}.log", os.environ | extra)
+            for number, (command, extra) in enumerate(zip(commands, environments, strict=True))
+        ]
+
+    def start(self) -> None:
+        """Start all processes."""
+        for child in self._children:
+            child.start()
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Ids of the processes that run now."""
+        return [c.process.pid for c in self._children if c.process is not None and not c.finished]
+
+    def poll(self) -> bool:
+        """Look after the processes: restart what died.
+
+        Returns:
+            Whether any is still running.
+
+        Raises:
+            WorkersFailed: If one ends with wrong usage, or none is left and one has failed.
+        """
+        for child in self._children:
+            code = None if child.process is None else child.process.poll()
+            if child.finished or code is None:
+                continue
+            if code == 0:
+                child.finished = True
+            elif code == _USAGE or child.restarts >= MAX_RESTARTS:
+                self.stop()
+                raise WorkersFailed(
+                    f"a worker ended with code {code}; its log {child.log} ends with\n"
+                    + _tail(child.log)
+                )
+            else:
+                child.restarts += 1
+                child.start()
+        return any(not child.finished for child in self._children)
+
+    def stop(self, patience: float = 60.0) -> None:
+        """Ask all processes to hand back what they hold and to end; end those that do not."""
+        alive = [
+            child.process
+            for child in self._children
+            if child.process is not None and child.process.poll() is None
+        ]
+        for process in alive:
+            process.terminate()
+        deadline = time.monotonic() + patience
+        for process in alive:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _tail(log: Path, lines: int = 12) -> str:
+    return "\n".join("  " + line for line in log.read_text(errors="replace").splitlines()[-lines:])

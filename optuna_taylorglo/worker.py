@@ -1,0 +1,308 @@
+"""The process that pulls trials: ``taylorglo-worker --study-name NAME [--recipe FILE]``.
+
+Start as many as you like, on as many machines as can reach the storage; kill any of them.
+Exit codes: 0 the search or a limit is reached, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    # Run by path, this file's directory is on the path in place of the one that holds the package.
+    import sys as _sys
+    from pathlib import Path as _Path
+
+    _sys.path[0] = str(_Path(__file__).resolve().parents[1])
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from optuna_taylorglo.config import RecipeMismatch, load_recipe
+from optuna_taylorglo.results import N_CLASSES
+from optuna_taylorglo.rules import RecipeError
+from optuna_taylorglo.storage import resolve_storage_url
+from optuna_taylorglo.studies import StudyError, open_study, settle_recipe
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+    from optuna_taylorglo.claims import Gate
+    from optuna_taylorglo.objective import Objective
+
+logger = logging.getLogger("optuna_taylorglo.worker")
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+MAX_FAILURES_IN_A_ROW = 3
+"""Crashed evaluations after which a worker takes itself for the cause."""
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Options that belong to the machine; shared with the `taylorglo` command."""
+    group = parser.add_argument_group("this machine")
+    group.add_argument(
+        "--data-dir", type=Path, default=Path("data"), help="where data sets lie (%(default)s)"
+    )
+    group.add_argument(
+        "--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (%(default)s)"
+    )
+    group.add_argument(
+        "--precision",
+        default="auto",
+        choices=["auto", "32-true", "bf16-mixed", "16-mixed"],
+        help="numeric precision; auto takes bfloat16 where it is faster (%(default)s)",
+    )
+    group.add_argument(
+        "--threads",
+        type=_positive,
+        default=1,
+        help="CPU threads a worker; several workers of 1 beat one of several (%(default)s)",
+    )
+    group.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="package whose classes the recipe may name, besides the bundled ones; repeatable",
+    )
+
+
+def add_storage_option(parser: argparse.ArgumentParser) -> None:
+    """The option that says where studies are kept; shared with the `taylorglo` command."""
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="sqlite:///…, postgresql://…, mysql://… or a journal file; default: $OPTUNA_STORAGE, "
+        "else sqlite:///taylorglo.db",
+    )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of a worker."""
+    parser = argparse.ArgumentParser(
+        prog="taylorglo-worker", description="Evaluate candidates of a TaylorGLO study."
+    )
+    parser.add_argument("--study-name", required=True, help="name of the study")
+    add_storage_option(parser)
+    parser.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="recipe of the study; needed once, later workers find it in the study",
+    )
+    limits = parser.add_argument_group("limits")
+    limits.add_argument(
+        "--n-generations", type=_positive, help="stop after this generation (the recipe's number)"
+    )
+    limits.add_argument("--timeout", type=_seconds, help="take no new trial after these seconds")
+    limits.add_argument("--max-trials", type=_positive, help="stop after this many trials")
+    add_machine_options(parser)
+    patience = parser.add_argument_group("lost workers")
+    patience.add_argument(
+        "--heartbeat",
+        type=_positive,
+        default=60,
+        help="seconds between signs of life (%(default)s)",
+    )
+    patience.add_argument(
+        "--grace",
+        type=_positive,
+        default=240,
+        help="seconds without one until a trial is given to another worker (%(default)s)",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="say more")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a worker until the search is over, a limit is reached or it is told to stop."""
+    arguments = build_parser().parse_args(argv)
+    configure_logging(verbose=arguments.verbose, quiet=arguments.quiet)
+    stop = _stop_on_signals()
+    try:
+        return run(arguments, stop)
+    except (RecipeError, RecipeMismatch, StudyError, ValueError) as error:
+        logger.error("%s", error)
+        return USAGE
+    except (ConnectionError, FileNotFoundError, RuntimeError) as error:
+        logger.error("%s", error)
+        return FAILED
+
+
+def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    """Pull trials; the arguments are those of `build_parser`.
+
+    Args:
+        arguments: Parsed command line.
+        stop: Ends the worker when set; the trial in hand goes back.
+
+    Returns:
+        The exit code.
+    """
+    url = resolve_storage_url(arguments.storage)
+    recipe = load_recipe(arguments.recipe) if arguments.recipe is not None else None
+    study = open_study(
+        arguments.study_name, url, heartbeat=arguments.heartbeat, grace=arguments.grace
+    )
+    recipe = settle_recipe(study, recipe)
+
+    # Only now what takes seconds to import: wrong usage is answered at once.
+    import torch
+
+    from optuna_taylorglo.candidates import make_pruner, make_sampler
+    from optuna_taylorglo.claims import Gate
+    from optuna_taylorglo.objective import Objective
+    from optuna_taylorglo.training import Machine, Training
+
+    torch.set_num_threads(arguments.threads)
+    machine = Machine(
+        data_dir=arguments.data_dir,
+        device=arguments.device,
+        precision=arguments.precision,
+        allowed_packages=tuple(arguments.allow),
+    )
+    training = Training(recipe, machine)
+    study.set_user_attr(N_CLASSES, training.n_classes)
+    study.sampler = sampler = make_sampler(recipe, training.n_classes)
+    study.pruner = make_pruner(recipe)
+    generations = min(
+        arguments.n_generations or recipe.search.generations, recipe.search.generations
+    )
+    gate = Gate(study, n_generations=generations)
+    objective = Objective(training, sampler, stop)
+    logger.info(
+        "study %s: worker %d on %s with %d thread(s), %d generations of %d candidates",
+        study.study_name,
+        os.getpid(),
+        machine.torch_device,
+        arguments.threads,
+        generations,
+        recipe.search.population,
+    )
+    return _pull(gate, objective, stop, arguments.timeout, arguments.max_trials)
+
+
+def _pull(
+    gate: Gate,
+    objective: Objective,
+    stop: threading.Event,
+    timeout: float | None,
+    max_trials: int | None,
+) -> int:
+    """Claim and evaluate trials until something ends it; returns the exit code."""
+    deadline = float("inf") if timeout is None else time.monotonic() + timeout
+    failures_in_a_row = 0
+    done = 0
+    while not stop.is_set():
+        if (max_trials is not None and done >= max_trials) or time.monotonic() >= deadline:
+            logger.info("limit reached after %d trials", done)
+            return DONE
+        trial = gate.wait_for_trial(stop)
+        if trial is None:
+            break
+        failed = not evaluate(gate, objective, trial)
+        if stop.is_set():
+            break
+        done += 1
+        failures_in_a_row = failures_in_a_row + 1 if failed else 0
+        if failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
+            logger.error("giving up after %d failed evaluations in a row", failures_in_a_row)
+            return FAILED
+    if stop.is_set():
+        logger.info("stopped; start the same command again to go on")
+        return INTERRUPTED
+    logger.info("the search is over: %d generations are complete", gate.n_generations)
+    return DONE
+
+
+def evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
+    """Evaluate one trial and record what became of it, with a line in the log.
+
+    Returns:
+        Whether it got a result, be it an abort; False if it failed or was handed back.
+    """
+    import optuna
+
+    from optuna_taylorglo.claims import Heartbeat
+    from optuna_taylorglo.generations import ATTEMPT, GENERATION, INDEX
+    from optuna_taylorglo.training import Interrupted
+
+    attrs = trial.user_attrs
+    place = f"trial {trial.number}: generation {attrs[GENERATION]}, candidate {attrs[INDEX]}"
+    if attrs[ATTEMPT]:
+        place += f", attempt {attrs[ATTEMPT] + 1}"
+    begin = time.monotonic()
+    try:
+        with Heartbeat(trial):
+            value = objective(trial)
+    except optuna.TrialPruned as abort:
+        gate.finish(trial, state=optuna.trial.TrialState.PRUNED)
+        logger.info("%s: aborted, %s (%.1f s)", place, abort, time.monotonic() - begin)
+        return True
+    except Interrupted:
+        gate.hand_back(trial)
+        logger.info("%s: handed back", place)
+        return False
+    except Exception as error:
+        gate.finish(trial, state=optuna.trial.TrialState.FAIL)
+        logger.error("%s: failed, %s: %s", place, type(error).__name__, error)
+        logger.debug("how it failed", exc_info=error)
+        return False
+    gate.finish(trial, value)
+    logger.info("%s: %.4f (%.1f s)", place, value, time.monotonic() - begin)
+    return True
+
+
+def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
+    """One line an event, on standard error; Optuna's and Lightning's chatter off."""
+    import optuna
+
+    level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.INFO
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    for name in ("optuna_taylorglo", "lightning_modules"):
+        logging.getLogger(name).setLevel(level)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")
+
+
+def _stop_on_signals() -> threading.Event:
+    """An event that SIGINT or SIGTERM sets; the second signal ends the process at once."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        stop.set()
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handle)
+        signal.signal(signal.SIGTERM, handle)
+    return stop
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not allowed, must be at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value} is not allowed, must be above 0")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
