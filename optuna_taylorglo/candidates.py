@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from optuna.pruners import BasePruner, NopPruner
 
@@ -11,10 +12,8 @@ from optuna_taylorglo.loss import TaylorLoss
 from optuna_taylorglo.pruner import EarlyAbortPruner
 from optuna_taylorglo.recipe import Recipe
 from optuna_taylorglo.sampler import TaylorGLOSampler
+from optuna_taylorglo.studies import slot_rules
 from optuna_taylorglo.taylor import expansion
-
-MAX_FAILURES = 3
-"""Evaluations of a candidate that may be lost to crashes before it counts as the worst."""
 
 
 def parameter_names(recipe: Recipe) -> tuple[str, ...]:
@@ -86,11 +85,9 @@ def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
 
     return TaylorGLOSampler(
         names=parameter_names(recipe),
-        popsize=recipe.search.population,
         sigma=recipe.search.sigma,
         seed=recipe.search.seed,
-        attempts=1 if recipe.early_abort is None else recipe.early_abort.attempts,
-        max_failures=MAX_FAILURES,
+        **asdict(slot_rules(recipe)),
         accept=can_begin_to_learn if recipe.search.filter == "trainable" else None,
     )
 

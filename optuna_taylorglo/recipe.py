@@ -330,6 +330,12 @@ class Recipe(Section):
                     f"{wanted} is not allowed with loss.variables {show(self.loss.variables)}: "
                     f"it has a meaning over [x, y] only; use {otherwise}",
                 )
+        if self.search.scale == "normalised" and self.search.filter != "trainable":
+            raise RecipeError(
+                "search.scale",
+                "normalised is not allowed with search.filter none: a loss that cannot start "
+                "learning has no scale; use trainable",
+            )
 
 
 def section_types(cls: type[Section]) -> dict[str, type[Section]]:

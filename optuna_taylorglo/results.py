@@ -10,7 +10,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.config import frozen_recipe
-from optuna_taylorglo.generations import Ledger, Rules
+from optuna_taylorglo.generations import Ledger
+from optuna_taylorglo.studies import slot_rules
 
 if TYPE_CHECKING:
     from optuna_taylorglo.loss import TaylorLoss
@@ -49,6 +50,11 @@ class Progress:
     generation_mean: list[float | None]
     cross_entropy: list[float]
 
+    @property
+    def counts_of_complete(self) -> int:
+        """Number of candidates with a fitness."""
+        return self.counts[TrialState.COMPLETE]
+
 
 def progress(study: Study, recipe: Recipe) -> Progress:
     """Read a study's progress.
@@ -58,10 +64,7 @@ def progress(study: Study, recipe: Recipe) -> Progress:
         recipe: Its recipe.
     """
     trials = study.get_trials(deepcopy=False)
-    attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
-    from optuna_taylorglo.candidates import MAX_FAILURES
-
-    ledger = Ledger(Rules(recipe.search.population, attempts, MAX_FAILURES))
+    ledger = Ledger(slot_rules(recipe))
     ledger.read(trials)
     values = [
         [slot.result.value for slot in slots if slot.result is not None]

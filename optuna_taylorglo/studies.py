@@ -10,10 +10,13 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.study import Study, StudyDirection
 
 from optuna_taylorglo.config import RECIPE_ATTRIBUTE, freeze, frozen_recipe
-from optuna_taylorglo.generations import GENERATION
+from optuna_taylorglo.generations import GENERATION, Rules
 from optuna_taylorglo.locks import study_lock
 from optuna_taylorglo.recipe import Recipe
 from optuna_taylorglo.storage import hide_password, open_storage
+
+MAX_FAILURES = 3
+"""Evaluations of a candidate that may be lost to crashes before it counts as the worst."""
 
 
 class StudyError(ValueError):
@@ -87,6 +90,12 @@ def settle_recipe(study: Study, recipe: Recipe | None) -> Recipe:
             "  --recipe studies/digits_cnn.yaml"
         )
     return settled
+
+
+def slot_rules(recipe: Recipe) -> Rules:
+    """How the trials of a recipe's study fill the slots of its generations."""
+    attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
+    return Rules(recipe.search.population, attempts, MAX_FAILURES)
 
 
 def create_command(study_name: str, url: str) -> str:

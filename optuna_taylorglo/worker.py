@@ -63,7 +63,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--threads",
-        type=_positive,
+        type=positive,
         default=1,
         help="CPU threads a worker; several workers of 1 beat one of several (%(default)s)",
     )
@@ -101,21 +101,21 @@ def build_parser() -> argparse.ArgumentParser:
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
-        "--n-generations", type=_positive, help="stop after this generation (the recipe's number)"
+        "--n-generations", type=positive, help="stop after this generation (the recipe's number)"
     )
     limits.add_argument("--timeout", type=_seconds, help="take no new trial after these seconds")
-    limits.add_argument("--max-trials", type=_positive, help="stop after this many trials")
+    limits.add_argument("--max-trials", type=positive, help="stop after this many trials")
     add_machine_options(parser)
     patience = parser.add_argument_group("lost workers")
     patience.add_argument(
         "--heartbeat",
-        type=_positive,
+        type=positive,
         default=60,
         help="seconds between signs of life (%(default)s)",
     )
     patience.add_argument(
         "--grace",
-        type=_positive,
+        type=positive,
         default=240,
         help="seconds without one until a trial is given to another worker (%(default)s)",
     )
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a worker until the search is over, a limit is reached or it is told to stop."""
     arguments = build_parser().parse_args(argv)
     configure_logging(verbose=arguments.verbose, quiet=arguments.quiet)
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     try:
         return run(arguments, stop)
     except (RecipeError, RecipeMismatch, StudyError, ValueError) as error:
@@ -275,7 +275,7 @@ def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")
 
 
-def _stop_on_signals() -> threading.Event:
+def stop_on_signals() -> threading.Event:
     """An event that SIGINT or SIGTERM sets; the second signal ends the process at once."""
     stop = threading.Event()
 
@@ -290,7 +290,8 @@ def _stop_on_signals() -> threading.Event:
     return stop
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not allowed, must be at least 1")
