@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from optuna_taylorglo.baselines import BaikalCMALoss, BaikalLoss
-    from optuna_taylorglo.describe import describe
+    from optuna_taylorglo.description import describe
     from optuna_taylorglo.loss import TaylorLoss, load_loss, taylor_loss
     from optuna_taylorglo.pruner import EarlyAbortPruner
     from optuna_taylorglo.sampler import TaylorGLOSampler
@@ -30,7 +30,7 @@ _HOMES = {
     "Expansion": "taylor",
     "TaylorGLOSampler": "sampler",
     "TaylorLoss": "loss",
-    "describe": "describe",
+    "describe": "description",
     "load_loss": "loss",
     "taylor_loss": "loss",
 }

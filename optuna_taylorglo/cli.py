@@ -176,7 +176,7 @@ def _worker_environments(workers: int | None, device: str) -> list[dict[str, str
 def _announce_winner(
     study: Study, recipe: Recipe, output: Path, url: str, console: Console
 ) -> None:
-    from optuna_taylorglo.describe import describe
+    from optuna_taylorglo.description import describe
 
     best = winner(study)
     if best is None or best.value is None:
