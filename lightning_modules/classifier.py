@@ -67,6 +67,12 @@ class Classifier(LightningModule):
         self._total_steps = 1.0
         self._unchecked_losses: list[Tensor] = []
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; the criterion may change from a module to a function and back."""
+        if name == "criterion":  # nn.Module would refuse a function in a module's place
+            self._modules.pop(name, None)
+        super().__setattr__(name, value)
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Map inputs (B, ...) to logits (B, classes) in float32, whatever the net computes in."""
         if inputs.ndim == 4:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -241,12 +242,7 @@ class ImageData(LightningDataModule):
     def _split(self, train: LabelledImages) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         size = len(train.labels)
         if size != self.facts.train_size and self.val_size is None:
-            logger.warning(
-                "%s holds %d images, not %d: its validation part shrinks in proportion",
-                self.folder,
-                size,
-                self.facts.train_size,
-            )
+            _warn_of_size(self.folder, size, self.facts.train_size)
         val_size = self.val_size or round(size * self.facts.val_size / self.facts.train_size)
         if not 0 < val_size < size:
             raise ValueError(
@@ -290,6 +286,17 @@ class ImageData(LightningDataModule):
         batch_bytes = 4 * self.batch_size * int(np.prod(self.input_shape))
         fitting = min(CHUNK_BYTES // batch_bytes, MAX_CHUNK)
         return None if counts_batches or fitting < 2 else fitting
+
+
+@cache
+def _warn_of_size(folder: Path, size: int, expected: int) -> None:
+    """Warn once a process, not once an evaluation."""
+    logger.warning(
+        "%s holds %d training images, not %d: the validation part shrinks in proportion",
+        folder,
+        size,
+        expected,
+    )
 
 
 _known_statistics: dict[tuple[Path, bytes], ChannelStatistics] = {}

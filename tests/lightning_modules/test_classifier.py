@@ -158,10 +158,11 @@ def test_progress_runs_from_zero_to_one(
     assert criterion.validation_progress[-1] == 1.0
 
 
+@pytest.mark.parametrize("first", [None, nn.functional.cross_entropy])
 def test_the_criterion_may_be_any_callable_and_be_replaced(
-    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+    first: Any, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model = Classifier(linear(), nn.functional.cross_entropy)
+    model = Classifier(linear(), first)
     model.criterion = lambda logits, labels: 0.0 * logits.sum()
     before = model.net[1].weight.clone()  # type: ignore[index, operator, union-attr]
     make_trainer(max_epochs=1).fit(model, mnist())
