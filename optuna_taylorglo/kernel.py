@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -49,42 +50,74 @@ class Conventions(NamedTuple):
         return self
 
 
-class HardTargetPlan(NamedTuple):
-    """The two polynomials of a loss on hard targets, as tensors ready for eager mode.
+class FixedPolynomial:
+    """A polynomial with fixed coefficients, made for eager mode.
 
-    Attributes:
-        powers: Coefficients of the powers of y from 2 on, for every class.
-        at_target: Coefficients of the powers of y from 0 on, for the target's class.
-        power_slopes: Derivative of the first, coefficients of the powers of y from 1 on.
-        at_target_slopes: Derivative of the second, from power 0 on.
+    Args:
+        coefficients: Numbers, lowest power first.
     """
 
-    powers: list[Tensor]
-    at_target: list[Tensor]
-    power_slopes: list[Tensor]
-    at_target_slopes: list[Tensor]
+    def __init__(self, coefficients: Sequence[Scalar]) -> None:
+        numbers = [float(c) for c in coefficients]
+        *self.lower, self.second, self.top = numbers + [0.0] * (2 - len(numbers))
+
+    def __call__(self, v: Tensor, *, in_place: bool) -> Tensor:
+        """Its value at `v`, in fresh memory.
+
+        Args:
+            v: The variable.
+            in_place: Whether intermediate results may be overwritten.
+        """
+        # second + top · v in one pass. Plain numbers, for a tensor made inside a `torch.func`
+        # transform or in inference mode must not outlive it.
+        result = torch.rsub(v, self.second, alpha=-self.top)
+        for c in reversed(self.lower):
+            result = result.mul_(v).add_(c) if in_place else result * v + c
+        return result
+
+
+@dataclass(frozen=True)
+class HardTargetPlan:
+    """A loss over (x, y) with fixed coefficients on hard targets, and its derivative.
+
+    Attributes:
+        every_class: What multiplies y² in the contribution of every class; None at order 1.
+        at_target: What the target's class adds.
+        every_class_slope: What multiplies y in the derivative of the first.
+        at_target_slope: Derivative of the second.
+    """
+
+    every_class: FixedPolynomial | None
+    at_target: FixedPolynomial
+    every_class_slope: FixedPolynomial
+    at_target_slope: FixedPolynomial
 
 
 def plan_hard_targets(
-    coefficients: Sequence[Polynomial], logits: Tensor, conventions: Conventions
+    coefficients: Sequence[Polynomial], n_classes: int, conventions: Conventions
 ) -> HardTargetPlan:
-    """Work out a loss over (x, y) with fixed coefficients for logits of this kind.
+    """Work out a loss over (x, y) with fixed coefficients.
 
-    The plan serves all logits with this number of classes, dtype and device, as long as class
-    reduction and label smoothing stay.
+    The plan serves as long as number of classes, class reduction and label smoothing stay.
     """
-    powers, at_target = _powers_and_target(coefficients, logits.shape[1], conventions)
-    slopes = (
-        [m * c for m, c in enumerate(powers, start=2)],
-        [m * c for m, c in enumerate(at_target)],
-    )
-
-    def tensors(numbers: Sequence[Scalar]) -> list[Tensor]:
-        return list(torch.tensor(numbers, dtype=logits.dtype, device=logits.device).unbind())
-
+    powers, at_target = _powers_and_target(coefficients, n_classes, conventions)
+    every_class_slope = [m * c for m, c in enumerate(powers, start=2)]
+    at_target_slope = [m * c for m, c in enumerate(at_target)][1:]
     return HardTargetPlan(
-        tensors(powers), tensors(at_target), tensors(slopes[0]), tensors(slopes[1][1:])
+        FixedPolynomial(powers) if powers else None,
+        FixedPolynomial(at_target),
+        FixedPolynomial(every_class_slope),
+        FixedPolynomial(at_target_slope),
     )
+
+
+def class_count(logits: Tensor) -> int:
+    """Number of classes C of logits of shape (C,), (N, C) or (N, C, d1, …)."""
+    if logits.dim() == 0:
+        raise ValueError(
+            "logits has no dimension; its shape must be (C,), (N, C) or (N, C, d1, …)."
+        )
+    return logits.shape[min(1, logits.dim() - 1)]
 
 
 def polynomial_loss(
@@ -107,6 +140,9 @@ def polynomial_loss(
     Returns:
         A scalar, or with reduction "none" the loss of each sample.
     """
+    n, weight = class_count(logits), conventions.weight
+    if weight is not None and weight.shape != (n,):
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; {n} classes take shape ({n},).")
     if logits.dim() == 1:
         batch = logits.unsqueeze(0), target.unsqueeze(0)
         loss = polynomial_loss(*batch, coefficients, conventions, plan)
@@ -129,26 +165,30 @@ def _hard_loss(
             f"target has shape {tuple(target.shape)}; class indices for logits of shape "
             f"{tuple(logits.shape)} have shape {tuple(expected)}."
         )
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise ValueError(f"target has dtype {target.dtype}; class indices are int64 or uint8.")
     y = torch.softmax(logits, dim=1)
+    target = target.long().unsqueeze(1)
     valid = target != conventions.ignore_index
     index = target * valid
-    share = count = valid
+    count, share = valid, None
     if conventions.weight is not None:
         weight, smoothing = conventions.weight.to(logits.dtype), conventions.label_smoothing
         count = weight[index] * valid
-        share = (1 - smoothing) * count + smoothing * weight.mean() * valid
+        share = (1 - smoothing) * count + smoothing * weight.mean()
     total = count.sum() if conventions.reduction == "mean" else None
-    index = index.unsqueeze(1)
     if plan is not None and conventions.reduction != "none":
-        loss: Tensor = _PlannedLoss.apply(y, index, share, total, plan)
+        loss: Tensor = _PlannedLoss.apply(y, index, valid, share, total, plan)
         return loss
     if any(len(row) > 1 for polynomial in coefficients for row in polynomial):
         losses = _losses_over_logits(y, logits, index, coefficients, conventions)
     else:
         powers, at_target = _powers_and_target(coefficients, logits.shape[1], conventions)
         losses = _losses(y, index, powers, at_target)
-    losses = losses * share
-    return losses if conventions.reduction == "none" else _divided(losses.sum(), total)
+    losses = _counted(losses, valid, share)
+    if conventions.reduction == "none":
+        return torch.squeeze(losses, dim=1)
+    return _divided(losses.sum(), total)
 
 
 def _soft_loss(
@@ -158,6 +198,11 @@ def _soft_loss(
         raise ValueError(
             f"target has shape {tuple(target.shape)}; class probabilities for logits of shape "
             f"{tuple(logits.shape)} have that shape too (class indices must be integers)."
+        )
+    if conventions.ignore_index >= 0:
+        raise ValueError(
+            f"ignore_index is {conventions.ignore_index}; class probabilities have no index to "
+            "ignore, so it must be negative with them."
         )
     n, smoothing = logits.shape[1], conventions.label_smoothing
     x = target.to(logits.dtype)
@@ -208,20 +253,15 @@ def _losses_over_logits(
     coefficients: Sequence[Polynomial],
     conventions: Conventions,
 ) -> Tensor:
-    """Losses of each sample for a polynomial with z in it, shape (N, …)."""
+    """Losses of each sample for a polynomial with z in it, shape (N, 1, …)."""
     others, gap = _label_polynomials(coefficients, z.shape[1], conventions)
     every_class = _evaluate(others, y, z).sum(dim=1, keepdim=True)
     at_target = _evaluate(gap, y.gather(1, index), z.gather(1, index))
-    return torch.squeeze(every_class + at_target, dim=1)
+    return torch.as_tensor(every_class + at_target)
 
 
 def _losses(
-    y: Tensor,
-    index: Tensor,
-    powers: Sequence[Scalar],
-    at_target: Sequence[Scalar],
-    *,
-    in_place: bool = False,
+    y: Tensor, index: Tensor, powers: Sequence[Scalar], at_target: Sequence[Scalar]
 ) -> Tensor:
     """``Σ_i Σ_m powers[m] y_i^(m+2) + Σ_m at_target[m] y_t^m`` of each sample.
 
@@ -230,20 +270,18 @@ def _losses(
         index: Target indices, shape (N, 1, …).
         powers: Coefficients for every class.
         at_target: Coefficients for the target's class, at least 2.
-        in_place: Whether intermediate results may be overwritten.
 
     Returns:
-        Shape (N, …).
+        Shape (N, 1, …).
     """
-    losses = torch.squeeze(_horner(at_target, y.gather(1, index), in_place=in_place), dim=1)
+    losses: Tensor = _horner(at_target, y.gather(1, index))
     if powers:
-        squares_and_up = _horner(powers, y, in_place=in_place, lowest=2)
-        losses = losses + squares_and_up.sum(dim=1)
+        losses = losses + (_horner(powers, y) * y * y).sum(dim=1, keepdim=True)
     return losses
 
 
 class _PlannedLoss(torch.autograd.Function):
-    """``Σ share · losses / total`` by plan, with the derivative written out.
+    """The reduced loss by plan, with the derivative written out.
 
     Autograd would keep and walk every step of the polynomials over all classes. The derivative is
     a polynomial itself, evaluated here in place; it is differentiable in its turn.
@@ -253,35 +291,69 @@ class _PlannedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        y: Tensor, index: Tensor, share: Tensor, total: Tensor | None, plan: HardTargetPlan
+        y: Tensor,
+        index: Tensor,
+        valid: Tensor,
+        share: Tensor | None,
+        total: Tensor | None,
+        plan: HardTargetPlan,
     ) -> Tensor:
-        losses = _losses(y, index, plan.powers, plan.at_target, in_place=True)
-        return _divided((losses * share).sum(), total)
+        losses = plan.at_target(y.gather(1, index), in_place=True)
+        if plan.every_class is not None:
+            every_class = plan.every_class(y, in_place=True).mul_(y).mul_(y)
+            losses = losses + every_class.sum(dim=1, keepdim=True)
+        return _divided(_counted(losses, valid, share).sum(), total)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        y, index, share, total, ctx.plan = inputs
-        ctx.save_for_backward(y, index, share, total)
+        *tensors, ctx.plan = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, index, share, total = ctx.saved_tensors
-        # Under create_graph the steps below are recorded, and must not be overwritten.
+        # Under create_graph the steps are recorded, and must not be overwritten.
         in_place = not torch.is_grad_enabled()
-        sample_grad = (_divided(grad, total) * share).unsqueeze(1)
-        at_target = _horner(ctx.plan.at_target_slopes, y.gather(1, index), in_place=in_place)
-        at_target = at_target * sample_grad
-        if not ctx.plan.powers:
-            slope = torch.zeros_like(y).scatter(1, index, at_target)
-        else:
-            slope = _horner(ctx.plan.power_slopes, y, in_place=in_place, lowest=1)
-            slope = slope.mul_(sample_grad) if in_place else slope * sample_grad
-            slope = slope.scatter_add(1, index, at_target)
-        return slope, None, None, None, None
+        slope = _planned_slope(grad, ctx.saved_tensors, ctx.plan, in_place=in_place)
+        return slope, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, y_tangent: Tensor, *_: None) -> Tensor:
+        one = y_tangent.new_ones(())
+        slope = _planned_slope(one, ctx.saved_tensors, ctx.plan, in_place=False)
+        return (slope * y_tangent).sum()
+
+
+def _planned_slope(
+    grad: Tensor, inputs: Sequence[Any], plan: HardTargetPlan, *, in_place: bool
+) -> Tensor:
+    """`grad` times the derivative of the reduced loss with respect to y, of the shape of y.
+
+    Args:
+        grad: Derivative with respect to the reduced loss.
+        inputs: Tensor inputs of `_PlannedLoss`.
+        plan: The loss.
+        in_place: Whether intermediate results may be overwritten.
+    """
+    y, index, valid, share, total = inputs
+    sample_grad = _counted(_divided(grad, total), valid, share)
+    at_target = plan.at_target_slope(y.gather(1, index), in_place=in_place) * sample_grad
+    if plan.every_class is None:
+        return torch.zeros_like(y).scatter(1, index, at_target)
+    factor = plan.every_class_slope(y, in_place=in_place)
+    slope: Tensor = y * sample_grad
+    if in_place:
+        return slope.mul_(factor).scatter_add_(1, index, at_target)
+    return (slope * factor).scatter_add(1, index, at_target)
 
 
 # Function.apply asks for the signature at every call; answering once saves most of its cost.
 _PlannedLoss.forward.__signature__ = inspect.signature(_PlannedLoss.forward)  # type: ignore[attr-defined]
+
+
+def _counted(value: Tensor, valid: Tensor, share: Tensor | None) -> Tensor:
+    """`value` times each sample's share, and 0 where the target is ignored whatever `value` is."""
+    return torch.where(valid, value if share is None else value * share, 0.0)
 
 
 def _divided(value: Tensor, total: Tensor | None) -> Tensor:
@@ -303,28 +375,18 @@ def _evaluate(polynomial: Polynomial, y: Tensor, z: Tensor) -> Any:
     return _horner([_horner(row, z) for row in polynomial], y)
 
 
-def _horner(
-    coefficients: Sequence[Any], v: Tensor, *, in_place: bool = False, lowest: int = 0
-) -> Any:
-    """``Σ_m coefficients[m] v^(m + lowest)``; a single coefficient of power 0 stays a scalar.
+def _horner(coefficients: Sequence[Any], v: Tensor) -> Any:
+    """``Σ_m coefficients[m] v^m``; a single coefficient stays as it is, none at all is 0.
 
     Args:
         coefficients: Numbers, tensors of no dimensions or of the shape of `v`; lowest power first.
         v: The variable.
-        in_place: Whether intermediate results may be overwritten.
-        lowest: Power of the first coefficient.
     """
     if not coefficients:
         return 0.0
     *lower, result = coefficients
-    fresh = False  # whether `result` is a tensor of our own making, which may be overwritten
     for c in reversed(lower):
-        result = result.mul_(v) if in_place and fresh else v * result
-        result = result.add_(c) if in_place else result + c
-        fresh = True
-    for _ in range(lowest):
-        result = result.mul_(v) if in_place and fresh else v * result
-        fresh = True
+        result = v * result + c
     return result
 
 

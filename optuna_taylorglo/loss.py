@@ -7,7 +7,7 @@ becomes the coefficients of a polynomial in plain powers; `optuna_taylorglo.kern
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from os import PathLike
 from typing import Any, Self
@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from optuna_taylorglo.canonical import arranged_coefficients
-from optuna_taylorglo.kernel import Conventions, HardTargetPlan, plan_hard_targets, polynomial_loss
+from optuna_taylorglo.kernel import (
+    Conventions,
+    HardTargetPlan,
+    class_count,
+    plan_hard_targets,
+    polynomial_loss,
+)
 from optuna_taylorglo.loss_file import LossFileError, Origin, read_loss, write_loss
 from optuna_taylorglo.taylor import Expansion, expansion
 
@@ -133,7 +139,7 @@ class TaylorLoss(nn.Module):
         self._numbers = _trimmed(self._exact[:, 0].tolist(), self.form)
         exact = torch.tensor(self._exact, dtype=torch.get_default_dtype())
         self.register_buffer("_coefficients", exact, persistent=False)
-        self._plans: dict[Hashable, HardTargetPlan] = {}
+        self._plans: dict[tuple[int, str, float], HardTargetPlan] = {}
 
     @classmethod
     def from_cross_entropy(
@@ -179,10 +185,9 @@ class TaylorLoss(nn.Module):
         return polynomial_loss(logits, target, self._numbers, conventions, plan)
 
     def _plan(self, logits: Tensor, conventions: Conventions) -> HardTargetPlan:
-        classes = logits.shape[min(1, logits.dim() - 1)]
-        key = (classes, logits.dtype, logits.device, self.class_reduction, self.label_smoothing)
+        key = (class_count(logits), self.class_reduction, self.label_smoothing)
         if key not in self._plans:
-            self._plans[key] = plan_hard_targets(self._numbers, logits, conventions)
+            self._plans[key] = plan_hard_targets(self._numbers, key[0], conventions)
         return self._plans[key]
 
     def save(
@@ -229,10 +234,13 @@ class TaylorLoss(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         # .half() and .double() would round, or keep the rounding of, what is known exactly.
+        progress = self.progress
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = self._coefficients.device
         dtype = torch.promote_types(self._coefficients.dtype, torch.float32)
         self._coefficients = torch.tensor(self._exact, dtype=dtype, device=device)
+        if self.progress.dtype != dtype:
+            self._buffers["progress"] = progress.to(device=device, dtype=dtype)
         return self
 
 
@@ -281,7 +289,8 @@ def _nested(
     """Coefficients over (x, t, y, z) at this progress, nested by (x, y, z) without the zeros."""
     if "t" in form.variables:
         powers = torch.arange(form.order + 1, device=coefficients.device)
-        at_progress = torch.as_tensor(progress, device=coefficients.device) ** powers
+        progress = torch.as_tensor(progress, dtype=coefficients.dtype, device=coefficients.device)
+        at_progress = progress**powers
         # Not a matrix product: autocast would round that to half precision.
         coefficients = (coefficients * at_progress[:, None, None]).sum(dim=1)
     else:
@@ -309,8 +318,15 @@ def load_loss(path: str | PathLike[str]) -> TaylorLoss:
     weight = settings.pop("weight")
     n_classes = settings.pop("n_classes")
     try:
-        loss = TaylorLoss(**settings, weight=None if weight is None else torch.tensor(weight))
+        loss = TaylorLoss(**settings, weight=None if weight is None else _weight(weight))
     except ValueError as error:
         raise LossFileError(f"{path}: {error}") from error
     loss.n_classes, loss.origin = n_classes, origin
     return loss
+
+
+def _weight(values: list[float]) -> Tensor:
+    """The values as float32, or as float64 where float32 would round them."""
+    exact = torch.tensor(values, dtype=torch.float64)
+    single = exact.float()
+    return single if torch.equal(single.double(), exact) else exact

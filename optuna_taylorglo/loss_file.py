@@ -46,9 +46,13 @@ def write_loss(
         path: File to write.
         settings: The fields of the loss itself, as plain JSON values.
         origin: Where it came from.
+
+    Raises:
+        LossFileError: If a field has a value that could not be read back.
     """
     content = {"format": FORMAT, "version": VERSION, **settings}
     content["origin"] = None if origin is None else asdict(origin)
+    _checked(content)
     # JSON keeps Python's shortest exact form of a float, so numbers come back bit for bit.
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     path = Path(path)
@@ -56,8 +60,12 @@ def write_loss(
         "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
     ) as file:
         file.write(text)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+    try:
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise
 
 
 def read_loss(path: str | PathLike[str]) -> tuple[dict[str, Any], Origin | None]:

@@ -137,7 +137,9 @@ class Expansion:
     @property
     def n_parameters(self) -> int:
         """Length of θ: the centre, then one coefficient for each term."""
-        return len(self.variables) + len(self.terms)
+        v, k = len(self.variables), self.order
+        untouched = v - len(PREDICTION_VARIABLES.intersection(self.variables))
+        return v + math.comb(v + k, k) - math.comb(untouched + k, k)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -165,13 +167,13 @@ class Expansion:
         """θ as exact floats, or a ValueError that says what is wrong with it."""
         try:
             values = tuple(float(value) for value in theta)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"theta must be a sequence of numbers, not {theta!r}.") from error
         if len(values) != self.n_parameters:
             raise ValueError(
                 f"theta has {len(values)} values; order {self.order} over "
-                f"({', '.join(self.variables)}) takes {self.n_parameters}: "
-                f"{', '.join(self.parameter_meanings)}."
+                f"({', '.join(self.variables)}) takes {self.n_parameters}: the centre, then the "
+                "coefficient of each term."
             )
         for name, value in zip(self.parameter_names, values, strict=True):
             if not math.isfinite(value):
