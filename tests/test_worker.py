@@ -1,0 +1,269 @@
+"""The worker as a process: it searches, resumes, hands back, and says what is wrong."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from searches import ROOT, load, process, results, small_recipe, wait_until
+
+from optuna_taylorglo import worker
+from optuna_taylorglo.generations import ATTEMPT, GENERATION, HANDED_BACK, INDEX
+
+
+def create_study(url: str, name: str = "digits") -> None:
+    """By Optuna's own command line, as the README says."""
+    optuna_command = Path(sys.executable).with_name("optuna")
+    words = ["create-study", "--direction", "maximize", "--study-name", name, "--storage"]
+    # Optuna itself must be told the driver.
+    url = url.replace("postgresql://", "postgresql+psycopg://")
+    subprocess.run([optuna_command, *words, url], check=True, capture_output=True)
+
+
+def serial_results(tmp_path, recipe, data_dir):
+    url = f"sqlite:///{tmp_path / 'serial.db'}"
+    optuna.create_study(study_name="serial", storage=url, direction="maximize")
+    words = ["--study-name", "serial", "--storage", url, "--recipe", str(recipe)]
+    assert worker.main([*words, "--data-dir", str(data_dir)]) == worker.DONE
+    return results(load(url, "serial"))
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+def test_killed_and_resumed_workers_give_the_very_results_of_a_serial_run(
+    tmp_path, data_dir, postgresql_url
+):
+    recipe = small_recipe(tmp_path / "recipe.yaml")
+    expected = serial_results(tmp_path, recipe, data_dir)
+    create_study(postgresql_url)
+    words = ["optuna_taylorglo.worker", "--study-name", "digits", "--data-dir", str(data_dir)]
+    patience = ["--heartbeat", "1", "--grace", "3"]
+    first = process(
+        *words, *patience, "--recipe", str(recipe), cwd=tmp_path, storage=postgresql_url
+    )
+    study = load(postgresql_url, "digits")
+    wait_until(lambda: len(study.trials) >= 3)
+    first.kill()
+    first.communicate()
+    # Only the name is needed now; the file form of the command is a user's right as well.
+    others = [process(*words, *patience, cwd=tmp_path, storage=postgresql_url) for _ in range(2)]
+    for other in others:
+        output, _ = other.communicate(timeout=240)
+        assert other.returncode == worker.DONE, output
+        assert "the search is over: 2 generations are complete" in output
+    assert results(study) == expected
+    assert len({key[:2] for key in expected}) == 8
+
+
+def test_the_file_by_path_answers_like_the_module(tmp_path):
+    answer = subprocess.run(
+        [sys.executable, str(ROOT / "optuna_taylorglo" / "worker.py"), "--study-name", "nothing"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == worker.USAGE
+    assert "optuna create-study --direction maximize --study-name nothing" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_hands_the_trial_back_at_once(tmp_path, data_dir, sqlite_url, number):
+    recipe = small_recipe(
+        tmp_path / "recipe.yaml", budget={"evaluation": 10**7, "full": 10**7}, early_abort=None
+    )
+    create_study(sqlite_url)
+    running = process(
+        *("optuna_taylorglo.worker", "--study-name", "digits", "--recipe", str(recipe)),
+        *("--data-dir", str(data_dir)),
+        cwd=tmp_path,
+        storage=sqlite_url,
+    )
+    study = load(sqlite_url, "digits")
+    wait_until(lambda: len(study.get_trials(states=(TrialState.RUNNING,))) == 1)
+    running.send_signal(number)
+    output, _ = running.communicate(timeout=60)
+    assert running.returncode == worker.INTERRUPTED, output
+    assert "Traceback" not in output
+    (trial,) = study.trials
+    assert trial.state == TrialState.FAIL
+    assert trial.user_attrs[HANDED_BACK]
+
+
+def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):
+    recipe = small_recipe(tmp_path / "recipe.yaml")
+    create_study(sqlite_url)
+    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
+    assert worker.main([*words, "--recipe", str(recipe), "--max-trials", "1"]) == worker.DONE
+    study = load(sqlite_url, "digits")
+    (trial,) = study.trials
+    assert trial.state.is_finished()
+    lines = [r.message for r in caplog.records if r.message.startswith("trial 0")]
+    assert len(lines) == 1
+    assert lines[0].startswith("trial 0: generation 0, candidate 0")
+    assert worker.main([*words, "--n-generations", "1"]) == worker.DONE
+    assert {t.user_attrs[GENERATION] for t in study.trials} == {0}
+    assert {t.user_attrs[INDEX] for t in study.trials} == {0, 1, 2, 3}
+    before = len(study.trials)
+    assert worker.main([*words, "--timeout", "0.000001"]) == worker.DONE
+    assert len(study.trials) == before
+    assert study.metric_names == ["val_accuracy"]
+
+
+def test_a_candidate_that_diverges_is_aborted_and_tried_again(
+    tmp_path, data_dir, sqlite_url, caplog
+):
+    recipe = small_recipe(tmp_path / "recipe.yaml", optimiser={"lr": 1e30, "momentum": 0.0})
+    create_study(sqlite_url)
+    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
+    assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == worker.DONE
+    trials = load(sqlite_url, "digits").trials
+    assert {t.state for t in trials} == {TrialState.PRUNED}
+    assert {(t.user_attrs[INDEX], t.user_attrs[ATTEMPT]) for t in trials} == {
+        (index, attempt) for index in range(4) for attempt in range(2)
+    }
+    assert any("not finite" in str(t.user_attrs.get("taylorglo:diverged")) for t in trials)
+
+
+def test_an_evaluation_that_crashes_stops_the_worker_and_loses_no_slot(
+    tmp_path, data_dir, sqlite_url, caplog
+):
+    recipe = small_recipe(tmp_path / "recipe.yaml", fitness={"metric": "val_beauty"})
+    create_study(sqlite_url)
+    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
+    assert worker.main([*words, "--recipe", str(recipe)]) == worker.FAILED
+    assert "'val_beauty' is not logged by Classifier, which logs val_accuracy" in caplog.text
+    assert "giving up after 3 failed evaluations in a row" in caplog.text
+    trials = load(sqlite_url, "digits").trials
+    assert [t.state for t in trials] == [TrialState.FAIL] * 3
+    assert {t.user_attrs[INDEX] for t in trials} == {0}
+
+
+def study_with(url, **settings):
+    return optuna.create_study(study_name="digits", storage=url, **settings)
+
+
+BAD_USAGE = {
+    "no such study": (lambda url: None, [], ["there is no study 'digits'", "optuna create-study"]),
+    "minimises": (
+        lambda url: study_with(url),
+        [],
+        ["has direction minimize", "optuna create-study --direction maximize --study-name digits"],
+    ),
+    "two objectives": (
+        lambda url: study_with(url, directions=["maximize", "maximize"]),
+        [],
+        ["has direction maximize, maximize"],
+    ),
+    "foreign study": (
+        lambda url: study_with(url, direction="maximize").optimize(lambda t: 1.0, n_trials=2),
+        [],
+        ["holds 2 trials that are not of a TaylorGLO search", "digits-taylorglo"],
+    ),
+    "no recipe": (
+        lambda url: study_with(url, direction="maximize"),
+        [],
+        ["has no recipe yet", "--recipe studies/digits_cnn.yaml"],
+    ),
+    "recipe file missing": (
+        lambda url: study_with(url, direction="maximize"),
+        ["--recipe", "nowhere.yaml"],
+        ["nowhere.yaml"],
+    ),
+    "recipe damaged in the database": (
+        lambda url: study_with(url, direction="maximize").set_user_attr("taylorglo:recipe", "{"),
+        [],
+        ["taylorglo:recipe"],
+    ),
+    "device that is not there": (
+        lambda url: study_with(url, direction="maximize"),
+        ["--recipe", "RECIPE", "--device", "abacus"],
+        ["device 'abacus' is not on this machine", "cpu"],
+    ),
+    "class that is not allowed": (
+        lambda url: study_with(url, direction="maximize").set_user_attr("unused", 0),
+        ["--recipe", "RECIPE_OS"],
+        ["model.class_path", "os.path.Evil", "--allow os"],
+    ),
+    "argument that a class does not take": (
+        lambda url: study_with(url, direction="maximize"),
+        ["--recipe", "RECIPE_ARGUMENT"],
+        ["model.init_args", "colour", "DigitsCNN"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_USAGE)
+def test_wrong_usage_is_answered_with_what_to_do(tmp_path, data_dir, sqlite_url, caplog, case):
+    prepare, words, expected = BAD_USAGE[case]
+    prepare(sqlite_url)
+    recipes = {
+        "RECIPE": {},
+        "RECIPE_OS": {"model": {"class_path": "os.path.Evil"}},
+        "RECIPE_ARGUMENT": {"model": {"init_args": {"colour": "red"}}},
+    }
+    words = [
+        str(small_recipe(tmp_path / "recipe.yaml", **recipes[word])) if word in recipes else word
+        for word in words
+    ]
+    common = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
+    assert worker.main([*common, *words]) == worker.USAGE
+    for part in expected:
+        assert part in caplog.text
+
+
+BAD_FLAGS = {
+    "nothing": ([], "--study-name"),
+    "unknown flag": (["--study-name", "s", "--wrokers", "2"], "--wrokers"),
+    "no whole number": (["--study-name", "s", "--threads", "two"], "--threads"),
+    "zero": (["--study-name", "s", "--max-trials", "0"], "must be at least 1"),
+    "negative time": (["--study-name", "s", "--timeout", "-1"], "must be above 0"),
+    "unknown precision": (["--study-name", "s", "--precision", "8-bit"], "bf16-mixed"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FLAGS)
+def test_wrong_flags(capsys, case):
+    words, expected = BAD_FLAGS[case]
+    with pytest.raises(SystemExit) as exit_:
+        worker.main(words)
+    assert exit_.value.code == worker.USAGE
+    assert expected in capsys.readouterr().err
+
+
+BAD_STORAGES = {
+    "unknown scheme": ("oracle://host/db", worker.USAGE, "oracle"),
+    "no directory": ("sqlite:////no/such/dir/x.db", worker.USAGE, "/no/such/dir"),
+    "directory as journal": ("/tmp", worker.USAGE, "journal file"),
+    "nobody listens": (
+        "postgresql://u:secret@127.0.0.1:1/db",
+        worker.FAILED,
+        "Cannot open postgresql",
+    ),
+    "senseless port": ("postgresql://u:secret@host:port/db", worker.USAGE, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STORAGES)
+def test_wrong_storages_are_named_without_their_password(caplog, case):
+    url, code, expected = BAD_STORAGES[case]
+    assert worker.main(["--study-name", "s", "--storage", url]) == code
+    assert expected in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_another_recipe_is_refused_with_the_difference(tmp_path, data_dir, sqlite_url, caplog):
+    create_study(sqlite_url)
+    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
+    first = small_recipe(tmp_path / "first.yaml")
+    assert worker.main([*words, "--recipe", str(first), "--max-trials", "1"]) == worker.DONE
+    second = small_recipe(tmp_path / "second.yaml", search={"sigma": 0.5})
+    assert worker.main([*words, "--recipe", str(second)]) == worker.USAGE
+    assert "search.sigma: study has 1.2, file has 0.5" in caplog.text
