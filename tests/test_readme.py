@@ -1,0 +1,88 @@
+"""What the README tells people to type."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import torch
+from searches import ROOT
+from torch import nn
+
+from optuna_taylorglo import TaylorLoss, cli, worker
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_ci_runs_the_very_test_command():
+    (command,) = [
+        line for block in blocks("bash") for line in block.splitlines() if "pytest" in line
+    ]
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_five_lines_put_the_loss_in_the_place_of_cross_entropy(tmp_path, monkeypatch):
+    """The README's own lines, in an ordinary training loop, train a network."""
+    monkeypatch.chdir(tmp_path)
+    TaylorLoss((0, 0, 0, -2, 0, 2, 0, 0), class_reduction="sum").save("best_loss.json")
+    torch.manual_seed(0)
+    images, labels = torch.randn(200, 8), torch.randint(0, 3, (200,))
+    images[:, :3] += 3 * nn.functional.one_hot(labels, 3)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    set_up, _, step = blocks("python")[0].partition("loss = ")
+    names = {"model": model, "images": images, "labels": labels}
+    exec(set_up, names)
+    for _ in range(100):
+        optimiser.zero_grad()
+        exec("loss = " + step, names)
+        optimiser.step()
+    accuracy = (model(images).argmax(dim=1) == labels).float().mean()
+    assert accuracy > 0.95
+
+
+def test_the_sampler_example_runs_and_gets_somewhere():
+    (example,) = [block for block in blocks("python") if "create_study" in block]
+    names: dict = {}
+    exec(example, names)
+    study = names["study"]
+    first = max(t.value for t in study.trials[:28])
+    assert study.best_value > first / 10
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    words = [shlex.split(line.rstrip("& "), comments=True) for line in lines]
+    return [w for w in words if w and w[0].startswith("taylorglo")]
+
+
+@pytest.mark.parametrize("words", commands(), ids=shlex.join)
+def test_every_command_parses(words):
+    parser = worker.build_parser() if words[0] == "taylorglo-worker" else cli.build_parser()
+    parser.parse_args(words[1:])
+
+
+def test_every_module_of_the_layout_is_there_and_no_other():
+    told = set(re.findall(r"\b(\w+\.py)\b", README.split("## How it is built")[1]))
+    package = {p.name for p in (ROOT / "optuna_taylorglo").glob("*.py")} - {"__init__.py"}
+    assert package <= told
+    for name in told:
+        assert list(ROOT.rglob(name)), name
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
+def test_links_lead_somewhere(target):
+    assert (ROOT / target).exists()
+
+
+def test_help_is_quick_to_read():
+    for command in ("optuna_taylorglo.cli", "optuna_taylorglo.worker"):
+        text = subprocess.run(
+            [sys.executable, "-m", command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        assert "usage:" in text
