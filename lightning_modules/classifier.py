@@ -58,7 +58,7 @@ class Classifier(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.net = net
-        self.criterion: Criterion = criterion or nn.CrossEntropyLoss()
+        self.criterion: Criterion = nn.CrossEntropyLoss() if criterion is None else criterion
         self.optimiser_settings = optimiser or OptimiserSettings()
         self.schedule_settings = schedule or ScheduleSettings()
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -92,9 +92,10 @@ class Classifier(LightningModule):
     def on_train_start(self) -> None:
         """Work out how many optimiser steps there will be, for the criterion's progress."""
         trainer = self.trainer
-        # A loader of chunks counts fewer batches than it has steps, and says so.
-        loader = trainer.train_dataloader
-        steps = getattr(loader, "steps_per_epoch", trainer.num_training_batches)
+        steps = trainer.num_training_batches
+        if trainer.limit_train_batches == 1.0:
+            # A loader of chunks counts fewer batches than it has steps, and says so.
+            steps = getattr(trainer.train_dataloader, "steps_per_epoch", steps)
         by_epochs = float("inf")
         if trainer.max_epochs is not None and trainer.max_epochs >= 0:
             by_epochs = trainer.max_epochs * steps
@@ -117,7 +118,7 @@ class Classifier(LightningModule):
             if step == self.trainer.max_steps:
                 break  # the budget ends inside a chunk
             if progress is not None:
-                progress.fill_(step / self._total_steps)
+                progress.fill_(min(step / self._total_steps, 1.0))
             loss = self.criterion(self(inputs), labels)
             optimiser.zero_grad()
             self.manual_backward(loss)
@@ -137,7 +138,7 @@ class Classifier(LightningModule):
         self._check_divergence()
         progress = self._progress()
         if progress is not None and self.trainer.state.fn == "fit":
-            progress.fill_(self.trainer.global_step / self._total_steps)
+            progress.fill_(min(self.trainer.global_step / self._total_steps, 1.0))
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Add a batch to the validation metrics."""

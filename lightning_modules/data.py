@@ -80,8 +80,8 @@ class ImageData(LightningDataModule):
             budget in steps can be validated at any interval; None: one pass over the images.
         chunk: Mini-batches handed to one ``training_step`` as a `Chunk`. None: as many as fit
             into 4 MB, at most 20, if the module under training says ``takes_chunks = True`` and
-            the Trainer counts no batches (``limit_train_batches`` and the like); else plain
-            ``(images, labels)`` batches. 0: always plain batches.
+            the Trainer counts no batches (``limit_train_batches``, ``val_check_interval``); else
+            plain ``(images, labels)`` batches. 0: always plain batches.
 
     Attributes:
         num_classes: Number of classes.
@@ -147,7 +147,7 @@ class ImageData(LightningDataModule):
         if not is_cached(self.folder):
             write_cache(self.folder, lambda: self.facts.read(self.folder.parent))
 
-    def setup(self, stage: str | None = None) -> None:
+    def setup(self, stage: str) -> None:
         """Memory-map the arrays that a stage needs: only "test" opens the test part.
 
         Args:

@@ -158,6 +158,15 @@ def test_progress_runs_from_zero_to_one(
     assert criterion.validation_progress[-1] == 1.0
 
 
+def test_progress_counts_the_batches_that_the_trainer_is_limited_to(
+    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    criterion = ProgressLoss()
+    trainer = make_trainer(max_epochs=2, limit_train_batches=3)
+    trainer.fit(Classifier(linear(), criterion), mnist())
+    assert criterion.training_progress == pytest.approx([step / 6 for step in range(6)])
+
+
 @pytest.mark.parametrize("first", [None, nn.functional.cross_entropy])
 def test_the_criterion_may_be_any_callable_and_be_replaced(
     first: Any, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
