@@ -61,6 +61,23 @@ class Contrast:
     effect_size: float
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What full trainings say about an evolved loss.
+
+    Attributes:
+        samples: The evolved loss first, then what it was compared with, then the controls.
+        contrasts: The evolved loss against each of the others.
+        text: What follows, in words: is it better, and how much of that is scale or shape.
+        test_metric: The metric that the values are of.
+    """
+
+    samples: tuple[Sample, ...]
+    contrasts: tuple[Contrast, ...]
+    text: str
+    test_metric: str
+
+
 def welch_from_moments(
     mean_a: float, std_a: float, n_a: int, mean_b: float, std_b: float, n_b: int
 ) -> float:

@@ -127,9 +127,10 @@ class Training:
         steps: int,
         on_validation: OnValidation = lambda step, value: None,
         check_at: int | None = None,
+        on_test_set: bool = False,
         stop: threading.Event | None = None,
     ) -> float:
-        """Train one network and return its fitness.
+        """Train one network and return how good it is.
 
         Args:
             criterion: Loss with cross-entropy's signature.
@@ -138,10 +139,12 @@ class Training:
             on_validation: Called with the step and the metric after each validation; what it
                 raises ends the training.
             check_at: Step at which to validate besides the end.
+            on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
             stop: Ends the training with `Interrupted` when set.
 
         Returns:
-            The recipe's fitness: the last or the best validation's metric.
+            The recipe's fitness, the last or the best validation's metric; or the same metric on
+            the test set after the last step.
 
         Raises:
             Diverged: If the loss stopped being finite.
@@ -162,9 +165,25 @@ class Training:
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
             warnings.filterwarnings("ignore", ".*`IterableDataset` has `__len__`.*")
             trainer.fit(module, datamodule=data)
+            if on_test_set:
+                return self._test(trainer, module, data)
             if watch.last_step != steps:
                 trainer.validate(module, datamodule=data, verbose=False)
         return watch.values[-1] if self.recipe.fitness.take == "last" else max(watch.values)
+
+    def _test(
+        self, trainer: pl.Trainer, module: pl.LightningModule, data: pl.LightningDataModule
+    ) -> float:
+        metric = test_metric(self.recipe)
+        (results,) = trainer.test(module, datamodule=data, verbose=False)
+        if metric not in results:
+            logged = ", ".join(sorted(results)) or "nothing"
+            raise RecipeError(
+                "fitness.metric",
+                f"{metric!r}, its counterpart on the test set, is not logged by "
+                f"{type(module).__name__}, which logs {logged}",
+            )
+        return float(results[metric])
 
     def _build_data(self, seed: int) -> pl.LightningDataModule:
         offered = {
@@ -223,6 +242,11 @@ class Training:
             check_val_every_n_epoch=None,
             **settings,
         )
+
+
+def test_metric(recipe: Recipe) -> str:
+    """Name of the fitness metric on the test set: ``test_accuracy`` for ``val_accuracy``."""
+    return "test_" + recipe.fitness.metric.removeprefix("val_")
 
 
 class _Watch(pl.Callback):
