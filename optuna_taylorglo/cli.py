@@ -19,12 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.table import Table
 
 from optuna_taylorglo.config import RecipeMismatch, load_recipe
 from optuna_taylorglo.results import Progress, progress, trial_loss, winner
 from optuna_taylorglo.rules import RecipeError
 from optuna_taylorglo.storage import hide_password, resolve_storage_url
-from optuna_taylorglo.studies import StudyError, create_study, open_study, settle_recipe
+from optuna_taylorglo.studies import (
+    StudyError,
+    create_companion,
+    create_study,
+    open_study,
+    settle_recipe,
+)
 from optuna_taylorglo.supervisor import Supervisor, WorkersFailed
 from optuna_taylorglo.worker import (
     DONE,
@@ -66,6 +73,34 @@ def build_parser() -> argparse.ArgumentParser:
     add_storage_option(run)
     add_machine_options(run)
     run.set_defaults(action=_run)
+
+    evaluate = verbs.add_parser(
+        "evaluate", help="compare the winner with baselines by full trainings on the test set"
+    )
+    evaluate.add_argument("study", help="name of the study")
+    evaluate.add_argument(
+        "--seeds", type=positive, default=10, help="trainings a loss (%(default)s)"
+    )
+    evaluate.add_argument(
+        "--against",
+        default="ce,ce-tuned,ce-smoothed,baikal-cma",
+        help="what to compare with: ce, ce-tuned, ce-smoothed, baikal, baikal-cma or loss files, "
+        "separated by commas (%(default)s)",
+    )
+    evaluate.add_argument(
+        "--rerank",
+        type=int,
+        default=5,
+        help="evaluate so many of the best candidates again with fresh seeds and take the best of "
+        "them; 0: the single best evaluation, the paper's rule (%(default)s)",
+    )
+    evaluate.add_argument("--workers", type=positive, help="processes; default: one a core or GPU")
+    evaluate.add_argument(
+        "--output", "-o", type=Path, default=Path("verdict"), help="files to write (%(default)s.*)"
+    )
+    add_storage_option(evaluate)
+    add_machine_options(evaluate)
+    evaluate.set_defaults(action=_evaluate)
 
     for verb, action, text in (
         ("status", _status, "how far a search is"),
@@ -127,11 +162,7 @@ def _search(
     """Let workers search until the end; returns whether it was reached."""
     from optuna_taylorglo.live import LiveProgress
 
-    machine = [
-        *("--data-dir", str(arguments.data_dir), "--device", arguments.device),
-        *("--precision", arguments.precision, "--threads", str(arguments.threads)),
-        *(word for package in arguments.allow for word in ("--allow", package)),
-    ]
+    machine = _machine_words(arguments)
     python = [sys.executable, "-m"]
     worker = [*python, "optuna_taylorglo.worker", "--study-name", study.study_name, *machine]
     baseline = [*python, "optuna_taylorglo.cli", "baseline", study.study_name, *machine]
@@ -158,6 +189,15 @@ def _search(
     finally:
         supervisor.stop()
     return not stop.is_set()
+
+
+def _machine_words(arguments: argparse.Namespace) -> list[str]:
+    """The machine's options, for the command line of a worker."""
+    return [
+        *("--data-dir", str(arguments.data_dir), "--device", arguments.device),
+        *("--precision", arguments.precision, "--threads", str(arguments.threads)),
+        *(word for package in arguments.allow for word in ("--allow", package)),
+    ]
 
 
 def _worker_environments(workers: int | None, device: str) -> list[dict[str, str]]:
@@ -240,23 +280,63 @@ def _baseline(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study = open_study(arguments.study, resolve_storage_url(arguments.storage))
     recipe = settle_recipe(study, None)
 
-    import torch
-
     from optuna_taylorglo.baseline import evaluate_cross_entropy
     from optuna_taylorglo.training import Interrupted, Machine, Training
 
-    torch.set_num_threads(arguments.threads)
     machine = Machine(
         data_dir=arguments.data_dir,
         device=arguments.device,
         precision=arguments.precision,
         allowed_packages=tuple(arguments.allow),
     )
+    machine.prepare(threads=arguments.threads)
     try:
         evaluate_cross_entropy(study, Training(recipe, machine), arguments.seeds, stop)
     except Interrupted:
         return INTERRUPTED
     Console().print(_fitness_line(progress(study, recipe), recipe))
+    return DONE
+
+
+def _evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    url = resolve_storage_url(arguments.storage)
+    study = open_study(arguments.study, url)
+    recipe = settle_recipe(study, None)
+
+    from optuna_taylorglo.evaluate import Plan, evaluate
+    from optuna_taylorglo.local_tasks import LocalTasks
+    from optuna_taylorglo.training import Interrupted
+    from optuna_taylorglo.verdict_file import SHORT_HEADER, keep_verdict, short_rows, write_verdict
+
+    plan = Plan(arguments.seeds, tuple(arguments.against.split(",")), arguments.rerank)
+    console = Console()
+    companion = create_companion(study, url)
+    environments = _worker_environments(arguments.workers, arguments.device)
+    command = [sys.executable, "-m", "optuna_taylorglo.worker"]
+    command += ["--study-name", companion.study_name, *_machine_words(arguments)]
+    supervisor = Supervisor(
+        [command] * len(environments),
+        LOG_DIR / companion.study_name,
+        [extra | {"OPTUNA_STORAGE": url} for extra in environments],
+    )
+    try:
+        with LocalTasks(companion, supervisor, stop, console) as do:
+            verdict = evaluate(study, recipe, plan, do)
+    except Interrupted:
+        logger.info("stopped; the same command goes on where it was")
+        return INTERRUPTED
+    keep_verdict(companion, verdict)
+    table = Table(
+        *SHORT_HEADER,
+        title=f"{verdict.test_metric} after {recipe.budget.full} "
+        f"{recipe.budget.unit}, {plan.seeds} seeds",
+    )
+    for row in short_rows(verdict):
+        table.add_row(*row)
+    console.print(table)
+    console.print(verdict.text, highlight=False)
+    files = write_verdict(verdict, arguments.output)
+    console.print("Written to " + ", ".join(str(file) for file in files))
     return DONE
 
 

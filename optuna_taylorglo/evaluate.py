@@ -1,7 +1,7 @@
 """The verdict: full trainings of the winner, of baselines and of controls, and what they say.
 
-Everything that trains is a task of the companion study (`optuna_taylorglo.tasks`), so any worker can
-do it and nothing is done twice. The stages, each waiting for the one before it:
+Everything that trains is a task of the companion study (`optuna_taylorglo.tasks`), so any worker
+can do it and nothing is done twice. The stages, each waiting for the one before it:
 
 1. Rerank: the best candidates once more, with fresh seeds, because the best of many noisy
    evaluations owes part of its rank to luck.
@@ -155,9 +155,9 @@ def words(verdict: Verdict) -> str:
         gain = winner.mean - by_name["ce"].mean
         scale = by_name["ce-scaled"].mean - by_name["ce"].mean
         lines.append(
-            f"Of its difference of {gain:+.4f} to cross-entropy, {scale:+.4f} is what cross-entropy "
-            f"gains from the same scale (a larger or smaller first gradient acts as a learning "
-            f"rate), and {gain - scale:+.4f} is left for the shape."
+            f"Of its difference of {gain:+.4f} to cross-entropy, {scale:+.4f} is what "
+            "cross-entropy gains from the same scale (a larger or smaller first gradient acts as a "
+            f"learning rate), and {gain - scale:+.4f} is left for the shape."
         )
     if "ce" in by_name and "winner-normalised" in by_name:
         shape = by_name["winner-normalised"].mean - by_name["ce"].mean

@@ -19,6 +19,10 @@ MAX_FAILURES = 3
 """Evaluations of a candidate that may be lost to crashes before it counts as the worst."""
 
 
+COMPANION_OF = "taylorglo:companion_of"
+"""User attribute of a companion study: the study whose trainings it holds."""
+
+
 class StudyError(ValueError):
     """A study that cannot be worked on; the message says what to type instead."""
 
@@ -62,6 +66,24 @@ def create_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int =
     return study
 
 
+def create_companion(study: Study, url: str) -> Study:
+    """Create or load the study that holds the trainings for a study's verdict."""
+    companion = optuna.create_study(
+        study_name=companion_name(study.study_name),
+        storage=study._storage,
+        direction="maximize",
+        load_if_exists=True,
+    )
+    if not companion.trials and COMPANION_OF not in companion.user_attrs:
+        companion.set_user_attr(COMPANION_OF, study.study_name)
+    if companion.user_attrs.get(COMPANION_OF) != study.study_name:
+        raise StudyError(
+            f"study {companion.study_name!r} in {_shown(url)} is not the companion of "
+            f"{study.study_name!r}; its name is needed for the verdict. Rename or delete it."
+        )
+    return companion
+
+
 def settle_recipe(study: Study, recipe: Recipe | None) -> Recipe:
     """Freeze a recipe into a study, or take the one that is frozen there.
 
@@ -92,6 +114,11 @@ def settle_recipe(study: Study, recipe: Recipe | None) -> Recipe:
     return settled
 
 
+def companion_name(study_name: str) -> str:
+    """Name of the study that holds the trainings for a study's verdict."""
+    return f"{study_name}-verdict"
+
+
 def slot_rules(recipe: Recipe) -> Rules:
     """How the trials of a recipe's study fill the slots of its generations."""
     attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
@@ -113,7 +140,7 @@ def _check(study: Study, url: str) -> None:
             f"another name, or delete the study and create it anew with\n"
             f"  {create_command(name, url)}"
         )
-    if RECIPE_ATTRIBUTE in study.user_attrs:
+    if RECIPE_ATTRIBUTE in study.user_attrs or COMPANION_OF in study.user_attrs:
         return
     strangers = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
     # Trials that wait are candidates that somebody enqueued for the search to start with.

@@ -64,9 +64,11 @@ class Supervisor:
         ]
 
     def start(self) -> None:
-        """Start all processes."""
+        """Start all processes, also those that have come to their end."""
         for child in self._children:
-            child.start()
+            if child.process is None or child.process.poll() is not None:
+                child.finished = False
+                child.start()
 
     @property
     def process_ids(self) -> list[int]:
@@ -77,7 +79,7 @@ class Supervisor:
         """Look after the processes: restart what died.
 
         Returns:
-            Whether any is still running.
+            Whether any is still running; False before the start.
 
         Raises:
             WorkersFailed: If one ends with wrong usage, or none is left and one has failed.
@@ -97,7 +99,7 @@ class Supervisor:
             else:
                 child.restarts += 1
                 child.start()
-        return any(not child.finished for child in self._children)
+        return any(c.process is not None and not c.finished for c in self._children)
 
     def stop(self, patience: float = 60.0) -> None:
         """Ask all processes to hand back what they hold and to end; end those that do not."""

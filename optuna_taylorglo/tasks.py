@@ -1,7 +1,7 @@
 """Single trainings as trials of a companion study, which any worker can pull.
 
 A task says which loss is trained, how long, with which seed and how it is judged. It is a trial
-that waits in the queue of a study of its own, `companion_name`; its key, a hash of all that
+that waits in the queue of a study of its own, the companion study; its key, a hash of all that
 matters, tells whether it was done before, so nothing is ever trained twice.
 """
 
@@ -29,7 +29,8 @@ from optuna_taylorglo.training import Machine, Training
 
 TASK = "taylorglo:task"
 KEY = "taylorglo:key"
-COMPANION_OF = "taylorglo:companion_of"
+
+_OPEN, _FAILED = "open", "failed"
 
 MAX_FAILURES = 3
 """Crashes of one task after which it counts as failed."""
@@ -95,17 +96,15 @@ class TaskQueue:
     def results(self, tasks: Sequence[Task]) -> list[float | None] | None:
         """Values of tasks in order, None for one that failed; None while any is open."""
         known = self._trials_by_key()
-        values: list[float | None] = []
-        for task in tasks:
-            trials = known.get(task.key, [])
-            done = [t for t in trials if t.state == TrialState.COMPLETE]
-            if done:
-                values.append(done[0].values[0])
-            elif _is_failed(trials):
-                values.append(None)
-            else:
-                return None
-        return values
+        outcomes = [_outcome(known.get(task.key, [])) for task in tasks]
+        if _OPEN in outcomes:
+            return None
+        return [None if isinstance(outcome, str) else outcome for outcome in outcomes]
+
+    def count_done(self, tasks: Sequence[Task]) -> int:
+        """How many tasks have come to an end, good or bad."""
+        known = self._trials_by_key()
+        return sum(_outcome(known.get(task.key, [])) != _OPEN for task in tasks)
 
     def claim(self) -> tuple[Trial, Task] | None:
         """Take a waiting task, putting lost ones back into the queue; None if there is none."""
@@ -114,7 +113,8 @@ class TaskQueue:
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 fail_stale_trials(self.study)
             for trials in self._trials_by_key().values():
-                if all(t.state == TrialState.FAIL for t in trials) and not _is_failed(trials):
+                lost = all(trial.state == TrialState.FAIL for trial in trials)
+                if lost and _outcome(trials) == _OPEN:
                     self._add(Task.from_dict(trials[0].user_attrs[TASK]))
             if not self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
                 return None
@@ -153,11 +153,6 @@ class TaskQueue:
 
     def _lock(self) -> Any:
         return study_lock(self.study._storage, self.study.study_name)
-
-
-def companion_name(study_name: str) -> str:
-    """Name of the study that holds a study's tasks."""
-    return f"{study_name}-verdict"
 
 
 class TaskRunner:
@@ -208,10 +203,13 @@ class TaskRunner:
         return self._trainings[variant]
 
 
-def _is_failed(trials: Sequence[FrozenTrial]) -> bool:
-    """Whether a task has come to nothing: it diverged, or crashed too often."""
-    if any(t.state == TrialState.PRUNED for t in trials):
-        return True
-    if not all(t.state == TrialState.FAIL for t in trials):
-        return False
-    return sum(not t.user_attrs.get(HANDED_BACK) for t in trials) >= MAX_FAILURES
+def _outcome(trials: Sequence[FrozenTrial]) -> float | str:
+    """What became of a task: its value, or `_FAILED` or `_OPEN`."""
+    for trial in trials:
+        if trial.state == TrialState.COMPLETE:
+            return float(trial.values[0])
+    if any(trial.state == TrialState.PRUNED for trial in trials):
+        return _FAILED  # it diverged, and would do so again
+    lost = [t for t in trials if t.state == TrialState.FAIL and not t.user_attrs.get(HANDED_BACK)]
+    in_hand = any(not trial.state.is_finished() for trial in trials)
+    return _FAILED if len(lost) >= MAX_FAILURES and not in_hand else _OPEN

@@ -73,6 +73,11 @@ class Machine:
             raise ValueError(f"device {self.device!r} is not on this machine; it has {available}.")
         return device
 
+    def prepare(self, *, threads: int) -> None:
+        """Set this process up: one device that exists, and so many CPU threads."""
+        torch.set_num_threads(threads)
+        _ = self.torch_device
+
     @cached_property
     def resolved_precision(self) -> Precision:
         """Precision and memory format on that device."""

@@ -30,13 +30,23 @@ from optuna_taylorglo.config import RecipeMismatch, load_recipe
 from optuna_taylorglo.results import N_CLASSES
 from optuna_taylorglo.rules import RecipeError
 from optuna_taylorglo.storage import resolve_storage_url
-from optuna_taylorglo.studies import StudyError, open_study, settle_recipe
+from optuna_taylorglo.studies import (
+    COMPANION_OF,
+    StudyError,
+    companion_name,
+    open_study,
+    settle_recipe,
+)
 
 if TYPE_CHECKING:
+    from optuna.study import Study
     from optuna.trial import Trial
 
     from optuna_taylorglo.claims import Gate
     from optuna_taylorglo.objective import Objective
+    from optuna_taylorglo.recipe import Recipe
+    from optuna_taylorglo.tasks import Task, TaskQueue, TaskRunner
+    from optuna_taylorglo.training import Machine
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
@@ -44,6 +54,9 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 MAX_FAILURES_IN_A_ROW = 3
 """Crashed evaluations after which a worker takes itself for the cause."""
+
+TASK_PATIENCE = 30.0
+"""Seconds without a training to do after which a worker takes a verdict for complete."""
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -151,69 +164,96 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """
     url = resolve_storage_url(arguments.storage)
     recipe = load_recipe(arguments.recipe) if arguments.recipe is not None else None
-    study = open_study(
-        arguments.study_name, url, heartbeat=arguments.heartbeat, grace=arguments.grace
-    )
+
+    def open_(name: str) -> Study:
+        return open_study(name, url, heartbeat=arguments.heartbeat, grace=arguments.grace)
+
+    study = open_(arguments.study_name)
+    companion = study if COMPANION_OF in study.user_attrs else None
+    if companion is not None:
+        study = open_(companion.user_attrs[COMPANION_OF])
     recipe = settle_recipe(study, recipe)
 
     # Only now what takes seconds to import: wrong usage is answered at once.
-    import torch
+    from optuna_taylorglo.training import Machine
 
-    from optuna_taylorglo.candidates import make_pruner, make_sampler
-    from optuna_taylorglo.claims import Gate
-    from optuna_taylorglo.objective import Objective
-    from optuna_taylorglo.training import Machine, Training
-
-    torch.set_num_threads(arguments.threads)
+    limits = Limits(arguments.timeout, arguments.max_trials)
     machine = Machine(
         data_dir=arguments.data_dir,
         device=arguments.device,
         precision=arguments.precision,
         allowed_packages=tuple(arguments.allow),
     )
+    machine.prepare(threads=arguments.threads)
+    if companion is None:
+        code = _search(study, recipe, machine, limits, stop, arguments.n_generations)
+        if code != DONE or limits.reached():
+            return code
+        try:
+            companion = open_(companion_name(study.study_name))
+        except StudyError:
+            return DONE
+    return _do_tasks(companion, recipe, machine, limits, stop)
+
+
+class Limits:
+    """When a worker has done enough.
+
+    Args:
+        timeout: Seconds after which no new trial is taken, or None.
+        max_trials: Trials after which none is taken, or None.
+    """
+
+    def __init__(self, timeout: float | None, max_trials: int | None) -> None:
+        self._deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        self._max_trials = max_trials
+        self.done = 0
+
+    def reached(self) -> bool:
+        """Whether to take no further trial."""
+        enough = self._max_trials is not None and self.done >= self._max_trials
+        return enough or time.monotonic() >= self._deadline
+
+
+def _search(
+    study: Study,
+    recipe: Recipe,
+    machine: Machine,
+    limits: Limits,
+    stop: threading.Event,
+    n_generations: int | None,
+) -> int:
+    """Evaluate candidates until the search is over or something ends it; returns the exit code."""
+    from optuna_taylorglo.candidates import make_pruner, make_sampler
+    from optuna_taylorglo.claims import Gate
+    from optuna_taylorglo.objective import Objective
+    from optuna_taylorglo.training import Training
+
     training = Training(recipe, machine)
     study.set_user_attr(N_CLASSES, training.n_classes)
     study.sampler = sampler = make_sampler(recipe, training.n_classes)
     study.pruner = make_pruner(recipe)
-    generations = min(
-        arguments.n_generations or recipe.search.generations, recipe.search.generations
-    )
+    generations = min(n_generations or recipe.search.generations, recipe.search.generations)
     gate = Gate(study, n_generations=generations)
     objective = Objective(training, sampler, stop)
     logger.info(
-        "study %s: worker %d on %s with %d thread(s), %d generations of %d candidates",
+        "study %s: worker %d on %s, %d generations of %d candidates",
         study.study_name,
         os.getpid(),
         machine.torch_device,
-        arguments.threads,
         generations,
         recipe.search.population,
     )
-    return _pull(gate, objective, stop, arguments.timeout, arguments.max_trials)
-
-
-def _pull(
-    gate: Gate,
-    objective: Objective,
-    stop: threading.Event,
-    timeout: float | None,
-    max_trials: int | None,
-) -> int:
-    """Claim and evaluate trials until something ends it; returns the exit code."""
-    deadline = float("inf") if timeout is None else time.monotonic() + timeout
     failures_in_a_row = 0
-    done = 0
     while not stop.is_set():
-        if (max_trials is not None and done >= max_trials) or time.monotonic() >= deadline:
-            logger.info("limit reached after %d trials", done)
+        if limits.reached():
+            logger.info("limit reached after %d trials", limits.done)
             return DONE
         trial = gate.wait_for_trial(stop)
         if trial is None:
             break
-        failed = not evaluate(gate, objective, trial)
-        if stop.is_set():
-            break
-        done += 1
+        failed = not _evaluate(gate, objective, trial)
+        limits.done += 1
         failures_in_a_row = failures_in_a_row + 1 if failed else 0
         if failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
             logger.error("giving up after %d failed evaluations in a row", failures_in_a_row)
@@ -221,17 +261,18 @@ def _pull(
     if stop.is_set():
         logger.info("stopped; start the same command again to go on")
         return INTERRUPTED
-    logger.info("the search is over: %d generations are complete", gate.n_generations)
+    logger.info("the search is over: %d generations are complete", generations)
     return DONE
 
 
-def evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
-    """Evaluate one trial and record what became of it, with a line in the log.
+def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
+    """Evaluate one candidate and record what became of it, with a line in the log.
 
     Returns:
         Whether it got a result, be it an abort; False if it failed or was handed back.
     """
-    import optuna
+    from optuna import TrialPruned
+    from optuna.trial import TrialState
 
     from optuna_taylorglo.claims import Heartbeat
     from optuna_taylorglo.generations import ATTEMPT, GENERATION, INDEX
@@ -245,8 +286,8 @@ def evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
     try:
         with Heartbeat(trial):
             value = objective(trial)
-    except optuna.TrialPruned as abort:
-        gate.finish(trial, state=optuna.trial.TrialState.PRUNED)
+    except TrialPruned as abort:
+        gate.finish(trial, state=TrialState.PRUNED)
         logger.info("%s: aborted, %s (%.1f s)", place, abort, time.monotonic() - begin)
         return True
     except Interrupted:
@@ -254,13 +295,66 @@ def evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
         logger.info("%s: handed back", place)
         return False
     except Exception as error:
-        gate.finish(trial, state=optuna.trial.TrialState.FAIL)
-        logger.error("%s: failed, %s: %s", place, type(error).__name__, error)
-        logger.debug("how it failed", exc_info=error)
+        gate.finish(trial, state=TrialState.FAIL)
+        _log_failure(place, error)
         return False
     gate.finish(trial, value)
     logger.info("%s: %.4f (%.1f s)", place, value, time.monotonic() - begin)
     return True
+
+
+def _do_tasks(
+    companion: Study, recipe: Recipe, machine: Machine, limits: Limits, stop: threading.Event
+) -> int:
+    """Do trainings for a verdict until none is left; returns the exit code."""
+    from optuna_taylorglo.tasks import TaskQueue, TaskRunner
+
+    queue = TaskQueue(companion)
+    runner = TaskRunner(recipe, machine, stop)
+    nothing_since = time.monotonic()
+    while not stop.is_set() and not limits.reached():
+        claimed = queue.claim()
+        if claimed is not None:
+            _do_task(queue, runner, *claimed)
+            limits.done += 1
+        if claimed is not None or queue.open:
+            nothing_since = time.monotonic()
+        elif time.monotonic() - nothing_since > TASK_PATIENCE:
+            break
+        if claimed is None:
+            stop.wait(1.0)
+    return INTERRUPTED if stop.is_set() else DONE
+
+
+def _do_task(queue: TaskQueue, runner: TaskRunner, trial: Trial, task: Task) -> None:
+    from optuna.trial import TrialState
+
+    from lightning_modules.classifier import Diverged
+    from optuna_taylorglo.claims import Heartbeat
+    from optuna_taylorglo.training import Interrupted
+
+    place = f"training {trial.number}: {task.contender.label}, {task.length} {task.unit}"
+    begin = time.monotonic()
+    try:
+        with Heartbeat(trial):
+            value = runner(task)
+    except Interrupted:
+        queue.hand_back(trial)
+        logger.info("%s: handed back", place)
+    except Diverged as error:
+        queue.finish(trial, None, TrialState.PRUNED)
+        logger.info("%s: %s (%.1f s)", place, error, time.monotonic() - begin)
+    except Exception as error:
+        queue.finish(trial, None, TrialState.FAIL)
+        _log_failure(place, error)
+    else:
+        queue.finish(trial, value, TrialState.COMPLETE)
+        logger.info("%s: %.4f (%.1f s)", place, value, time.monotonic() - begin)
+
+
+def _log_failure(place: str, error: Exception) -> None:
+    logger.error("%s: failed, %s: %s", place, type(error).__name__, error)
+    logger.debug("how it failed", exc_info=error)
 
 
 def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
