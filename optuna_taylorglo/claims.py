@@ -167,7 +167,7 @@ class Gate:
         params = dict(zip(self.sampler.names, self.sampler.candidate(slot), strict=True))
         distributions = self.sampler.distributions
         fixed: dict[str, Any] = {}
-        for trial in slot.trials:
+        for trial in slot.made_for_it:
             params |= trial.params
             distributions |= trial.distributions
             fixed |= trial.system_attrs.get("fixed_params", {})

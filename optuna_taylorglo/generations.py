@@ -78,6 +78,17 @@ class Slot:
         return complete[0] if complete else None
 
     @property
+    def made_for_it(self) -> list[FrozenTrial]:
+        """Trials that were meant for this slot; one may have got it by mistake, and never ran."""
+        place = (self.generation, self.index)
+        return [
+            trial
+            for trial in self.trials
+            if (trial.user_attrs.get(GENERATION), trial.user_attrs.get(INDEX))
+            in (place, (None, None))
+        ]
+
+    @property
     def waiting(self) -> list[FrozenTrial]:
         """Trials in the queue that nobody has started."""
         return self._in_state(TrialState.WAITING)

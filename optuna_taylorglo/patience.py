@@ -19,6 +19,13 @@ _logger = get_logger(__name__)
 
 T = TypeVar("T")
 
+_OUTAGES = (
+    sqlalchemy.exc.OperationalError,
+    sqlalchemy.exc.InterfaceError,
+    # Optuna asks once more in the same session when reading trials failed.
+    sqlalchemy.exc.PendingRollbackError,
+)
+
 _state = threading.local()
 
 
@@ -37,9 +44,9 @@ def is_outage(error: BaseException) -> bool:
     """Whether an error may pass when the same call is made again later."""
     if isinstance(error, StorageInternalError) and error.__cause__ is not None:
         error = error.__cause__
-    return isinstance(error, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError) or (
-        isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
-    )
+    if isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, _OUTAGES)
 
 
 def patiently(call: Callable[[], T], *, patience: float) -> T:

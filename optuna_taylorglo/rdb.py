@@ -47,14 +47,19 @@ class PatientRDBStorage(RDBStorage):
     def _create_new_trial(
         self, study_id: int, template_trial: FrozenTrial | None = None
     ) -> FrozenTrial:
-        if template_trial is None or template_trial.state != TrialState.RUNNING:
-            create = functools.partial(super()._create_new_trial, study_id, template_trial)
-        else:
+        if (
+            template_trial is not None
+            and template_trial.state == TrialState.RUNNING
+            and template_trial.values is None
+            and not template_trial.intermediate_values
+        ):
             create = functools.partial(self._create_running_trial, study_id, template_trial)
+        else:
+            create = functools.partial(super()._create_new_trial, study_id, template_trial)
         return patiently(create, patience=self.patience)
 
     def _create_running_trial(self, study_id: int, template: FrozenTrial) -> FrozenTrial:
-        """Insert a trial with everything it has at once: 8 statements where Optuna needs 35."""
+        """Insert a trial and its parameters at once: 8 statements where Optuna needs 35."""
         with _create_scoped_session(self.scoped_session) as session:
             models.StudyModel.find_or_raise_by_id(study_id, session, for_update=True)
             self._check_distributions(session, study_id, template)
@@ -115,7 +120,9 @@ class PatientRDBStorage(RDBStorage):
 
             def rows(model: Any, *columns: Any) -> Any:
                 query = sqlalchemy.select(model.trial_id, *columns).join(trial)
-                return session.execute(query.where(trial.study_id == study_id))
+                # Parameters have an order: the one in which they were suggested.
+                by_age = sqlalchemy.inspect(model).primary_key
+                return session.execute(query.where(trial.study_id == study_id).order_by(*by_age))
 
             trial_rows: Any = (
                 session.query(trial).filter(trial.study_id == study_id).order_by(trial.trial_id)

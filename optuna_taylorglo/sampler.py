@@ -265,12 +265,14 @@ class _Replay:
     def _start(self) -> None:
         n = len(self._sampler.names)
         bound = self._sampler.bound
-        self._cma = cmaes.CMA(
-            mean=np.zeros(n),
-            sigma=self._sampler.sigma,
-            bounds=np.array([[-bound, bound]] * n),
-            population_size=self._sampler.rules.popsize,
-        )
+        # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
+        with np.errstate(divide="ignore"):
+            self._cma = cmaes.CMA(
+                mean=np.zeros(n),
+                sigma=self._sampler.sigma,
+                bounds=np.array([[-bound, bound]] * n),
+                population_size=self._sampler.rules.popsize,
+            )
         self._told: list[tuple[Slot, ...]] = []
         self.states = [self._state()]
 
@@ -300,8 +302,7 @@ class _Replay:
     def _theta(self, slot: Slot) -> list[float]:
         """What was evaluated in a slot, or would have been if nothing ever was."""
         names = self._sampler.names
-        trials = (slot.result, *slot.trials) if slot.result is not None else slot.trials
-        for trial in trials:
+        for trial in [slot.result] if slot.result is not None else slot.made_for_it:
             if all(isinstance(trial.params.get(name), float) for name in names):
                 return [trial.params[name] for name in names]
         return self.draw(slot.generation, slot.index)

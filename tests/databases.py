@@ -36,15 +36,35 @@ class PostgreSQL:
     def stop(self) -> None:
         self._server.stop()
 
+    def close(self) -> None:
+        self._server.cleanup()
+
     def start(self) -> None:
-        self._server.ensure_postgres_running()
+        # The library gives a start ten seconds, which a busy machine may not have.
+        for attempt in range(6):
+            try:
+                self._server.ensure_postgres_running()
+            except (subprocess.SubprocessError, AssertionError):
+                if attempt == 5:
+                    raise
+                time.sleep(1)
+            else:
+                return
 
 
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
     server = PostgreSQL(tmp_path_factory.mktemp("postgresql"))
     yield server
-    server.stop()
+    server.close()
+
+
+@pytest.fixture
+def own_postgresql(tmp_path: Path) -> Iterator[PostgreSQL]:
+    """A server for one test, to be stopped and started at will."""
+    server = PostgreSQL(tmp_path / "postgresql")
+    yield server
+    server.close()
 
 
 @pytest.fixture
