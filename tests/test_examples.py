@@ -113,6 +113,7 @@ def test_an_own_model_learns_with_any_criterion_and_repeats_itself(name: str) ->
     reverse = TaylorLoss([-value for value in (0.0, -0.5, 0.0, 0.0, 0.0, 2.0, -4.0, 0.0)])
     assert training.run(reverse, seed=1, steps=45) < 0.5
     assert training.run(losses[1], seed=1, steps=45) == accuracies[1]
+    assert training.run(losses[1], seed=1, steps=45, on_test_set=True) > 0.9
 
 
 @pytest.mark.usefixtures("_importable")

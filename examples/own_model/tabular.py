@@ -106,9 +106,16 @@ class LightningMLP(pl.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Log the metric that the recipe's `fitness.metric` names."""
+        self._log_accuracy("val_accuracy", batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Log the same metric for the verdict after the search."""
+        self._log_accuracy("test_accuracy", batch)
+
+    def _log_accuracy(self, name: str, batch: tuple[Tensor, Tensor]) -> None:
         inputs, labels = batch
         hits = self.net(inputs).argmax(dim=1) == labels
-        self.log("val_accuracy", hits.float().mean(), batch_size=len(labels))
+        self.log(name, hits.float().mean(), batch_size=len(labels))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam; the recipe's `optimiser` and `schedule` are not used."""
