@@ -257,6 +257,9 @@ def test_metric(recipe: Recipe) -> str:
 class _Watch(pl.Callback):
     """Passes validations on, and ends a training that diverged or that is to stop.
 
+    It also tells a criterion in ``t`` how far training is, if the module is not a `Classifier`,
+    which does so itself.
+
     Args:
         metric: Name of the metric to pass on.
         checks: Steps at which to validate.
@@ -284,6 +287,13 @@ class _Watch(pl.Callback):
         if self.epoch_length is not None:
             end = (trainer.current_epoch + 1) * self.epoch_length
             trainer.check_val_every_n_epoch = 1 if end in self.checks else _NEVER
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        progress = getattr(pl_module.criterion, "progress", None)
+        if isinstance(progress, Tensor) and not isinstance(pl_module, Classifier):
+            progress.fill_(trainer.global_step / max(self.checks))
 
     def on_train_batch_end(
         self,

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from optuna.trial import TrialState
-from torch import nn
+from torch import Tensor, nn
 
 from optuna_taylorglo import load_loss, worker
 from optuna_taylorglo.config import Recipe, load_recipe
@@ -127,6 +127,29 @@ def test_who_optimises() -> None:
         training = Training(dataclasses.replace(recipe, optimiser=tiny), machine)
         untrained[name] = training.run(nn.CrossEntropyLoss(), seed=0, steps=45) < 0.9
     assert untrained == {"breast_cancer_mlp": True, "breast_cancer_lightning": False}
+
+
+class Clock(nn.Module):
+    """Cross-entropy that notes the training progress it is told, as losses in t are."""
+
+    progress: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("progress", torch.zeros(()))
+        self.seen: list[float] = []
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        self.seen.append(self.progress.item())
+        return nn.functional.cross_entropy(logits, target)
+
+
+@pytest.mark.usefixtures("_importable")
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_loss_in_t_is_told_how_far_training_is(name: str) -> None:
+    clock = Clock()
+    training_of(name).run(clock, seed=0, steps=25)
+    assert clock.seen[:25] == pytest.approx([step / 25 for step in range(25)])
 
 
 @pytest.mark.usefixtures("_importable")
