@@ -139,7 +139,7 @@ def run(results: Results, machine: Machine) -> None:
             train(setting, results, machine)
     for seed in range(len(SEEDS)):
         for loss in SWEEP:
-            for lr in {0.01, best_rate(loss, results)}:
+            for lr in sorted({0.01, best_rate(loss, results)}):
                 train(repetitions(loss, lr)[seed], results, machine)
     for loss in SWEEP:
         train(with_momentum(loss), results, machine)
@@ -158,11 +158,11 @@ def print_tables(results: Results) -> None:
     print(f"\n| loss | learning rate | seeds | validation accuracy after {STEPS:,} steps |")
     print("|---|---|---|---|")
     for loss in SWEEP:
-        for lr in sorted({0.01, best_rate(loss, results)}):
+        for lr in sorted({0.01, *SWEEP[loss]}):
             known = [results.accuracy(s) for s in repetitions(loss, lr) if s in results.rows]
-            spread = statistics.stdev(known) if len(known) > 1 else float("nan")
-            mean = statistics.fmean(known) if known else float("nan")
-            print(f"| {loss} | {lr} | {len(known)} | {mean:.4f} ± {spread:.4f} |")
+            if known:
+                spread = f" ± {statistics.stdev(known):.4f}" if len(known) > 1 else ""
+                print(f"| {loss} | {lr} | {len(known)} | {statistics.fmean(known):.4f}{spread} |")
 
 
 def main() -> None:
