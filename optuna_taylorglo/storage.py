@@ -135,6 +135,11 @@ def hide_password(url: URL | str) -> str:
     return make_url(url).render_as_string(hide_password=True)
 
 
+def shown_url(url: str) -> str:
+    """A storage URL or journal path for people to read: without a password."""
+    return hide_password(url) if "://" in url else url
+
+
 def _check_sqlite(url: URL) -> None:
     directory = Path(url.database or ".").parent
     if not directory.is_dir():

@@ -13,7 +13,7 @@ from optuna_taylorglo.config import RECIPE_ATTRIBUTE, freeze, frozen_recipe
 from optuna_taylorglo.generations import GENERATION, Rules
 from optuna_taylorglo.locks import study_lock
 from optuna_taylorglo.recipe import Recipe
-from optuna_taylorglo.storage import hide_password, open_storage
+from optuna_taylorglo.storage import open_storage, shown_url
 
 MAX_FAILURES = 3
 """Evaluations of a candidate that may be lost to crashes before it counts as the worst."""
@@ -46,7 +46,7 @@ def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 2
         study = optuna.load_study(study_name=study_name, storage=storage)
     except KeyError as error:
         raise StudyError(
-            f"there is no study {study_name!r} in {_shown(url)}. Create it with\n"
+            f"there is no study {study_name!r} in {shown_url(url)}. Create it with\n"
             f"  {create_command(study_name, url)}"
         ) from error
     _check(study, url)
@@ -78,7 +78,7 @@ def create_companion(study: Study, url: str) -> Study:
         companion.set_user_attr(COMPANION_OF, study.study_name)
     if companion.user_attrs.get(COMPANION_OF) != study.study_name:
         raise StudyError(
-            f"study {companion.study_name!r} in {_shown(url)} is not the companion of "
+            f"study {companion.study_name!r} in {shown_url(url)} is not the companion of "
             f"{study.study_name!r}; its name is needed for the verdict. Rename or delete it."
         )
     return companion
@@ -128,7 +128,7 @@ def slot_rules(recipe: Recipe) -> Rules:
 def create_command(study_name: str, url: str) -> str:
     """The command that creates a study, for people to copy; without a password."""
     command = ["optuna", "create-study", "--direction", "maximize", "--study-name", study_name]
-    return shlex.join([*command, "--storage", _shown(url)])
+    return shlex.join([*command, "--storage", shown_url(url)])
 
 
 def _check(study: Study, url: str) -> None:
@@ -150,7 +150,3 @@ def _check(study: Study, url: str) -> None:
             f"Use another name, and create it with\n"
             f"  {create_command(f'{name}-taylorglo', url)}"
         )
-
-
-def _shown(url: str) -> str:
-    return hide_password(url) if "://" in url else url

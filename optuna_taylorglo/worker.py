@@ -174,17 +174,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         study = open_(companion.user_attrs[COMPANION_OF])
     recipe = settle_recipe(study, recipe)
 
-    # Only now what takes seconds to import: wrong usage is answered at once.
-    from optuna_taylorglo.training import Machine
-
     limits = Limits(arguments.timeout, arguments.max_trials)
-    machine = Machine(
-        data_dir=arguments.data_dir,
-        device=arguments.device,
-        precision=arguments.precision,
-        allowed_packages=tuple(arguments.allow),
-    )
-    machine.prepare(threads=arguments.threads)
+    machine = machine_of(arguments)
     if companion is None:
         code = _search(study, recipe, machine, limits, stop, arguments.n_generations)
         if code != DONE or limits.reached():
@@ -194,6 +185,21 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         except StudyError:
             return DONE
     return _do_tasks(companion, recipe, machine, limits, stop)
+
+
+def machine_of(arguments: argparse.Namespace) -> Machine:
+    """The machine that the options of `add_machine_options` describe, set up for training."""
+    # Only now what takes seconds to import: wrong usage is answered before.
+    from optuna_taylorglo.training import Machine
+
+    machine = Machine(
+        data_dir=arguments.data_dir,
+        device=arguments.device,
+        precision=arguments.precision,
+        allowed_packages=tuple(arguments.allow),
+    )
+    machine.prepare(threads=arguments.threads)
+    return machine
 
 
 class Limits:
@@ -254,6 +260,7 @@ def _search(
             break
         failed = not _evaluate(gate, objective, trial)
         limits.done += 1
+        _draw_new_generation(gate)
         failures_in_a_row = failures_in_a_row + 1 if failed else 0
         if failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
             logger.error("giving up after %d failed evaluations in a row", failures_in_a_row)
@@ -301,6 +308,19 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
     gate.finish(trial, value)
     logger.info("%s: %.4f (%.1f s)", place, value, time.monotonic() - begin)
     return True
+
+
+def _draw_new_generation(gate: Gate) -> None:
+    """Show a generation that has just been completed in the dashboard, if there is one."""
+    from optuna_taylorglo import dashboard
+
+    generation = gate.sampler.read(gate.study).generation
+    if generation > gate.study.user_attrs.get(dashboard.DRAWN, 0) and dashboard.is_installed():
+        try:
+            dashboard.refresh_once_a_generation(gate.study, generation)
+        except Exception as error:
+            # A picture is never worth a trial.
+            logger.warning("the dashboard's figures could not be drawn: %s", error)
 
 
 def _do_tasks(

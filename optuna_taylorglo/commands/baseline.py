@@ -1,0 +1,48 @@
+"""``taylorglo baseline STUDY``: cross-entropy at the candidates' own budget."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+
+from rich.console import Console
+
+from optuna_taylorglo.commands.fitness import fitness_line
+from optuna_taylorglo.results import progress
+from optuna_taylorglo.storage import resolve_storage_url
+from optuna_taylorglo.studies import open_study, settle_recipe
+from optuna_taylorglo.worker import (
+    DONE,
+    INTERRUPTED,
+    add_machine_options,
+    add_storage_option,
+    machine_of,
+    positive,
+)
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser("baseline", help="train with cross-entropy as candidates are trained")
+    parser.add_argument("study", help="name of the study")
+    parser.add_argument("--seeds", type=positive, default=3, help="trainings (%(default)s)")
+    add_storage_option(parser)
+    add_machine_options(parser)
+    parser.set_defaults(action=run)
+
+
+def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    """Train, and keep the results in the study."""
+    study = open_study(arguments.study, resolve_storage_url(arguments.storage))
+    recipe = settle_recipe(study, None)
+
+    from optuna_taylorglo.baseline import evaluate_cross_entropy
+    from optuna_taylorglo.training import Interrupted, Training
+
+    try:
+        training = Training(recipe, machine_of(arguments))
+        evaluate_cross_entropy(study, training, arguments.seeds, stop)
+    except Interrupted:
+        return INTERRUPTED
+    Console().print(fitness_line(progress(study, recipe), recipe))
+    return DONE

@@ -1,0 +1,72 @@
+"""Worker processes on this machine, as several verbs start them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from optuna_taylorglo.supervisor import Supervisor
+from optuna_taylorglo.worker import positive
+
+LOG_DIR = Path("taylorglo-logs")
+
+
+def add_workers_option(parser: argparse.ArgumentParser) -> None:
+    """The option that says how many."""
+    parser.add_argument("--workers", type=positive, help="processes; default: one a core or GPU")
+
+
+def supervise(
+    study_name: str,
+    url: str,
+    arguments: argparse.Namespace,
+    others: Sequence[Sequence[str]] = (),
+) -> tuple[Supervisor, int]:
+    """Workers on a study, not started yet.
+
+    Args:
+        study_name: The study.
+        url: Its storage.
+        arguments: With the machine's options and the number of workers.
+        others: Modules and arguments of further processes, such as a baseline.
+
+    Returns:
+        Their supervisor, and how many workers it has.
+    """
+    machine = machine_words(arguments)
+    environments = _environments(arguments.workers, arguments.device)
+    worker = ["optuna_taylorglo.worker", "--study-name", study_name, *machine]
+    words = [*others, *([worker] * len(environments))]
+    # The URL goes by the environment: a command line, with the password in it, is for all to see.
+    storage = {"OPTUNA_STORAGE": url}
+    supervisor = Supervisor(
+        [[sys.executable, "-m", *module_and_arguments] for module_and_arguments in words],
+        LOG_DIR / study_name,
+        [extra | storage for extra in (*([{}] * len(others)), *environments)],
+    )
+    return supervisor, len(environments)
+
+
+def machine_words(arguments: argparse.Namespace) -> list[str]:
+    """The machine's options as words of a command line."""
+    return [
+        *("--data-dir", str(arguments.data_dir), "--device", arguments.device),
+        *("--precision", arguments.precision, "--threads", str(arguments.threads)),
+        *(word for package in arguments.allow for word in ("--allow", package)),
+    ]
+
+
+def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
+    """One environment a worker: each sees one GPU, or shares the CPU."""
+    import torch
+
+    gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    count = workers or gpus or len(os.sched_getaffinity(0))
+    if gpus == 0:
+        return [{} for _ in range(count)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(i) for i in range(gpus)]
+    return [{"CUDA_VISIBLE_DEVICES": names[i % len(names)]} for i in range(count)]
