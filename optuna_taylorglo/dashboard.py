@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import Trial, TrialState
 
 from optuna_taylorglo.config import frozen_recipe
 from optuna_taylorglo.locks import study_lock
@@ -19,6 +19,7 @@ from optuna_taylorglo.results import N_CLASSES, progress, trial_loss, winner
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+    from pytorch_lightning import LightningModule
 
 DRAWN = "taylorglo:drawn"
 """User attribute of a study: generations that its figures show."""
@@ -113,6 +114,21 @@ def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
         )
 
 
+def keep_network(trial: Trial, module: LightningModule, artifact_dir: Path = ARTIFACT_DIR) -> None:
+    """Keep the weights of a trained module as an artifact of its trial, for ``torch.load``."""
+    import torch
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "network.pt"
+        torch.save(module.state_dict(), path)
+        upload_artifact(
+            artifact_store=artifact_store(artifact_dir),
+            file_path=str(path),
+            study_or_trial=trial,
+            mimetype="application/octet-stream",
+        )
+
+
 def artifact_store(artifact_dir: Path = ARTIFACT_DIR) -> FileSystemArtifactStore:
     """The store of artifacts, its directory created if need be."""
     artifact_dir.mkdir(parents=True, exist_ok=True)
@@ -143,7 +159,6 @@ def _figures() -> dict[str, Callable[[Study], go.Figure]]:
 
 def _note_new_bests(study: Study) -> None:
     """Describe, in a note, the loss of every trial that was the best when it was completed."""
-    from optuna.trial import Trial
     from optuna_dashboard import get_note, save_note
 
     from optuna_taylorglo.description import describe

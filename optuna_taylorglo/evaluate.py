@@ -214,6 +214,7 @@ def _task(
         length=recipe.budget.full if full else recipe.budget.evaluation,
         unit=recipe.budget.unit,
         on_test_set=full,
+        keep_network=full and contender.name == "winner" and seed == 0,
     )
 
 

@@ -25,7 +25,7 @@ from optuna_taylorglo.contenders import Contender
 from optuna_taylorglo.generations import HANDED_BACK
 from optuna_taylorglo.locks import study_lock
 from optuna_taylorglo.recipe import Recipe
-from optuna_taylorglo.training import Machine, Training
+from optuna_taylorglo.training import Machine, OnTrained, Training
 
 TASK = "taylorglo:task"
 KEY = "taylorglo:key"
@@ -47,6 +47,7 @@ class Task:
         unit: "steps" or "epochs".
         on_test_set: Whether the test set judges, or the recipe's fitness.
         data_args: Arguments of the data module in place of the recipe's.
+        keep_network: Whether the trained network is kept as an artifact.
     """
 
     contender: Contender
@@ -55,11 +56,13 @@ class Task:
     unit: str
     on_test_set: bool
     data_args: dict[str, Any] = field(default_factory=dict)
+    keep_network: bool = False
 
     @property
     def key(self) -> str:
-        """A hash of all that the result depends on; names do not."""
+        """A hash of all that the result depends on."""
         content = asdict(self)
+        del content["keep_network"]
         for name in ("name", "label"):
             del content["contender"][name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
@@ -172,8 +175,12 @@ class TaskRunner:
         self.stop = stop
         self._trainings: dict[str, Training] = {}
 
-    def __call__(self, task: Task) -> float:
+    def __call__(self, task: Task, on_trained: OnTrained = lambda module: None) -> float:
         """Train, and return the metric that judges.
+
+        Args:
+            task: The task.
+            on_trained: Called with the trained module.
 
         Raises:
             Diverged: If the loss stopped being finite.
@@ -184,6 +191,7 @@ class TaskRunner:
             seed=task.seed,
             steps=training.in_steps(task.length, task.unit),
             on_test_set=task.on_test_set,
+            on_trained=on_trained,
             stop=self.stop,
         )
 

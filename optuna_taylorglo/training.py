@@ -28,6 +28,7 @@ _NEVER = 10**9
 _STEPS_BETWEEN_CHECKS = 10
 
 OnValidation = Callable[[int, float], None]
+OnTrained = Callable[[pl.LightningModule], None]
 
 
 class Interrupted(Exception):
@@ -133,6 +134,7 @@ class Training:
         on_validation: OnValidation = lambda step, value: None,
         check_at: int | None = None,
         on_test_set: bool = False,
+        on_trained: OnTrained = lambda module: None,
         stop: threading.Event | None = None,
     ) -> float:
         """Train one network and return how good it is.
@@ -145,6 +147,7 @@ class Training:
                 raises ends the training.
             check_at: Step at which to validate besides the end.
             on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
+            on_trained: Called with the trained module.
             stop: Ends the training with `Interrupted` when set.
 
         Returns:
@@ -170,6 +173,7 @@ class Training:
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
             warnings.filterwarnings("ignore", ".*`IterableDataset` has `__len__`.*")
             trainer.fit(module, datamodule=data)
+            on_trained(module)
             if on_test_set:
                 return self._test(trainer, module, data)
             if watch.last_step != steps:

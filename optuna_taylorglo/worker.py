@@ -41,6 +41,7 @@ from optuna_taylorglo.studies import (
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
+    from pytorch_lightning import LightningModule
 
     from optuna_taylorglo.claims import Gate
     from optuna_taylorglo.objective import Objective
@@ -350,14 +351,19 @@ def _do_task(queue: TaskQueue, runner: TaskRunner, trial: Trial, task: Task) -> 
     from optuna.trial import TrialState
 
     from lightning_modules.classifier import Diverged
+    from optuna_taylorglo import dashboard
     from optuna_taylorglo.claims import Heartbeat
     from optuna_taylorglo.training import Interrupted
+
+    def keep(module: LightningModule) -> None:
+        if task.keep_network:
+            dashboard.keep_network(trial, module)
 
     place = f"training {trial.number}: {task.contender.label}, {task.length} {task.unit}"
     begin = time.monotonic()
     try:
         with Heartbeat(trial):
-            value = runner(task)
+            value = runner(task, keep)
     except Interrupted:
         queue.hand_back(trial)
         logger.info("%s: handed back", place)
