@@ -1,0 +1,21 @@
+"""Figures of a search and of its verdict; each function returns a plotly Figure."""
+
+from optuna_taylorglo.visualization._basin import plot_basin
+from optuna_taylorglo.visualization._candidates import plot_candidates
+from optuna_taylorglo.visualization._comparison import plot_comparison
+from optuna_taylorglo.visualization._data_fractions import plot_data_fractions
+from optuna_taylorglo.visualization._evolution import plot_evolution
+from optuna_taylorglo.visualization._loss_functions import plot_loss_functions
+from optuna_taylorglo.visualization._search_state import plot_search_state
+from optuna_taylorglo.visualization._theta_history import plot_theta_history
+
+__all__ = [
+    "plot_basin",
+    "plot_candidates",
+    "plot_comparison",
+    "plot_data_fractions",
+    "plot_evolution",
+    "plot_loss_functions",
+    "plot_search_state",
+    "plot_theta_history",
+]

@@ -1,0 +1,107 @@
+"""The surroundings of trained networks in weight space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from optuna_taylorglo.visualization._style import nothing_to_plot, plain, short, style
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from optuna_taylorglo.basin import Basin, Data
+
+TITLE = "Accuracy around the trained weights"
+
+
+def _get_basin_info(
+    models: Mapping[str, nn.Module], data: Data, *, points: int, seed: int, exact: bool
+) -> dict[str, Basin]:
+    from optuna_taylorglo.basin import accuracy_basin
+
+    return {
+        label: accuracy_basin(model, data, points=points, seed=seed, exact=exact)
+        for label, model in models.items()
+    }
+
+
+def plot_basin(
+    models: Mapping[str, nn.Module],
+    data: Data,
+    *,
+    points: int = 21,
+    seed: int = 0,
+    exact: bool = False,
+) -> go.Figure:
+    """Plot accuracy over a plane of weight space around each of several networks, side by side.
+
+    The plane is spanned by two random directions with the norms of the network's own filters, so
+    that planes of different networks can be compared (Li et al., "Visualizing the Loss Landscape of
+    Neural Nets", 2018). A wide, high basin stands for a robust minimum.
+
+    Args:
+        models: Label → network (nn.Module or LightningModule) that maps inputs to logits.
+        data: (inputs, labels), or a loader of such batches.
+        points: Points along each side of [-1, 1]².
+        seed: Seed of the directions, the same for all networks.
+        exact: Whether all data are used at all points; see `optuna_taylorglo.basin`.
+    """
+    if not models:
+        return nothing_to_plot(TITLE, "there are no models.")
+    basins = _get_basin_info(models, data, points=points, seed=seed, exact=exact)
+    figure = make_subplots(
+        cols=len(basins),
+        shared_yaxes=True,
+        horizontal_spacing=0.04,
+        subplot_titles=[
+            f"{plain(label)} (accuracy {basin.centre:.4f})" for label, basin in basins.items()
+        ],
+    )
+    style(figure, TITLE)
+    for column, (label, basin) in enumerate(basins.items(), start=1):
+        figure.add_contour(
+            x=short(basin.steps, 4),
+            y=short(basin.steps, 4),
+            z=[short(row, 4) for row in basin.accuracy.tolist()],
+            coloraxis="coloraxis",
+            contours={"start": 0, "end": 1, "size": 0.1},
+            line={"width": 0.6, "color": "rgba(255,255,255,0.7)"},
+            name=plain(label),
+            hovertemplate="accuracy %{z:.3f} at (%{x:.2f}, %{y:.2f})<extra></extra>",
+            row=1,
+            col=column,
+        )
+        figure.add_scatter(
+            x=[0],
+            y=[0],
+            mode="markers",
+            marker={"symbol": "cross-thin", "size": 11, "line": {"width": 2, "color": "#000000"}},
+            hovertemplate=f"the trained weights: {basin.centre:.4f}<extra></extra>",
+            row=1,
+            col=column,
+        )
+        figure.update_xaxes(title_text="direction 1", range=[-1, 1], row=1, col=column)
+        figure.update_yaxes(
+            range=[-1, 1], scaleanchor=f"x{column if column > 1 else ''}", row=1, col=column
+        )
+    figure.update_xaxes(constrain="domain", showgrid=False)
+    figure.update_yaxes(constrain="domain", showgrid=False)
+    figure.update_yaxes(title_text="direction 2", row=1, col=1)
+    return figure.update_layout(
+        showlegend=False,
+        margin={"t": 90},
+        coloraxis={
+            "colorscale": "Cividis",
+            "cmin": 0,
+            "cmax": 1,
+            "colorbar": {
+                "title": {"text": "accuracy", "side": "right"},
+                "thickness": 14,
+                "outlinewidth": 0,
+            },
+        },
+    )

@@ -1,0 +1,171 @@
+"""Every candidate as a point of a plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+from optuna.study import Study
+
+from optuna_taylorglo.taylor import FloatArray
+from optuna_taylorglo.visualization._history import NO_SEARCH, Candidate, History, read_history
+from optuna_taylorglo.visualization._style import (
+    GENERATIONS,
+    VERMILION,
+    generation_bar,
+    new_figure,
+    nothing_to_plot,
+    short,
+)
+
+TITLE = "All candidates (t-SNE)"
+SPACES = ("theta", "canonical")
+
+_FEWEST = 4
+_PERPLEXITY = 30.0
+
+
+@dataclass(frozen=True)
+class CandidatesInfo:
+    """What `plot_candidates` draws.
+
+    Attributes:
+        candidates: The candidates.
+        coordinates: Their places in the plane, shape (N, 2).
+        best: Place in the list of the one with the highest fitness, None if all were aborted.
+    """
+
+    candidates: list[Candidate]
+    coordinates: FloatArray
+    best: int | None
+
+
+def _get_candidates_info(
+    history: History, *, space: str = "theta", seed: int = 0
+) -> CandidatesInfo:
+    candidates = history.candidates
+    if len(candidates) < _FEWEST:
+        return CandidatesInfo([], np.empty((0, 2)), None)
+    points = _points(history, space)
+    trained = [i for i, c in enumerate(candidates) if c.fitness is not None]
+    best = max(trained, key=lambda i: (candidates[i].fitness or 0.0, -i), default=None)
+    return CandidatesInfo(candidates, _tsne(points, seed), best)
+
+
+def _points(history: History, space: str) -> FloatArray:
+    """What t-SNE works on, shape (N, number of parameters, or 4)."""
+    if space == "theta" or history.recipe.search.space == "canonical":
+        return np.array([c.parameters for c in history.candidates])
+    from optuna_taylorglo.canonical import to_canonical
+
+    settings = history.recipe.loss
+    points = np.array(
+        [
+            to_canonical(c.parameters, order=settings.order, folded=settings.folded)
+            for c in history.candidates
+        ]
+    )
+    # They are products of parameters, some far out; without this those alone would be seen.
+    points = np.arcsinh(points)
+    spread = points.std(axis=0)
+    return np.asarray((points - points.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
+
+
+def _tsne(points: FloatArray, seed: int) -> FloatArray:
+    from sklearn.manifold import TSNE
+
+    embedding = TSNE(
+        perplexity=min(_PERPLEXITY, (len(points) - 1) / 3), init="pca", random_state=seed
+    )
+    return np.asarray(embedding.fit_transform(points), dtype=np.float64)
+
+
+def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.Figure:
+    """Plot every candidate in a plane where similar ones lie near each other (t-SNE).
+
+    Args:
+        study: A study of a TaylorGLO search.
+        space: "theta" compares the parameters that were searched, "canonical" the four numbers
+            that a third-order loss over (x, y) consists of, so that different θ of one function
+            fall together.
+        seed: Seed of t-SNE.
+
+    Raises:
+        ValueError: If `space` is neither, or the losses of the study have no canonical form.
+    """
+    if space not in SPACES:
+        raise ValueError(f"space must be one of {', '.join(SPACES)}, not {space!r}.")
+    title = TITLE + (", canonical coordinates" if space == "canonical" else "")
+    history = read_history(study)
+    if history is None:
+        return nothing_to_plot(title, NO_SEARCH)
+    settings = history.recipe.loss
+    if space == "canonical" and (settings.order > 3 or settings.variables != ("x", "y")):
+        raise ValueError(
+            f"space 'canonical' is not allowed for order {settings.order} over "
+            f"({', '.join(settings.variables)}): it exists up to order 3 over (x, y)."
+        )
+    info = _get_candidates_info(history, space=space, seed=seed)
+    if not info.candidates:
+        return nothing_to_plot(title, f"fewer than {_FEWEST} candidates are evaluated yet.")
+    last = max(c.generation for c in info.candidates)
+    figure = new_figure(title)
+    for aborted in (True, False):
+        shown = [i for i, c in enumerate(info.candidates) if (c.fitness is None) == aborted]
+        if shown:
+            _add_points(figure, info, shown, last, aborted=aborted)
+    if info.best is not None:
+        best = info.candidates[info.best]
+        figure.add_scatter(
+            x=short([info.coordinates[info.best, 0]], 4),
+            y=short([info.coordinates[info.best, 1]], 4),
+            mode="markers",
+            name="best of all",
+            marker={
+                "symbol": "star",
+                "size": 17,
+                "color": VERMILION,
+                "line": {"color": "white", "width": 1},
+            },
+            hovertemplate=f"best of all: trial {best.trial}, generation {best.generation}, "
+            f"fitness {best.fitness:.4f}<extra></extra>",
+        )
+    # Distances along the axes of t-SNE have no unit: only who is near whom has a meaning.
+    figure.update_xaxes(title_text="t-SNE 1 (near means similar)", showticklabels=False, ticks="")
+    figure.update_yaxes(title_text="t-SNE 2", showticklabels=False, ticks="")
+    return figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+
+
+def _add_points(
+    figure: go.Figure, info: CandidatesInfo, shown: list[int], last: int, *, aborted: bool
+) -> None:
+    candidates = [info.candidates[i] for i in shown]
+    outcome = "aborted" if aborted else "fitness %{customdata[1]}"
+    figure.add_scatter(
+        x=short(info.coordinates[shown, 0], 4),
+        y=short(info.coordinates[shown, 1], 4),
+        mode="markers",
+        name="aborted" if aborted else "trained",
+        marker={
+            "symbol": "x-thin" if aborted else "circle",
+            "size": 6 if aborted else 8,
+            "color": [c.generation for c in candidates],
+            "showscale": not aborted,
+            "line": (
+                {
+                    "width": 1.5,
+                    "color": [c.generation for c in candidates],
+                    "colorscale": [list(stop) for stop in GENERATIONS],
+                    "cmin": 0,
+                    "cmax": max(last, 1),
+                }
+                if aborted
+                else {"width": 0.5, "color": "white"}
+            ),
+            **generation_bar(last),
+        },
+        customdata=[[c.trial, "" if c.fitness is None else f"{c.fitness:.4f}"] for c in candidates],
+        hovertemplate=f"trial %{{customdata[0]}}, generation %{{marker.color}}: {outcome}"
+        "<extra></extra>",
+    )

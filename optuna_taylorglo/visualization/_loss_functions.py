@@ -1,0 +1,150 @@
+"""The best loss of each generation as a curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+from optuna.study import Study
+
+from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH, History, read_history
+from optuna_taylorglo.visualization._style import (
+    generation_bar,
+    generation_colours,
+    new_figure,
+    nothing_to_plot,
+    short,
+)
+
+TITLE = "Best loss function of each generation"
+
+# A cubic is smooth to the eye at this many points, and 60 of them are still a small figure.
+_POINTS = 33
+_LEAST_PROBABILITY = 0.01
+
+
+@dataclass(frozen=True)
+class LossFunctionsInfo:
+    """What `plot_loss_functions` draws.
+
+    Attributes:
+        probability: Predicted probability of the target's class, shape (P,).
+        generations: Generation of each curve.
+        trials: Trial of each curve.
+        fitness: Fitness of each curve.
+        curves: Loss of each at each probability, 0 at probability 1.
+        cross_entropy_probability: The same without 0, where cross-entropy has its pole.
+        cross_entropy: Cross-entropy there, in the class reduction of the others.
+    """
+
+    probability: list[float]
+    generations: list[int]
+    trials: list[int]
+    fitness: list[float]
+    curves: list[list[float]]
+    cross_entropy_probability: list[float]
+    cross_entropy: list[float]
+
+
+def _get_loss_functions_info(
+    history: History, *, normalise: bool = False, progress: float = 0.0
+) -> LossFunctionsInfo:
+    from optuna_taylorglo.candidates import candidate_loss
+    from optuna_taylorglo.description import target_curve
+
+    reduction = 2 if history.recipe.loss.class_reduction == "mean" else 1
+    y = np.linspace(0, 1, _POINTS)
+    y_log = np.geomspace(_LEAST_PROBABILITY, 1, _POINTS)
+    # Cross-entropy in binary mode is -log y, with a slope of -2 at y = 1/2.
+    cross_entropy = -np.log(y_log) / reduction
+    info = LossFunctionsInfo(y.tolist(), [], [], [], [], y_log.tolist(), cross_entropy.tolist())
+    for best in history.best_of_each():
+        loss = candidate_loss(history.recipe, best.parameters, history.n_classes)
+        curve = target_curve(loss, 2, progress=progress)
+        values = curve(y) - curve(1.0)
+        if normalise:
+            slope = -float(curve.deriv()(0.5)) * reduction / 2
+            if slope <= 0:
+                continue
+            values = values / slope
+        info.generations.append(best.generation)
+        info.trials.append(best.trial)
+        info.fitness.append(best.fitness or 0.0)
+        info.curves.append(values.tolist())
+    return info
+
+
+def plot_loss_functions(
+    study: Study, *, normalise: bool = False, progress: float = 0.0
+) -> go.Figure:
+    """Plot the best loss of each generation in binary mode, shifted to 0 at y = 1.
+
+    Binary mode is the loss with two classes, over the probability y that the target's class gets.
+
+    Args:
+        study: A study of a TaylorGLO search.
+        normalise: Whether each curve is divided by its slope at y = 1/2 relative to
+            cross-entropy's, which leaves its shape only. Curves that rise there are left out:
+            such a loss cannot begin to learn with two classes.
+        progress: Training progress, for losses in ``t``.
+    """
+    title = TITLE + (", scale divided out" if normalise else "")
+    history = read_history(study)
+    if history is None:
+        return nothing_to_plot(title, NO_SEARCH)
+    if "z" in history.recipe.loss.variables:
+        return nothing_to_plot(title, "a loss over raw logits is no function of the probability.")
+    info = _get_loss_functions_info(history, normalise=normalise, progress=progress)
+    if not info.curves:
+        return nothing_to_plot(title, NO_GENERATION)
+    last = info.generations[-1]
+    figure = new_figure(title)
+    for generation, trial, fitness, curve, colour in zip(
+        info.generations,
+        info.trials,
+        info.fitness,
+        info.curves,
+        generation_colours(info.generations, last),
+        strict=True,
+    ):
+        figure.add_scatter(
+            x=short(info.probability, 4),
+            y=short(curve, 4),
+            mode="lines",
+            line={"color": colour, "width": 3 if generation == last else 1.5},
+            showlegend=False,
+            hovertemplate=f"generation {generation}, trial {trial}, fitness {fitness:.4f}<br>"
+            "loss %{y:.3f} at y = %{x:.2f}<extra></extra>",
+        )
+    figure.add_scatter(
+        x=short(info.cross_entropy_probability, 4),
+        y=short(info.cross_entropy, 4),
+        mode="lines",
+        name="cross-entropy",
+        line={"color": "#000000", "dash": "dash", "width": 2.5},
+        hovertemplate="cross-entropy %{y:.3f} at y = %{x:.2f}<extra></extra>",
+    )
+    # Lines have no colour axis of their own: a marker that is not there brings the key.
+    figure.add_scatter(
+        x=[None],
+        y=[None],
+        mode="markers",
+        marker={"color": [0], "showscale": True, **generation_bar(last)},
+        showlegend=False,
+        hoverinfo="skip",
+    )
+    figure.update_xaxes(title_text="predicted probability y of the target's class", range=[0, 1])
+    figure.update_yaxes(
+        title_text="loss, 0 at y = 1" + (" (slope of cross-entropy at ½)" if normalise else ""),
+        range=_range(info),
+    )
+    return figure.update_layout(legend={"x": 0.98, "xanchor": "right", "y": 0.98, "yanchor": "top"})
+
+
+def _range(info: LossFunctionsInfo) -> list[float]:
+    """All of the curves, and of cross-entropy what it takes to see where it goes."""
+    values = [value for curve in info.curves for value in curve]
+    low, high = min(values), max(*values, info.cross_entropy[len(info.cross_entropy) // 2])
+    margin = 0.04 * (high - low) or 0.1
+    return [low - margin, high + margin]
