@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from optuna.pruners import BasePruner, NopPruner
 
@@ -36,52 +37,27 @@ def candidate_theta(
     Raises:
         ValueError: If scales are normalised and the candidate has none (it cannot learn).
     """
-    settings = recipe.loss
-    theta = tuple(parameters)
-    if recipe.search.space == "canonical":
-        theta = from_canonical(theta, folded=settings.folded)
+    theta = _proposed_theta(recipe, parameters)
     if recipe.search.scale == "normalised":
-        theta = normalise_scale(
-            theta,
-            n_classes,
-            order=settings.order,
-            variables=settings.variables,
-            folded=settings.folded,
-            class_reduction=settings.class_reduction,
-        )
+        reduction = recipe.loss.class_reduction
+        return normalise_scale(theta, n_classes, class_reduction=reduction, **_form(recipe))
     return theta
 
 
 def candidate_loss(recipe: Recipe, parameters: Sequence[float], n_classes: int) -> TaylorLoss:
     """The loss that a candidate stands for; arguments as in `candidate_theta`."""
-    settings = recipe.loss
-    loss = TaylorLoss(
-        candidate_theta(recipe, parameters, n_classes),
-        order=settings.order,
-        variables=settings.variables,
-        folded=settings.folded,
-        class_reduction=settings.class_reduction,
-    )
+    theta = candidate_theta(recipe, parameters, n_classes)
+    loss = TaylorLoss(theta, class_reduction=recipe.loss.class_reduction, **_form(recipe))
     loss.n_classes = n_classes
     return loss
 
 
 def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
     """The sampler that proposes the recipe's candidates."""
-    settings = recipe.loss
 
     def can_begin_to_learn(parameters: Sequence[float]) -> bool:
-        theta = tuple(parameters)
-        if recipe.search.space == "canonical":
-            theta = from_canonical(theta, folded=settings.folded)
-        h = trainability(
-            theta,
-            n_classes,
-            order=settings.order,
-            variables=settings.variables,
-            folded=settings.folded,
-        )
-        return h > 0
+        theta = _proposed_theta(recipe, parameters)
+        return trainability(theta, n_classes, **_form(recipe)) > 0
 
     return TaylorGLOSampler(
         names=parameter_names(recipe),
@@ -97,3 +73,20 @@ def make_pruner(recipe: Recipe) -> BasePruner:
     if recipe.early_abort is None:
         return NopPruner()
     return EarlyAbortPruner(recipe.early_abort.threshold, recipe.early_abort.at)
+
+
+def _proposed_theta(recipe: Recipe, parameters: Sequence[float]) -> tuple[float, ...]:
+    """θ as the search proposes it, before its scale is normalised."""
+    if recipe.search.space == "canonical":
+        return from_canonical(parameters, folded=recipe.loss.folded)
+    return tuple(parameters)
+
+
+def _form(recipe: Recipe) -> dict[str, Any]:
+    """The form of the recipe's losses, as the functions of `canonical` take it."""
+    settings = recipe.loss
+    return {
+        "order": settings.order,
+        "variables": settings.variables,
+        "folded": settings.folded,
+    }

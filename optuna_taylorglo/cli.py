@@ -30,6 +30,7 @@ from optuna_taylorglo.commands import (
     sweep,
 )
 from optuna_taylorglo.config import RecipeMismatch
+from optuna_taylorglo.interrupted import Interrupted
 from optuna_taylorglo.rules import RecipeError
 from optuna_taylorglo.studies import StudyError
 from optuna_taylorglo.supervisor import WorkersFailed
@@ -71,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (WorkersFailed, OSError, RuntimeError) as error:
         logger.error("%s", error)
         return FAILED
+    except Interrupted:
+        logger.info("stopped; the same command goes on where it was")
+        return INTERRUPTED
     return code
 
 

@@ -11,9 +11,9 @@ from optuna.study import Study
 from rich.console import Console
 from rich.progress import Progress
 
+from optuna_taylorglo.interrupted import Interrupted
 from optuna_taylorglo.supervisor import Supervisor
 from optuna_taylorglo.tasks import Task, TaskQueue
-from optuna_taylorglo.training import Interrupted
 
 
 class LocalTasks:

@@ -28,7 +28,7 @@ class Objective:
     Args:
         training: Trains as the study's recipe says.
         sampler: The study's sampler.
-        stop: Ends an evaluation with `optuna_taylorglo.training.Interrupted` when set.
+        stop: Ends an evaluation with `optuna_taylorglo.interrupted.Interrupted` when set.
     """
 
     def __init__(

@@ -164,7 +164,7 @@ class TaskRunner:
     Args:
         recipe: The recipe of the study that the tasks belong to.
         machine: Where it runs.
-        stop: Ends a task with `optuna_taylorglo.training.Interrupted` when set.
+        stop: Ends a task with `optuna_taylorglo.interrupted.Interrupted` when set.
     """
 
     def __init__(

@@ -21,6 +21,7 @@ from lightning_modules.classifier import Classifier, Diverged
 from lightning_modules.optim import OptimiserSettings, ScheduleSettings
 from lightning_modules.precision import Precision, PrecisionName, resolve_precision
 from optuna_taylorglo.imports import data_module_class, model_class
+from optuna_taylorglo.interrupted import Interrupted
 from optuna_taylorglo.recipe import Component, Recipe
 from optuna_taylorglo.rules import RecipeError
 
@@ -29,10 +30,6 @@ _STEPS_BETWEEN_CHECKS = 10
 
 OnValidation = Callable[[int, float], None]
 OnTrained = Callable[[pl.LightningModule], None]
-
-
-class Interrupted(Exception):
-    """Somebody asked for the training to stop."""
 
 
 @dataclass(frozen=True)

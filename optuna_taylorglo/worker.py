@@ -27,6 +27,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from optuna_taylorglo.config import RecipeMismatch, load_recipe
+from optuna_taylorglo.interrupted import Interrupted
 from optuna_taylorglo.results import N_CLASSES
 from optuna_taylorglo.rules import RecipeError
 from optuna_taylorglo.storage import resolve_storage_url
@@ -284,7 +285,6 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
 
     from optuna_taylorglo.claims import Heartbeat
     from optuna_taylorglo.generations import ATTEMPT, GENERATION, INDEX
-    from optuna_taylorglo.training import Interrupted
 
     attrs = trial.user_attrs
     place = f"trial {trial.number}: generation {attrs[GENERATION]}, candidate {attrs[INDEX]}"
@@ -353,7 +353,6 @@ def _do_task(queue: TaskQueue, runner: TaskRunner, trial: Trial, task: Task) -> 
     from lightning_modules.classifier import Diverged
     from optuna_taylorglo import dashboard
     from optuna_taylorglo.claims import Heartbeat
-    from optuna_taylorglo.training import Interrupted
 
     def keep(module: LightningModule) -> None:
         if task.keep_network:

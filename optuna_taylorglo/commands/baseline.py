@@ -13,7 +13,6 @@ from optuna_taylorglo.storage import resolve_storage_url
 from optuna_taylorglo.studies import open_study, settle_recipe
 from optuna_taylorglo.worker import (
     DONE,
-    INTERRUPTED,
     add_machine_options,
     add_storage_option,
     machine_of,
@@ -37,12 +36,9 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     recipe = settle_recipe(study, None)
 
     from optuna_taylorglo.baseline import evaluate_cross_entropy
-    from optuna_taylorglo.training import Interrupted, Training
+    from optuna_taylorglo.training import Training
 
-    try:
-        training = Training(recipe, machine_of(arguments))
-        evaluate_cross_entropy(study, training, arguments.seeds, stop)
-    except Interrupted:
-        return INTERRUPTED
+    training = Training(recipe, machine_of(arguments))
+    evaluate_cross_entropy(study, training, arguments.seeds, stop)
     Console().print(fitness_line(progress(study, recipe), recipe))
     return DONE

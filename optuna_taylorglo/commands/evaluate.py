@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import threading
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from optuna_taylorglo.commands.local_workers import add_workers_option, supervise
+from optuna_taylorglo.commands.local_workers import add_workers_option, done_by_workers
 from optuna_taylorglo.storage import resolve_storage_url
 from optuna_taylorglo.studies import create_companion, open_study, settle_recipe
 from optuna_taylorglo.worker import (
     DONE,
-    INTERRUPTED,
     add_machine_options,
     add_storage_option,
     positive,
 )
-
-logger = logging.getLogger(__name__)
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,20 +56,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     recipe = settle_recipe(study, None)
 
     from optuna_taylorglo.evaluate import Plan, evaluate
-    from optuna_taylorglo.local_tasks import LocalTasks
-    from optuna_taylorglo.training import Interrupted
     from optuna_taylorglo.verdict_file import SHORT_HEADER, keep_verdict, short_rows, write_verdict
 
     plan = Plan(arguments.seeds, tuple(arguments.against.split(",")), arguments.rerank)
     console = Console()
     companion = create_companion(study, url)
-    supervisor, _ = supervise(companion.study_name, url, arguments)
-    try:
-        with LocalTasks(companion, supervisor, stop, console) as do:
-            verdict = evaluate(study, recipe, plan, do)
-    except Interrupted:
-        logger.info("stopped; the same command goes on where it was")
-        return INTERRUPTED
+    with done_by_workers(companion, url, arguments, stop, console) as do:
+        verdict = evaluate(study, recipe, plan, do)
     keep_verdict(companion, verdict)
     budget = f"{recipe.budget.full} {recipe.budget.unit}"
     table = Table(

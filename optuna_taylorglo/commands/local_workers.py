@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+from rich.console import Console
 
 from optuna_taylorglo.supervisor import Supervisor
 from optuna_taylorglo.worker import positive
+
+if TYPE_CHECKING:
+    from optuna_taylorglo.local_tasks import LocalTasks
 
 LOG_DIR = Path("taylorglo-logs")
 
@@ -48,6 +57,22 @@ def supervise(
         [extra | storage for extra in (*([{}] * len(others)), *environments)],
     )
     return supervisor, len(environments)
+
+
+@contextlib.contextmanager
+def done_by_workers(
+    companion: Study,
+    url: str,
+    arguments: argparse.Namespace,
+    stop: threading.Event,
+    console: Console,
+) -> Iterator[LocalTasks]:
+    """What has the tasks of a companion study done by local workers, while the body runs."""
+    from optuna_taylorglo.local_tasks import LocalTasks
+
+    supervisor, _ = supervise(companion.study_name, url, arguments)
+    with LocalTasks(companion, supervisor, stop, console) as do:
+        yield do
 
 
 def machine_words(arguments: argparse.Namespace) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import shlex
 import threading
 from pathlib import Path
@@ -19,14 +18,13 @@ from optuna_taylorglo.commands.local_workers import (
     supervise,
 )
 from optuna_taylorglo.config import load_recipe
+from optuna_taylorglo.interrupted import Interrupted
 from optuna_taylorglo.live import LiveProgress
 from optuna_taylorglo.recipe import Recipe
 from optuna_taylorglo.results import progress, trial_loss, winner
 from optuna_taylorglo.storage import resolve_storage_url, shown_url
 from optuna_taylorglo.studies import StudyError, create_study, settle_recipe
-from optuna_taylorglo.worker import DONE, INTERRUPTED, add_machine_options, add_storage_option
-
-logger = logging.getLogger(__name__)
+from optuna_taylorglo.worker import DONE, add_machine_options, add_storage_option
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,10 +48,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
     recipe = settle_recipe(study, recipe)
     console = Console()
-    over = progress(study, recipe).generation >= recipe.search.generations
-    if not over and not _search(study, recipe, arguments, url, stop, console):
-        logger.info("stopped; the same command goes on where it was")
-        return INTERRUPTED
+    if progress(study, recipe).generation < recipe.search.generations:
+        _search(study, recipe, arguments, url, stop, console)
     _announce_winner(study, recipe, arguments.output, url, console)
     return DONE
 
@@ -65,8 +61,8 @@ def _search(
     url: str,
     stop: threading.Event,
     console: Console,
-) -> bool:
-    """Let workers search until the end; returns whether it was reached."""
+) -> None:
+    """Let workers search until the end."""
     name = study.study_name
     baseline = ["optuna_taylorglo.cli", "baseline", name, *machine_words(arguments)]
     supervisor, n_workers = supervise(name, url, arguments, [baseline])
@@ -83,7 +79,8 @@ def _search(
             live.show(progress(study, recipe))
     finally:
         supervisor.stop()
-    return not stop.is_set()
+    if stop.is_set():
+        raise Interrupted
 
 
 def _announce_winner(

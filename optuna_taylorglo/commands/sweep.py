@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import statistics
 import threading
 from dataclasses import asdict
@@ -13,18 +12,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from optuna_taylorglo.commands.local_workers import add_workers_option, supervise
+from optuna_taylorglo.commands.local_workers import add_workers_option, done_by_workers
 from optuna_taylorglo.storage import resolve_storage_url
 from optuna_taylorglo.studies import create_companion, open_study, settle_recipe
 from optuna_taylorglo.worker import (
     DONE,
-    INTERRUPTED,
     add_machine_options,
     add_storage_option,
     positive,
 )
-
-logger = logging.getLogger(__name__)
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,36 +54,30 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study = open_study(arguments.study, url)
     recipe = settle_recipe(study, None)
 
-    from optuna_taylorglo.local_tasks import LocalTasks
     from optuna_taylorglo.sweeps import rank_agreement, sweep_data
-    from optuna_taylorglo.training import Interrupted, test_metric
+    from optuna_taylorglo.training import test_metric
 
     console = Console()
     companion = create_companion(study, url)
-    supervisor, _ = supervise(companion.study_name, url, arguments)
     content: object
-    try:
-        with LocalTasks(companion, supervisor, stop, console) as do:
-            if arguments.over == "length":
-                lengths = [round(value) for value in arguments.values]
-                agreements = rank_agreement(study, recipe, lengths, arguments.candidates, do)
-                table = Table(recipe.budget.unit, "Spearman", "p", "candidates")
-                for a in agreements:
-                    cells = (str(a.length), f"{a.spearman:.3f}", f"{a.p_value:.2g}")
-                    table.add_row(*cells, str(a.n_candidates))
-                table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
-                content = [asdict(agreement) for agreement in agreements]
-            else:
-                values, seeds = arguments.values, arguments.seeds
-                accuracies = sweep_data(study, recipe, arguments.over, values, seeds, do)
-                table = Table("loss", *(f"{value:g}" for value in values))
-                for label, by_value in accuracies.items():
-                    table.add_row(label, *(_cell(by_value[value], seeds) for value in values))
-                table.title = f"{test_metric(recipe)} by {arguments.over}, {seeds} trainings each"
-                content = accuracies
-    except Interrupted:
-        logger.info("stopped; the same command goes on where it was")
-        return INTERRUPTED
+    with done_by_workers(companion, url, arguments, stop, console) as do:
+        if arguments.over == "length":
+            lengths = [round(value) for value in arguments.values]
+            agreements = rank_agreement(study, recipe, lengths, arguments.candidates, do)
+            table = Table(recipe.budget.unit, "Spearman", "p", "candidates")
+            for a in agreements:
+                cells = (str(a.length), f"{a.spearman:.3f}", f"{a.p_value:.2g}")
+                table.add_row(*cells, str(a.n_candidates))
+            table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
+            content = [asdict(agreement) for agreement in agreements]
+        else:
+            values, seeds = arguments.values, arguments.seeds
+            accuracies = sweep_data(study, recipe, arguments.over, values, seeds, do)
+            table = Table("loss", *(f"{value:g}" for value in values))
+            for label, by_value in accuracies.items():
+                table.add_row(label, *(_cell(by_value[value], seeds) for value in values))
+            table.title = f"{test_metric(recipe)} by {arguments.over}, {seeds} trainings each"
+            content = accuracies
     console.print(table)
     output = arguments.output or Path(f"sweep-{arguments.over}.json")
     output.write_text(json.dumps(content, indent=2) + "\n")
