@@ -2,8 +2,8 @@
 
     python benchmarks/cifar10_learning.py studies/cifar10_all_cnn_c.yaml --steps 300 --data-dir data
 
-Trains as the recipe says, with cross-entropy, and prints the mean training loss of each tenth of the
-steps, validation accuracy before and after on the first validation images, and seconds a step.
+Trains as the recipe says, with cross-entropy, and prints the mean training loss of each tenth of
+the steps, validation accuracy half-way and at the end on some images, and seconds a step.
 """
 
 from __future__ import annotations
