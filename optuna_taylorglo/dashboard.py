@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
+from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
 from optuna.trial import Trial, TrialState
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 DRAWN = "taylorglo:drawn"
 """User attribute of a study: generations that its figures show."""
 
+KEPT_LOSS = "taylorglo:kept_loss"
+"""User attribute of a study: number of the trial whose loss is its newest artifact."""
+
 ARTIFACT_DIR = Path("taylorglo-artifacts")
 """Where artifacts lie, relative to the directory that commands are run in."""
-
-_LOSS_FILE = "best_loss.json"
 
 
 def is_installed() -> bool:
@@ -96,22 +97,18 @@ def study_note(study: Study) -> str:
 
 
 def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
-    """Keep the best loss as an artifact of its trial, unless it is there already."""
+    """Keep the best loss as an artifact of the study, unless that trial's is there already."""
     best = winner(study)
-    if best is None:
-        return
-    kept = get_all_artifact_meta(best, storage=study._storage)
-    if any(meta.filename == _LOSS_FILE for meta in kept):
+    if best is None or study.user_attrs.get(KEPT_LOSS) == best.number:
         return
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / _LOSS_FILE
+        path = Path(directory) / "best_loss.json"
         trial_loss(study, best).save(path)
+        # Of the study: Optuna lets nothing be added to a finished trial.
         upload_artifact(
-            artifact_store=artifact_store(artifact_dir),
-            file_path=str(path),
-            study_or_trial=best,
-            storage=study._storage,
+            artifact_store=artifact_store(artifact_dir), file_path=str(path), study_or_trial=study
         )
+    study.set_user_attr(KEPT_LOSS, best.number)
 
 
 def keep_network(trial: Trial, module: LightningModule, artifact_dir: Path = ARTIFACT_DIR) -> None:
@@ -139,8 +136,6 @@ def serve(study: Study, port: int, artifact_dir: Path = ARTIFACT_DIR) -> None:
     """Serve the dashboard on this machine only, until interrupted."""
     from optuna_dashboard import run_server
 
-    refresh(study)
-    keep_best_loss(study, artifact_dir)
     run_server(
         study._storage, host="127.0.0.1", port=port, artifact_store=artifact_store(artifact_dir)
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optuna.study import Study
@@ -36,7 +36,9 @@ from optuna_taylorglo.training import test_metric
 LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SMOOTHINGS = (0.05, 0.1, 0.2, 0.3)
 TUNING_SEEDS = 2
-RERANK_SEEDS = 3
+RERANK_SEEDS = 5
+GUESSING_FACTOR = 1.5
+"""An accuracy below this multiple of 1/n counts as guessing."""
 
 BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal", "baikal-cma")
 DEFAULT_BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal-cma")
@@ -90,10 +92,12 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
     Raises:
         ValueError: If the study has nothing to evaluate.
     """
-    loss = trial_loss(study, choose_winner(study, recipe, plan.rerank, do))
+    trial = choose_winner(study, recipe, plan.rerank, do)
+    loss = trial_loss(study, trial)
+    n_classes = study.user_attrs[N_CLASSES]
     contenders = [taylor_contender("winner", "evolved loss", loss)]
     contenders += [_baseline(name, recipe, do) for name in plan.against]
-    contenders += scale_controls(loss, study.user_attrs[N_CLASSES])
+    contenders += scale_controls(loss, n_classes)
     tasks = [
         _task(recipe, contender, _TEST, seed, full=True)
         for contender in contenders
@@ -104,9 +108,10 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
         _sample(contender, values[i * plan.seeds : (i + 1) * plan.seeds])
         for i, contender in enumerate(contenders)
     )
-    compared = contrasts(samples[0], samples[1:])
-    text = words(Verdict(samples, compared, "", test_metric(recipe)))
-    return Verdict(samples, compared, text, test_metric(recipe))
+    verdict = Verdict(
+        samples, contrasts(samples[0], samples[1:]), "", test_metric(recipe), trial.number
+    )
+    return replace(verdict, text=words(verdict, n_classes))
 
 
 def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTrial:
@@ -132,8 +137,13 @@ def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTr
     return best[max(range(len(best)), key=lambda i: (means[i], -i))]
 
 
-def words(verdict: Verdict) -> str:
-    """What a verdict says, for a person."""
+def words(verdict: Verdict, n_classes: int) -> str:
+    """What a verdict says, for a person.
+
+    Args:
+        verdict: The verdict, whatever its text.
+        n_classes: Number of classes, which tells what guessing comes to.
+    """
     winner, *others = verdict.samples
     by_name = {sample.name: sample for sample in others}
     lines = []
@@ -163,6 +173,14 @@ def words(verdict: Verdict) -> str:
         shape = by_name["winner-normalised"].mean - by_name["ce"].mean
         lines.append(
             f"With its first gradient made as large as cross-entropy's, it differs by {shape:+.4f}."
+        )
+    guessing = GUESSING_FACTOR / n_classes
+    stuck = [(sum(v < guessing for v in s.values), s) for s in verdict.samples]
+    if any(count for count, _ in stuck):
+        counts = [f"{count} of {len(s.values)} of {s.label}" for count, s in stuck if count]
+        lines.append(
+            f"Trainings that did not get beyond guessing (below {guessing:.2f}), which the means "
+            f"and intervals suffer from: {_list(counts)}."
         )
     failed = [f"{s.failed} of {s.label}" for s in verdict.samples if s.failed]
     if failed:

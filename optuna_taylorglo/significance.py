@@ -70,12 +70,14 @@ class Verdict:
         contrasts: The evolved loss against each of the others.
         text: What follows, in words: is it better, and how much of that is scale or shape.
         test_metric: The metric that the values are of.
+        trial: Number of the trial whose loss it is about.
     """
 
     samples: tuple[Sample, ...]
     contrasts: tuple[Contrast, ...]
     text: str
     test_metric: str
+    trial: int | None = None
 
 
 def welch_from_moments(

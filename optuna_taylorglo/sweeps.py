@@ -15,8 +15,9 @@ from scipy import stats
 
 from optuna_taylorglo.contenders import Contender, cross_entropy, taylor_contender
 from optuna_taylorglo.evaluate import Do
+from optuna_taylorglo.loss import TaylorLoss
 from optuna_taylorglo.recipe import Recipe
-from optuna_taylorglo.results import trial_loss, winner
+from optuna_taylorglo.results import trial_loss
 from optuna_taylorglo.sampler import training_seed
 from optuna_taylorglo.tasks import Task
 
@@ -50,13 +51,13 @@ class RankAgreement:
 
 
 def sweep_data(
-    study: Study, recipe: Recipe, field: str, values: Sequence[float], n_seeds: int, do: Do
+    loss: TaylorLoss, recipe: Recipe, field: str, values: Sequence[float], n_seeds: int, do: Do
 ) -> Accuracies:
-    """Train the winner and cross-entropy fully at several values of a setting of the data.
+    """Train an evolved loss and cross-entropy fully at several values of a setting of the data.
 
     Args:
-        study: A study with complete trials.
-        recipe: Its recipe.
+        loss: The evolved loss.
+        recipe: The recipe of its study.
         field: One of `DATA_FIELDS`.
         values: Its values.
         n_seeds: Trainings a loss and value.
@@ -64,13 +65,7 @@ def sweep_data(
     """
     if field not in DATA_FIELDS:
         raise ValueError(f"field must be one of {', '.join(DATA_FIELDS)}, not {field!r}.")
-    best = winner(study)
-    if best is None:
-        raise ValueError(f"study {study.study_name!r} has no complete trial to sweep yet.")
-    contenders = [
-        taylor_contender("winner", "evolved loss", trial_loss(study, best)),
-        cross_entropy(),
-    ]
+    contenders = [taylor_contender("winner", "evolved loss", loss), cross_entropy()]
     places = [(c, value, seed) for c in contenders for value in values for seed in range(n_seeds)]
     results = do([_data_task(recipe, c, field, value, seed) for c, value, seed in places])
     accuracies: Accuracies = {c.label: {value: [] for value in values} for c in contenders}

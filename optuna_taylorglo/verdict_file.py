@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
+from optuna.trial import FrozenTrial
 
+from optuna_taylorglo.results import winner
 from optuna_taylorglo.significance import Contrast, Sample, Verdict
 
 VERDICT = "taylorglo:verdict"
@@ -82,6 +84,7 @@ def from_json(content: dict[str, Any]) -> Verdict:
         ),
         text=content["text"],
         test_metric=content["test_metric"],
+        trial=content.get("trial"),
     )
 
 
@@ -109,6 +112,21 @@ def kept_verdict(companion: Study) -> Verdict | None:
     """The verdict that was kept last, if any."""
     content = companion.user_attrs.get(VERDICT)
     return None if content is None else from_json(content)
+
+
+def evaluated_trial(study: Study, companion: Study) -> FrozenTrial:
+    """The trial that the kept verdict is about, or the best one while there is no verdict.
+
+    Raises:
+        ValueError: If no trial is complete.
+    """
+    verdict = kept_verdict(companion)
+    if verdict is not None and verdict.trial is not None:
+        return study.get_trials(deepcopy=False)[verdict.trial]
+    best = winner(study)
+    if best is None:
+        raise ValueError(f"study {study.study_name!r} has no complete trial yet.")
+    return best
 
 
 def _row(sample: Sample, contrast: Contrast | None) -> tuple[str, ...]:

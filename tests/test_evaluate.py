@@ -12,7 +12,7 @@ from optuna_taylorglo import cli, worker
 from optuna_taylorglo.canonical import gradient_scale
 from optuna_taylorglo.config import freeze, load_recipe
 from optuna_taylorglo.contenders import Contender, ScaledLoss
-from optuna_taylorglo.evaluate import Plan, choose_winner, evaluate, words
+from optuna_taylorglo.evaluate import RERANK_SEEDS, Plan, choose_winner, evaluate, words
 from optuna_taylorglo.generations import HANDED_BACK
 from optuna_taylorglo.results import N_CLASSES
 from optuna_taylorglo.significance import Sample, Verdict, contrasts
@@ -69,6 +69,7 @@ def test_contenders_controls_and_budgets(study, recipe):
     scaled = next(t.contender for t in tests if t.contender.name == "ce-scaled")
     theta = tests[0].contender.settings["theta"]
     assert theta[2] == 1.0  # the single best trial
+    assert verdict.trial == 1
     expected = gradient_scale(theta, 10, class_reduction=recipe.loss.class_reduction)
     assert scaled.scale == pytest.approx(expected)
     normalised = next(t.contender for t in tests if t.contender.name == "winner-normalised")
@@ -99,7 +100,7 @@ def test_reranking_decides_by_fresh_seeds_only(study, recipe):
         lambda task: {1.0: 0.6, 2.0: 0.8, 0.0: 0.7}[task.contender.settings["theta"][2]]
     )
     assert choose_winner(study, recipe, 3, lucky).number == 2
-    assert len(lucky.tasks) == 9
+    assert len(lucky.tasks) == 3 * RERANK_SEEDS
     assert choose_winner(study, recipe, 0, lucky).number == 1
     never_trains = Recorder(lambda task: None)
     assert choose_winner(study, recipe, 2, never_trains).number == 1
@@ -136,14 +137,26 @@ def verdict_of(**means):
 
 
 def test_the_words_tell_scale_from_shape():
-    text = words(verdict_of(winner=0.95, ce=0.90, ce_tuned=0.95, ce_scaled=0.94))
+    text = words(verdict_of(winner=0.95, ce=0.90, ce_tuned=0.95, ce_scaled=0.94), 10)
     assert "significantly better than cross-entropy, but not than tuned cross-entropy" in text
     assert (
         "+0.0500 to cross-entropy, +0.0400 is what cross-entropy gains from the same scale" in text
     )
     assert "+0.0100 is left for the shape" in text
-    assert "better than every baseline" in words(verdict_of(winner=0.95, ce=0.90))
-    assert "not significantly better than any baseline" in words(verdict_of(winner=0.90, ce=0.95))
+    assert "better than every baseline" in words(verdict_of(winner=0.95, ce=0.90), 10)
+    assert "not significantly better than any baseline" in words(
+        verdict_of(winner=0.90, ce=0.95), 10
+    )
+
+
+def test_the_words_name_trainings_that_only_guessed():
+    samples = (
+        Sample("winner", "evolved loss", (0.98, 0.1, 0.99)),
+        Sample("ce", "cross-entropy", (0.97, 0.98, 0.96)),
+    )
+    text = words(Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy"), 10)
+    assert "did not get beyond guessing (below 0.15)" in text
+    assert "1 of 3 of evolved loss." in text
 
 
 def test_every_form_of_a_verdict_says_the_same():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import socket
 import threading
 
 from rich.console import Console
@@ -30,6 +32,9 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         )
     study = open_study(arguments.study, resolve_storage_url(arguments.storage))
     settle_recipe(study, None)
+    dashboard.refresh(study)
+    dashboard.keep_best_loss(study)
+    _check_port(arguments.port)
     # The server blocks in a thread of its own, so that a signal finds this one waiting.
     server = threading.Thread(
         target=dashboard.serve, args=(study, arguments.port), daemon=True, name="dashboard"
@@ -40,6 +45,16 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         "Ctrl-C ends it."
     )
     server.start()
-    while server.is_alive() and not stop.wait(0.5):
-        pass
+    while not stop.wait(0.5):
+        if not server.is_alive():
+            raise RuntimeError("the dashboard's server has ended; what it said is above.")
     return DONE
+
+
+def _check_port(port: int) -> None:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ValueError(f"--port {port} cannot be used: {error.strerror}.") from error

@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     for row in short_rows(verdict):
         table.add_row(*row)
     console.print(table)
+    console.print(f"The evolved loss is that of trial {verdict.trial}.", highlight=False)
     console.print(verdict.text, highlight=False)
     files = write_verdict(verdict, arguments.output)
     console.print("Written to " + ", ".join(str(file) for file in files))

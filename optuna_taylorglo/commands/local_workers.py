@@ -89,7 +89,9 @@ def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
     import torch
 
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
-    count = workers or gpus or len(os.sched_getaffinity(0))
+    # Not every system can say which cores this process may use.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    count = workers or gpus or cores or 1
     if gpus == 0:
         return [{} for _ in range(count)]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

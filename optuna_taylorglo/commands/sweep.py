@@ -54,8 +54,10 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study = open_study(arguments.study, url)
     recipe = settle_recipe(study, None)
 
+    from optuna_taylorglo.results import trial_loss
     from optuna_taylorglo.sweeps import rank_agreement, sweep_data
     from optuna_taylorglo.training import test_metric
+    from optuna_taylorglo.verdict_file import evaluated_trial
 
     console = Console()
     companion = create_companion(study, url)
@@ -71,8 +73,9 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
             content = [asdict(agreement) for agreement in agreements]
         else:
+            loss = trial_loss(study, evaluated_trial(study, companion))
             values, seeds = arguments.values, arguments.seeds
-            accuracies = sweep_data(study, recipe, arguments.over, values, seeds, do)
+            accuracies = sweep_data(loss, recipe, arguments.over, values, seeds, do)
             table = Table("loss", *(f"{value:g}" for value in values))
             for label, by_value in accuracies.items():
                 table.add_row(label, *(_cell(by_value[value], seeds) for value in values))
