@@ -12,6 +12,7 @@ from optuna_taylorglo.taylor import FloatArray
 from optuna_taylorglo.visualization._history import NO_SEARCH, Candidate, History, read_history
 from optuna_taylorglo.visualization._style import (
     GENERATIONS,
+    LEGEND_BELOW,
     VERMILION,
     generation_bar,
     new_figure,
@@ -132,9 +133,11 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
             f"fitness {best.fitness:.4f}<extra></extra>",
         )
     # Distances along the axes of t-SNE have no unit: only who is near whom has a meaning.
-    figure.update_xaxes(title_text="t-SNE 1 (near means similar)", showticklabels=False, ticks="")
-    figure.update_yaxes(title_text="t-SNE 2", showticklabels=False, ticks="")
-    return figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    figure.update_xaxes(title_text="t-SNE 1 (near means similar)")
+    figure.update_yaxes(title_text="t-SNE 2")
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(showticklabels=False, ticks="", showgrid=False)
+    return figure.update_layout(legend=LEGEND_BELOW)
 
 
 def _add_points(

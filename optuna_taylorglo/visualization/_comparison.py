@@ -12,6 +12,7 @@ from optuna_taylorglo.significance import Verdict
 from optuna_taylorglo.visualization._style import (
     BLUE,
     GREY,
+    LEGEND_BELOW,
     VERMILION,
     new_figure,
     nothing_to_plot,
@@ -110,6 +111,8 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
             orientation="h",
             width=0.6,
             name=names[role],
+            # Its row says what it is, and three entries fit in one line.
+            showlegend=role != "evolved",
             marker={"color": colour, "opacity": 0.45, "line": {"color": colour, "width": 1}},
             error_x={
                 "type": "data",
@@ -135,7 +138,7 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
             x=1.01,
             xref="paper",
             y=i,
-            text=bar.significance or ("lead, and p of it" if i == 0 else ""),
+            text=bar.significance or ("its lead, with p (Holm)" if i == 0 else ""),
             showarrow=False,
             xanchor="left",
             font={"size": 12, "color": GREY if i == 0 else "#222222"},
@@ -151,11 +154,7 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
         title_text=f"{plain(verdict.test_metric)} (the axis begins at {start:.3g}, not at 0)",
         range=[start, highest + 0.05 * span],
     )
-    return figure.update_layout(
-        margin={"r": 165},
-        legend={"orientation": "h", "y": 1.01, "yanchor": "bottom", "x": 0},
-        barmode="overlay",
-    )
+    return figure.update_layout(margin={"r": 170}, barmode="overlay", legend=LEGEND_BELOW)
 
 
 def _tick(bar: Bar) -> str:

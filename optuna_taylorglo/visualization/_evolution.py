@@ -13,6 +13,7 @@ from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH, re
 from optuna_taylorglo.visualization._style import (
     BLUE,
     GREY,
+    LEGEND_BELOW,
     VERMILION,
     new_figure,
     nothing_to_plot,
@@ -49,6 +50,11 @@ class EvolutionInfo:
     new_bests: list[int]
     points: list[tuple[int, float]]
     cross_entropy: list[float]
+
+    @property
+    def last(self) -> int:
+        """The last generation with a point."""
+        return max(generation for generation, _ in self.points)
 
 
 def _get_evolution_info(study: Study) -> EvolutionInfo | None:
@@ -136,9 +142,9 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         customdata=[info.best_trial[i] for i in info.new_bests],
         hovertemplate="new best in generation %{x}: %{y:.4f}, trial %{customdata}<extra></extra>",
     )
-    figure.update_xaxes(title_text="generation", rangemode="nonnegative")
+    figure.update_xaxes(title_text="generation", range=[-0.4, info.last + 0.4])
     figure.update_yaxes(title_text=f"fitness ({plain(info.metric)})", range=_range(info))
-    return figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    return figure.update_layout(legend=LEGEND_BELOW)
 
 
 def _range(info: EvolutionInfo) -> list[float]:
@@ -149,7 +155,7 @@ def _range(info: EvolutionInfo) -> list[float]:
 
 
 def _add_cross_entropy(figure: go.Figure, info: EvolutionInfo) -> None:
-    ends = [0, max(generation for generation, _ in info.points)]
+    ends = [-0.4, info.last + 0.4]
     values = info.cross_entropy
     low, mean, high = min(values), statistics.fmean(values), max(values)
     if low < high:

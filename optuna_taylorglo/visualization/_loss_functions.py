@@ -11,9 +11,9 @@ from optuna.study import Study
 from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH, History, read_history
 from optuna_taylorglo.visualization._style import (
     generation_bar,
-    generation_colours,
     new_figure,
     nothing_to_plot,
+    on_generation_scale,
     short,
 )
 
@@ -105,7 +105,7 @@ def plot_loss_functions(
         info.trials,
         info.fitness,
         info.curves,
-        generation_colours(info.generations, last),
+        on_generation_scale(info.generations, last),
         strict=True,
     ):
         figure.add_scatter(

@@ -14,10 +14,9 @@ from optuna_taylorglo.results import N_CLASSES
 from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH
 from optuna_taylorglo.visualization._style import (
     BLUE,
-    CATEGORIES,
-    DASHES,
     VERMILION,
     nothing_to_plot,
+    on_generation_scale,
     short,
     style,
 )
@@ -101,23 +100,23 @@ def plot_search_state(study: Study) -> go.Figure:
         )
         figure.update_yaxes(title_text=name, type="log", row=row, col=1)
     n_axes = len(info.axis_lengths)
-    for i, lengths in enumerate(info.axis_lengths):
+    colours = on_generation_scale(range(n_axes), n_axes - 1)
+    for i, (lengths, colour) in enumerate(zip(info.axis_lengths, colours, strict=True)):
         figure.add_scatter(
             x=info.generations,
             y=short(lengths),
             mode="lines",
-            line={
-                "color": CATEGORIES[i % len(CATEGORIES)],
-                "dash": DASHES[i // len(CATEGORIES) % len(DASHES)],
-                "width": 2,
-            },
+            line={"color": colour, "width": 2},
             hovertemplate=f"generation %{{x}}: axis {i + 1} of {n_axes} (from the shortest) has "
             "standard deviation %{y:.4g}<extra></extra>",
             row=1,
             col=2,
         )
-    figure.update_yaxes(title_text="standard deviation along each axis", type="log", row=1, col=2)
-    figure.update_yaxes(exponentformat="power", minor={"ticks": "outside"}, nticks=6)
+    figure.update_yaxes(
+        title_text="standard deviation along each principal axis", type="log", row=1, col=2
+    )
+    figure.update_yaxes(exponentformat="power", nticks=6)
+    figure.update_xaxes(range=[-0.4, info.generations[-1] + 0.4])
     figure.update_xaxes(title_text="generation", row=2, col=1)
     figure.update_xaxes(title_text="generation", showticklabels=True, row=1, col=2)
     return figure.update_layout(showlegend=False)

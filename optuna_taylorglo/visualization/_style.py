@@ -16,6 +16,9 @@ DASHES = ("solid", "dash", "dot")
 BLUE, VERMILION, GREEN = CATEGORIES[:3]
 GREY = "#6b6b6b"
 
+# Below the axis, where a legend that breaks into several lines on a narrow page finds its room.
+LEGEND_BELOW = {"orientation": "h", "x": 0, "y": -0.18, "yanchor": "top"}
+
 # Viridis from light to dark, without its palest yellow: late generations stand out on white.
 GENERATIONS = tuple(
     (place / 8, colour)
@@ -33,6 +36,7 @@ _AXIS = {
     "ticks": "outside",
     "tickcolor": "#888888",
     "automargin": True,
+    "title": {"standoff": 10},
 }
 
 # A template of our own: plotly's default one would add 7 kB to every figure.
@@ -89,8 +93,8 @@ def short(values: Iterable[float | None], digits: int = 5) -> list[float | None]
     return [None if value is None else float(f"{value:.{digits}g}") for value in values]
 
 
-def generation_colours(generations: Iterable[int], last: int) -> list[str]:
-    """Colour of each generation on the scale that ends at `last`."""
+def on_generation_scale(generations: Iterable[int], last: int) -> list[str]:
+    """Colour of each generation, or of any other count, on the scale that ends at `last`."""
     places = [generation / max(last, 1) for generation in generations]
     return list(sample_colorscale([list(stop) for stop in GENERATIONS], places))
 
