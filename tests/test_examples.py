@@ -21,7 +21,7 @@ from optuna_taylorglo.studies import create_study
 from optuna_taylorglo.training import Machine, Training
 
 ROOT = Path(__file__).parent.parent
-OWN_MODEL = ROOT / "docs" / "docs" / "examples" / "own_model"
+OWN_MODEL = ROOT / "docs" / "examples" / "own_model"
 RECIPES = ["breast_cancer_mlp", "breast_cancer_lightning"]
 
 
