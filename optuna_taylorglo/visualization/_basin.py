@@ -19,12 +19,12 @@ TITLE = "Accuracy around the trained weights"
 
 
 def _get_basin_info(
-    models: Mapping[str, nn.Module], data: Data, *, points: int, seed: int, exact: bool
+    models: Mapping[str, nn.Module], data: Data, *, points: int, seed: int, tolerance: float
 ) -> dict[str, Basin]:
     from optuna_taylorglo.basin import accuracy_basin
 
     return {
-        label: accuracy_basin(model, data, points=points, seed=seed, exact=exact)
+        label: accuracy_basin(model, data, points=points, seed=seed, tolerance=tolerance)
         for label, model in models.items()
     }
 
@@ -35,7 +35,7 @@ def plot_basin(
     *,
     points: int = 21,
     seed: int = 0,
-    exact: bool = False,
+    tolerance: float = 0.02,
 ) -> go.Figure:
     """Plot accuracy over a plane of weight space around each of several networks, side by side.
 
@@ -48,11 +48,12 @@ def plot_basin(
         data: (inputs, labels), or a loader of such batches.
         points: Points along each side of [-1, 1]².
         seed: Seed of the directions, the same for all networks.
-        exact: Whether all data are used at all points; see `optuna_taylorglo.basin`.
+        tolerance: Standard error of accuracy at which a point is done; 0 for all data at every
+            point, which takes two to three times as long.
     """
     if not models:
         return nothing_to_plot(TITLE, "there are no models.")
-    basins = _get_basin_info(models, data, points=points, seed=seed, exact=exact)
+    basins = _get_basin_info(models, data, points=points, seed=seed, tolerance=tolerance)
     figure = make_subplots(
         cols=len(basins),
         shared_yaxes=True,
