@@ -69,7 +69,8 @@ def plot_basin(
             y=short(basin.steps, 4),
             z=[short(row, 4) for row in basin.accuracy.tolist()],
             coloraxis="coloraxis",
-            contours={"start": 0, "end": 1, "size": 0.1},
+            # Continuous: where a plateau lies on a level, steps would draw islands of noise.
+            contours={"start": 0, "end": 1, "size": 0.1, "coloring": "heatmap"},
             line={"width": 0.6, "color": "rgba(255,255,255,0.7)"},
             name=plain(label),
             hovertemplate="accuracy %{z:.3f} at (%{x:.2f}, %{y:.2f})<extra></extra>",
