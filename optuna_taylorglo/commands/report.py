@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         verdict = kept_verdict(open_study(companion_name(study.study_name), url))
     except StudyError:
         verdict = None
-    write_report(study, arguments.output, verdict=verdict)
+    trial = None if verdict is None else verdict.trial
+    write_report(study, arguments.output, verdict=verdict, trial=trial, storage=url)
     Console().print(f"Report written to [bold]{arguments.output}[/].")
     return DONE
