@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import threading
 from pathlib import Path
 
@@ -31,13 +32,14 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     settle_recipe(study, None)
 
     from optuna_taylorglo.report import write_report
-    from optuna_taylorglo.verdict_file import kept_verdict
+    from optuna_taylorglo.verdict_file import evaluated_trial, kept_verdict
 
-    try:
-        verdict = kept_verdict(open_study(companion_name(study.study_name), url))
-    except StudyError:
-        verdict = None
-    trial = None if verdict is None else verdict.trial
-    write_report(study, arguments.output, verdict=verdict, trial=trial, storage=url)
+    verdict = trial = None
+    with contextlib.suppress(StudyError):
+        companion = open_study(companion_name(study.study_name), url)
+        verdict = kept_verdict(companion)
+        trial = None if verdict is None else evaluated_trial(study, companion)
+    storage = None if url == resolve_storage_url() else url
+    write_report(study, arguments.output, verdict=verdict, trial=trial, storage=storage)
     Console().print(f"Report written to [bold]{arguments.output}[/].")
     return DONE
