@@ -273,8 +273,13 @@ def test_search_options_that_a_loss_does_not_have(
 ) -> None:
     with pytest.raises(RecipeError, match=rf"{field}: \w+ is not allowed with loss\..*; use "):
         recipe_from_dict({**minimal(), "loss": loss, "search": search})
-    assert recipe_from_dict({**minimal(), "search": search})
+    assert recipe_from_dict({**minimal(), "search": {"filter": "trainable"} | search})
     assert recipe_from_dict({**minimal(), "loss": loss})
+
+
+def test_only_losses_that_can_learn_have_a_scale_to_normalise() -> None:
+    with pytest.raises(RecipeError, match=r"search\.scale: .* with search\.filter none.*trainable"):
+        recipe_from_dict({**minimal(), "search": {"scale": "normalised"}})
 
 
 def test_keys_that_are_no_text_are_refused() -> None:
