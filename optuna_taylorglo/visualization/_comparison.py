@@ -93,10 +93,7 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
     bars = _get_comparison_info(verdict)
     if not bars:
         return nothing_to_plot(TITLE, "no training came to an end.")
-    lowest = min(min(*bar.values, bar.mean - bar.half_width) for bar in bars)
-    highest = max(max(*bar.values, bar.mean + bar.half_width) for bar in bars)
-    span = highest - lowest or 0.01
-    start = lowest - 0.1 * span
+    start, end = _axis(bars)
     figure = new_figure(TITLE, height=max(360, 150 + 52 * len(bars)))
     colours = {"evolved": VERMILION, "baseline": BLUE, "control": GREY}
     names = {"evolved": "evolved loss", "baseline": "baseline", "control": "control of scale"}
@@ -151,10 +148,24 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
         ticks="",
     )
     figure.update_xaxes(
-        title_text=f"{plain(verdict.test_metric)} (the axis begins at {start:.3g}, not at 0)",
-        range=[start, highest + 0.05 * span],
+        title_text=plain(verdict.test_metric)
+        + (f" (the axis begins at {start:.3g}, not at 0)" if start else ""),
+        range=[start, end],
     )
     return figure.update_layout(margin={"r": 170}, barmode="overlay", legend=LEGEND_BELOW)
+
+
+def _axis(bars: list[Bar]) -> tuple[float, float]:
+    """Where the axis begins and ends: around values and intervals, but not below 0 in vain."""
+    values = [value for bar in bars for value in bar.values]
+    lowest = min(min(values), *(bar.mean - bar.half_width for bar in bars))
+    highest = max(max(values), *(bar.mean + bar.half_width for bar in bars))
+    if 0 <= min(values) and max(values) <= 1:
+        # An interval of a few scattered accuracies reaches where no accuracy can be.
+        lowest, highest = max(lowest, 0.0), min(highest, 1.0)
+    span = highest - lowest or 0.01
+    start = lowest - 0.1 * span
+    return (start if min(values) < 0 else max(start, 0.0)), highest + 0.05 * span
 
 
 def _tick(bar: Bar) -> str:
