@@ -160,7 +160,7 @@ def _axis(bars: list[Bar]) -> tuple[float, float]:
     values = [value for bar in bars for value in bar.values]
     lowest = min(min(values), *(bar.mean - bar.half_width for bar in bars))
     highest = max(max(values), *(bar.mean + bar.half_width for bar in bars))
-    if 0 <= min(values) and max(values) <= 1:
+    if min(values) >= 0 and max(values) <= 1:
         # An interval of a few scattered accuracies reaches where no accuracy can be.
         lowest, highest = max(lowest, 0.0), min(highest, 1.0)
     span = highest - lowest or 0.01
