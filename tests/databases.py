@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
 import warnings
@@ -56,19 +57,32 @@ class PostgreSQL:
                 return
 
 
+@contextlib.contextmanager
+def postgresql_directory() -> Iterator[Path]:
+    """A directory for a server.
+
+    Not pytest's own: the server runs as another user, and the next run of pytest on this machine
+    closes its directories to others.
+    """
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory) / "data"
+
+
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
-    server = PostgreSQL(tmp_path_factory.mktemp("postgresql"))
-    yield server
-    server.close()
+def postgresql() -> Iterator[PostgreSQL]:
+    with postgresql_directory() as directory:
+        server = PostgreSQL(directory)
+        yield server
+        server.close()
 
 
 @pytest.fixture
-def own_postgresql(tmp_path: Path) -> Iterator[PostgreSQL]:
+def own_postgresql() -> Iterator[PostgreSQL]:
     """A server for one test, to be stopped and started at will."""
-    server = PostgreSQL(tmp_path / "postgresql")
-    yield server
-    server.close()
+    with postgresql_directory() as directory:
+        server = PostgreSQL(directory)
+        yield server
+        server.close()
 
 
 @pytest.fixture

@@ -359,7 +359,7 @@ def evaluate(gate: Gate, trial: Trial) -> float | None:
     """
     theta = gate.sampler.suggest(trial)
     dice = random.Random(training_seed(0, *place(trial)))
-    trial.report(dice.random(), 1)
+    report(trial, dice.random(), 1)
     if dice.random() < 0.15:
         return None
     return -sum((x - 1) ** 2 for x in theta) + dice.gauss(0, 0.1)

