@@ -12,7 +12,6 @@ import random
 import threading
 import time
 import warnings
-from types import TracebackType
 from typing import Any, Self
 
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
@@ -281,12 +280,7 @@ class Heartbeat:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             # The thread may be waiting for a database that is away; it ends by itself later.

@@ -70,11 +70,6 @@ class Supervisor:
                 child.finished = False
                 child.start()
 
-    @property
-    def process_ids(self) -> list[int]:
-        """Ids of the processes that run now."""
-        return [c.process.pid for c in self._children if c.process is not None and not c.finished]
-
     def poll(self) -> bool:
         """Look after the processes: restart what died.
 

@@ -13,7 +13,7 @@ from plotly.colors import sample_colorscale
 # on white, is left out.
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", "dash", "dot")
-BLUE, VERMILION, GREEN = CATEGORIES[:3]
+BLUE, VERMILION = CATEGORIES[:2]
 GREY = "#6b6b6b"
 
 # Below the axis, where a legend that breaks into several lines on a narrow page finds its room.
