@@ -64,7 +64,7 @@ def main() -> None:
         recorder,
         seed=0,
         steps=arguments.steps,
-        check_at=arguments.steps // 2,
+        check_at=[arguments.steps // 2],
         on_validation=lambda step, value: accuracies.append(value),
     )
     seconds = time.process_time() - begin

@@ -111,23 +111,36 @@ class Classifier(LightningModule):
         """
         batches = zip(*batch, strict=True) if isinstance(batch, Chunk) else (batch,)
         optimiser = cast(LightningOptimizer, self.optimizers())
+        update = self._update_in_chunk if isinstance(batch, Chunk) else self._update
         progress = self._progress()
         losses = []
-        for inputs, labels in batches:
-            step = self.trainer.global_step
+        first_step = self.trainer.global_step
+        for step, (inputs, labels) in enumerate(batches, start=first_step):
             if step == self.trainer.max_steps:
                 break  # the budget ends inside a chunk
             if progress is not None:
                 progress.fill_(min(step / self._total_steps, 1.0))
             loss = self.criterion(self(inputs), labels)
-            optimiser.zero_grad()
-            self.manual_backward(loss)
-            optimiser.step()
+            update(optimiser, loss)
             self._step_schedule("steps")
             losses.append(loss.detach())
         self._unchecked_losses += losses
         if len(self._unchecked_losses) >= STEPS_BETWEEN_CHECKS:
             self._check_divergence()
+
+    def _update(self, optimiser: LightningOptimizer, loss: Tensor) -> None:
+        """Take an optimiser step with all of Lightning's hooks around it."""
+        optimiser.zero_grad()
+        self.manual_backward(loss)
+        optimiser.step()
+
+    def _update_in_chunk(self, optimiser: LightningOptimizer, loss: Tensor) -> None:
+        """Take an optimiser step that Lightning counts, but does not surround with hooks."""
+        optimiser.optimizer.zero_grad()
+        loss.backward()
+        optimiser._on_before_step()
+        optimiser.optimizer.step()
+        optimiser._on_after_step()
 
     def on_train_epoch_end(self) -> None:
         """Let a schedule in epochs advance."""

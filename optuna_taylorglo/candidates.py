@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +10,7 @@ from optuna.pruners import BasePruner, NopPruner
 
 from optuna_taylorglo.canonical import Canonical, from_canonical, normalise_scale, trainability
 from optuna_taylorglo.loss import TaylorLoss
-from optuna_taylorglo.pruner import EarlyAbortPruner
+from optuna_taylorglo.pruner import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.recipe import Recipe
 from optuna_taylorglo.sampler import TaylorGLOSampler
 from optuna_taylorglo.studies import slot_rules
@@ -68,11 +68,21 @@ def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
     )
 
 
-def make_pruner(recipe: Recipe) -> BasePruner:
-    """The pruner that gives up the recipe's hopeless candidates."""
-    if recipe.early_abort is None:
-        return NopPruner()
-    return EarlyAbortPruner(recipe.early_abort.threshold, recipe.early_abort.at)
+def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEndPruner:
+    """The pruner that gives up the recipe's hopeless candidates; reports count optimiser steps.
+
+    Args:
+        recipe: The recipe.
+        in_steps: Turns a length in "steps" or "epochs" into a number of optimiser steps.
+    """
+    abort: BasePruner = NopPruner()
+    stop: BasePruner = NopPruner()
+    if (rule := recipe.early_abort) is not None:
+        abort = EarlyAbortPruner(rule.threshold, in_steps(rule.at, rule.unit))
+    if (pace := recipe.early_stop) is not None:
+        step = in_steps(pace.at, pace.unit)
+        stop = FallingBehindPruner(popsize=recipe.search.population, keep=pace.keep, step=step)
+    return EarlyEndPruner(abort, stop)
 
 
 def _proposed_theta(recipe: Recipe, parameters: Sequence[float]) -> tuple[float, ...]:

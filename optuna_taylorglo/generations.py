@@ -8,10 +8,12 @@ agree on it without talking to each other:
   slot k, and (generation, index) = divmod(k, popsize).
 - A retry names its slot and the trial it repeats in its user attributes.
 
-There are two kinds of "again". An *abort* (PRUNED: below the threshold, or diverged) says something
-about the candidate: the next attempt starts from fresh weights, and attempts are limited as in the
-paper. A *loss* (FAIL: crash, kill, lost heartbeat) says nothing about it: the same attempt is made
-again, with the same training seed, so that the result is the one an undisturbed run would have had.
+There are two kinds of "again", and one of "no further". An *abort* (PRUNED: below the threshold, or
+diverged) says something about the candidate: the next attempt starts from fresh weights, and
+attempts are limited as in the paper. A *loss* (FAIL: crash, kill, lost heartbeat) says nothing about
+it: the same attempt is made again, with the same training seed, so that the result is the one an
+undisturbed run would have had.
+A *stop* (PRUNED and marked so: it fell behind) closes the slot; what it reported is its result.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ ATTEMPT = "taylorglo:attempt"
 SLOT = "taylorglo:slot"
 RETRY_OF = "taylorglo:retry_of"
 HANDED_BACK = "taylorglo:handed_back"
+STOPPED = "taylorglo:stopped"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,12 @@ class Slot:
         return self._in_state(TrialState.RUNNING)
 
     @property
+    def stop(self) -> FrozenTrial | None:
+        """The trial that was stopped because it fell behind."""
+        stopped = [t for t in self._in_state(TrialState.PRUNED) if t.user_attrs.get(STOPPED)]
+        return stopped[0] if stopped else None
+
+    @property
     def next_attempt(self) -> int:
         """Number of the attempt to make next: losses repeat an attempt, aborts use it up."""
         return len(self._in_state(TrialState.PRUNED))
@@ -113,6 +122,7 @@ class Slot:
         """Whether the slot has its final result."""
         return (
             self.result is not None
+            or self.stop is not None
             or self.next_attempt >= self.rules.attempts
             or self.failures > self.rules.max_failures
         )
@@ -132,8 +142,9 @@ class Slot:
 def rank(slots: Sequence[Slot], *, maximize: bool) -> list[int]:
     """Order closed slots from best to worst.
 
-    Completed slots come first by value, then aborted ones by the best of their last reports, then
-    those without any finite number. Ties go by index, so the order is total and everybody's.
+    Completed slots come first by value, then stopped ones and after them aborted ones, both by the
+    best of their last reports, then those without any finite number. Ties go by index, so the order
+    is total and everybody's.
 
     Args:
         slots: The closed slots of one generation.
@@ -150,8 +161,9 @@ def rank(slots: Sequence[Slot], *, maximize: bool) -> list[int]:
         if value is not None and not math.isnan(value):
             return 0, sign * value, slot.index
         if slot.best_aborted:
-            return 1, min(sign * report for report in slot.best_aborted), slot.index
-        return 2, 0.0, slot.index
+            place = 1 if slot.stop is not None else 2
+            return place, min(sign * report for report in slot.best_aborted), slot.index
+        return 3, 0.0, slot.index
 
     return sorted(range(len(slots)), key=key)
 

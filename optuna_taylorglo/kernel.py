@@ -11,9 +11,7 @@ and changes nothing else. Soft targets take the polynomial in x as well.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -25,6 +23,9 @@ Scalar = float | Tensor
 
 Polynomial = Sequence[Sequence[Scalar]]
 """Entry [j][l] multiplies ``y^j z^l``; a variable that is absent has power 0 only."""
+
+# By its overload, for finding the right one costs as much as the operator on a small batch.
+_softmax_backward = torch.ops.aten._softmax_backward_data.default
 
 REDUCTIONS = ("mean", "sum", "none")
 CLASS_REDUCTIONS = ("mean", "sum")
@@ -61,36 +62,39 @@ class FixedPolynomial:
         numbers = [float(c) for c in coefficients]
         *self.lower, self.second, self.top = numbers + [0.0] * (2 - len(numbers))
 
-    def __call__(self, v: Tensor, *, in_place: bool) -> Tensor:
-        """Its value at `v`, in fresh memory.
-
-        Args:
-            v: The variable.
-            in_place: Whether intermediate results may be overwritten.
-        """
+    def __call__(self, v: Tensor) -> Tensor:
+        """Its value at `v`, in fresh memory."""
         # second + top · v in one pass. Plain numbers, for a tensor made inside a `torch.func`
         # transform or in inference mode must not outlive it.
         result = torch.rsub(v, self.second, alpha=-self.top)
         for c in reversed(self.lower):
-            result = result.mul_(v).add_(c) if in_place else result * v + c
+            result = result.mul_(v).add_(c)
         return result
 
 
-@dataclass(frozen=True)
 class HardTargetPlan:
     """A loss over (x, y) with fixed coefficients on hard targets, and its derivative.
 
+    Args:
+        powers: Coefficients of ``y^2, y^3, …`` of every class.
+        at_target: Coefficients of ``y_t^0, y_t^1, …`` of the target's class, at least 2.
+
     Attributes:
+        powers: As given.
+        at_target: As given.
         every_class: What multiplies y² in the contribution of every class; None at order 1.
-        at_target: What the target's class adds.
-        every_class_slope: What multiplies y in the derivative of the first.
-        at_target_slope: Derivative of the second.
+        every_class_slope: What multiplies y in its derivative.
+        target: What multiplies y_t in the contribution of the target's class, but for a constant.
+        target_slope: Its derivative.
     """
 
-    every_class: FixedPolynomial | None
-    at_target: FixedPolynomial
-    every_class_slope: FixedPolynomial
-    at_target_slope: FixedPolynomial
+    def __init__(self, powers: Sequence[Scalar], at_target: Sequence[Scalar]) -> None:
+        self.powers = powers
+        self.at_target = at_target
+        self.every_class = FixedPolynomial(powers) if powers else None
+        self.every_class_slope = FixedPolynomial([m * c for m, c in enumerate(powers, start=2)])
+        self.target = FixedPolynomial(at_target[1:])
+        self.target_slope = FixedPolynomial([m * c for m, c in enumerate(at_target)][1:])
 
 
 def plan_hard_targets(
@@ -100,15 +104,7 @@ def plan_hard_targets(
 
     The plan serves as long as number of classes, class reduction and label smoothing stay.
     """
-    powers, at_target = _powers_and_target(coefficients, n_classes, conventions)
-    every_class_slope = [m * c for m, c in enumerate(powers, start=2)]
-    at_target_slope = [m * c for m, c in enumerate(at_target)][1:]
-    return HardTargetPlan(
-        FixedPolynomial(powers) if powers else None,
-        FixedPolynomial(at_target),
-        FixedPolynomial(every_class_slope),
-        FixedPolynomial(at_target_slope),
-    )
+    return HardTargetPlan(*_powers_and_target(coefficients, n_classes, conventions))
 
 
 def class_count(logits: Tensor) -> int:
@@ -167,28 +163,66 @@ def _hard_loss(
         )
     if target.dtype not in (torch.int64, torch.uint8):
         raise ValueError(f"target has dtype {target.dtype}; class indices are int64 or uint8.")
-    y = torch.softmax(logits, dim=1)
-    target = target.long().unsqueeze(1)
-    valid = target != conventions.ignore_index
-    index = target * valid
-    count, share = valid, None
-    if conventions.weight is not None:
-        weight, smoothing = conventions.weight.to(logits.dtype), conventions.label_smoothing
-        count = weight[index] * valid
-        share = (1 - smoothing) * count + smoothing * weight.mean()
-    total = count.sum() if conventions.reduction == "mean" else None
-    if plan is not None and conventions.reduction != "none":
-        loss: Tensor = _PlannedLoss.apply(y, index, valid, share, total, plan)
+    index = target.long().unsqueeze(1)
+    counts = None
+    if conventions.weight is not None or not _all_count(index, conventions.ignore_index):
+        counts = _count(index, logits, conventions)
+        index = index * counts.valid
+    # A Python autograd function has no batching rule of its own.
+    if plan is not None and conventions.reduction != "none" and not _transforms_active():
+        wanted = conventions.reduction, torch.is_grad_enabled()
+        loss: Tensor = _PlannedLoss.apply(logits, index, counts, *wanted, plan)
         return loss
     if any(len(row) > 1 for polynomial in coefficients for row in polynomial):
+        y = torch.softmax(logits, dim=1)
         losses = _losses_over_logits(y, logits, index, coefficients, conventions)
     else:
         powers, at_target = _powers_and_target(coefficients, logits.shape[1], conventions)
-        losses = _losses(y, index, powers, at_target)
-    losses = _counted(losses, valid, share)
-    if conventions.reduction == "none":
-        return torch.squeeze(losses, dim=1)
-    return _divided(losses.sum(), total)
+        losses = _losses(torch.softmax(logits, dim=1), index, powers, at_target)
+    return _reduced(losses, counts, conventions.reduction)
+
+
+class _Counts(NamedTuple):
+    """How samples count, all of shape (N, 1, …) but for the total.
+
+    Attributes:
+        valid: Whether they count at all.
+        share: Weight under the smoothed target.
+        total: What "mean" divides by.
+    """
+
+    valid: Tensor
+    share: Tensor
+    total: Tensor
+
+
+def _all_count(index: Tensor, ignore_index: int) -> bool:
+    """Whether it is known that no sample is ignored; only a CPU is asked, a GPU would wait."""
+    if index.device.type != "cpu" or torch.compiler.is_compiling() or _transforms_active():
+        return False
+    return ignore_index < 0 and index.numel() > 0 and int(index.min()) >= 0
+
+
+def _count(index: Tensor, logits: Tensor, conventions: Conventions) -> _Counts:
+    valid = index != conventions.ignore_index
+    if conventions.weight is None:
+        return _Counts(valid, valid.to(logits.dtype), valid.sum())
+    weight, smoothing = conventions.weight.to(logits.dtype), conventions.label_smoothing
+    count = weight[index * valid] * valid
+    share = ((1 - smoothing) * count + smoothing * weight.mean()) * valid
+    return _Counts(valid, share, count.sum())
+
+
+def _reduced(losses: Tensor, counts: _Counts | None, reduction: str) -> Tensor:
+    """Losses of samples, shape (N, 1, …), as the reduction has it."""
+    if counts is not None:
+        # Ignored samples count nothing whatever is in them.
+        losses = torch.where(counts.valid, losses * counts.share, 0.0)
+    if reduction == "none":
+        return losses.squeeze(1)
+    if reduction == "sum":
+        return losses.sum()
+    return losses.mean() if counts is None else losses.sum() / counts.total
 
 
 def _soft_loss(
@@ -281,83 +315,74 @@ def _losses(
 
 
 class _PlannedLoss(torch.autograd.Function):
-    """The reduced loss by plan, with the derivative written out.
+    """The reduced loss by plan, with its derivative with respect to the logits at once.
 
-    Autograd would keep and walk every step of the polynomials over all classes. The derivative is
-    a polynomial itself, evaluated here in place; it is differentiable in its turn.
+    Autograd would keep and walk every step of the polynomials over all classes. On a batch of a
+    hundred samples and ten classes, calling operators is nearly all the cost, so there are few.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        y: Tensor,
+        ctx: Any,
+        logits: Tensor,
         index: Tensor,
-        valid: Tensor,
-        share: Tensor | None,
-        total: Tensor | None,
+        counts: _Counts | None,
+        reduction: str,
+        with_slope: bool,
         plan: HardTargetPlan,
     ) -> Tensor:
-        losses = plan.at_target(y.gather(1, index), in_place=True)
+        y = torch.softmax(logits, dim=1)
+        factor = None
+        if counts is not None:
+            factor = counts.share if reduction == "sum" else counts.share / counts.total
+            y = torch.where(counts.valid, y, 0.0)
+            factor = torch.where(counts.valid, factor, 0.0)
+        y_t = y.gather(1, index)
+        loss = _dot(plan.target(y_t), y_t, factor)
         if plan.every_class is not None:
-            every_class = plan.every_class(y, in_place=True).mul_(y).mul_(y)
-            losses = losses + every_class.sum(dim=1, keepdim=True)
-        return _divided(_counted(losses, valid, share).sum(), total)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.plan = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
+            loss += _dot(plan.every_class(y).mul_(y), y, factor)
+        ctx.plan, ctx.reduction, ctx.counts = plan, reduction, counts
+        ctx.scale = 1 / index.numel() if counts is None and reduction == "mean" else 1.0
+        if with_slope:
+            slope = plan.every_class_slope(y).mul_(y)
+            slope.scatter_add_(1, index, plan.target_slope(y_t))
+            if factor is not None:
+                slope.mul_(factor)
+            slope = _softmax_backward(slope, y, 1, y.dtype)
+            ctx.save_for_backward(slope, logits, index)
+            ctx.save_for_forward(slope, logits, index)
+        constant = float(plan.at_target[0])
+        if counts is None:
+            return loss.mul_(ctx.scale).add_(constant * index.numel() * ctx.scale)
+        total = counts.share.sum()
+        return loss.add_(constant * (total if reduction == "sum" else total / counts.total))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # Under create_graph the steps are recorded, and must not be overwritten.
-        in_place = not torch.is_grad_enabled()
-        slope = _planned_slope(grad, ctx.saved_tensors, ctx.plan, in_place=in_place)
-        return slope, None, None, None, None, None
+        slope, logits, index = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Under create_graph the derivative must be differentiable in its turn.
+            y = torch.softmax(logits, dim=1)
+            losses = _losses(y, index, ctx.plan.powers, ctx.plan.at_target)
+            loss = _reduced(losses, ctx.counts, ctx.reduction)
+            (slope,) = torch.autograd.grad(loss, logits, grad, create_graph=True)
+            return slope, *[None] * 5
+        return slope * (grad * ctx.scale), *[None] * 5
 
     @staticmethod
-    def jvp(ctx: Any, y_tangent: Tensor, *_: None) -> Tensor:
-        one = y_tangent.new_ones(())
-        slope = _planned_slope(one, ctx.saved_tensors, ctx.plan, in_place=False)
-        return (slope * y_tangent).sum()
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        change: Tensor = (ctx.saved_tensors[0] * tangent).sum() * ctx.scale
+        return change
 
 
-def _planned_slope(
-    grad: Tensor, inputs: Sequence[Any], plan: HardTargetPlan, *, in_place: bool
-) -> Tensor:
-    """`grad` times the derivative of the reduced loss with respect to y, of the shape of y.
-
-    Args:
-        grad: Derivative with respect to the reduced loss.
-        inputs: Tensor inputs of `_PlannedLoss`.
-        plan: The loss.
-        in_place: Whether intermediate results may be overwritten.
-    """
-    y, index, valid, share, total = inputs
-    sample_grad = _counted(_divided(grad, total), valid, share)
-    at_target = plan.at_target_slope(y.gather(1, index), in_place=in_place) * sample_grad
-    if plan.every_class is None:
-        return torch.zeros_like(y).scatter(1, index, at_target)
-    factor = plan.every_class_slope(y, in_place=in_place)
-    slope: Tensor = y * sample_grad
-    if in_place:
-        return slope.mul_(factor).scatter_add_(1, index, at_target)
-    return (slope * factor).scatter_add(1, index, at_target)
+def _dot(a: Tensor, b: Tensor, factor: Tensor | None) -> Tensor:
+    """Sum of ``a b``, of each sample times its factor."""
+    return torch.dot((a if factor is None else a * factor).reshape(-1), b.reshape(-1))
 
 
-# Function.apply asks for the signature at every call; answering once saves most of its cost.
-_PlannedLoss.forward.__signature__ = inspect.signature(_PlannedLoss.forward)  # type: ignore[attr-defined]
-
-
-def _counted(value: Tensor, valid: Tensor, share: Tensor | None) -> Tensor:
-    """`value` times each sample's share, and 0 where the target is ignored whatever `value` is."""
-    return torch.where(valid, value if share is None else value * share, 0.0)
-
-
-def _divided(value: Tensor, total: Tensor | None) -> Tensor:
-    return value if total is None else value / total
+def _transforms_active() -> bool:
+    """Whether a transform of `torch.func` is at work; PyTorch has no public question for it."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 def _combine(polynomials: Sequence[Polynomial], factors: Sequence[float]) -> Polynomial:

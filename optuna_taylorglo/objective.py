@@ -14,7 +14,8 @@ from optuna.trial import Trial
 from lightning_modules.classifier import Diverged
 from optuna_taylorglo.candidates import candidate_loss
 from optuna_taylorglo.claims import report
-from optuna_taylorglo.generations import ATTEMPT, GENERATION, INDEX
+from optuna_taylorglo.generations import ATTEMPT, GENERATION, INDEX, STOPPED
+from optuna_taylorglo.pruner import EarlyEndPruner
 from optuna_taylorglo.sampler import SeedPolicy, TaylorGLOSampler, training_seed
 from optuna_taylorglo.training import Training
 
@@ -42,8 +43,9 @@ class Objective:
         """The candidate's fitness, the mean over the recipe's repeats.
 
         Raises:
-            optuna.TrialPruned: If the candidate is given up: too low at the early abort's check, a
-                loss or metric that is not finite, or no scale to normalise.
+            optuna.TrialPruned: If the candidate is given up: too low at the early abort's check,
+                behind at the early stop's, a loss or metric that is not finite, or no scale to
+                normalise.
         """
         recipe = self.training.recipe
         parameters = self.sampler.suggest(trial)
@@ -58,16 +60,15 @@ class Objective:
     def _train(self, trial: Trial, loss: torch.nn.Module, repeat: int) -> float:
         recipe = self.training.recipe
         place = (trial.user_attrs[GENERATION], trial.user_attrs[INDEX], trial.user_attrs[ATTEMPT])
-        abort = recipe.early_abort
-        unit = recipe.budget.unit if abort is None else abort.unit
 
         def on_validation(step: int, value: float) -> None:
             if not math.isfinite(value):
                 raise Diverged(f"{recipe.fitness.metric} is {value} at step {step}")
             # Reports of further repeats would collide with the first one's steps.
             if repeat == 0:
-                report(trial, value, math.ceil(step / self.training.in_steps(1, unit)))
+                report(trial, value, step)
                 if trial.should_prune():
+                    self._mark_if_stopped(trial)
                     raise optuna.TrialPruned(f"{value:.4f} at step {step}")
 
         try:
@@ -80,10 +81,22 @@ class Objective:
                     policy=cast(SeedPolicy, recipe.search.seed_policy),
                 ),
                 steps=self.training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
-                check_at=None if abort is None else self.training.in_steps(abort.at, abort.unit),
+                check_at=[
+                    self.training.in_steps(rule.at, rule.unit)
+                    for rule in (recipe.early_abort, recipe.early_stop)
+                    if rule is not None
+                ],
                 on_validation=on_validation,
                 stop=self.stop,
             )
         except Diverged as error:
             trial.set_user_attr(DIVERGED, str(error))
             raise optuna.TrialPruned(str(error)) from error
+
+    def _mark_if_stopped(self, trial: Trial) -> None:
+        """Tell a candidate that fell behind, and is ranked, from one to try again."""
+        pruner = trial.study.pruner
+        if isinstance(pruner, EarlyEndPruner):
+            stored = trial.study.get_trials(deepcopy=False)[trial.number]
+            if not pruner.abort.prune(trial.study, stored):
+                trial.set_user_attr(STOPPED, True)

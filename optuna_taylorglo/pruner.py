@@ -1,4 +1,4 @@
-"""The paper's early abort, and nothing else that could prune."""
+"""The paper's early abort, and the early stop of candidates that fall behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 
 from optuna.pruners import BasePruner
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
+
+from optuna_taylorglo.generations import GENERATION, INDEX
 
 
 class EarlyAbortPruner(BasePruner):
@@ -38,3 +40,57 @@ class EarlyAbortPruner(BasePruner):
         # early failure stays the same, and a later dip changes nothing.
         due = [step for step in reports if step >= self.step]
         return bool(due) and reports[min(due)] < self.threshold
+
+
+class FallingBehindPruner(BasePruner):
+    """Stop a candidate whose learning curve falls behind that of the generation before.
+
+    At ``step`` a candidate must reach what the best ``keep`` of the generation before it had
+    reached by then; a candidate of that generation without a report at the step counts as slower
+    than all others. That generation is finished, so the answer depends on results alone, and any
+    number of workers stops the same candidates. The first generation has nobody to keep up with.
+    The rule reads reports as accuracies: larger is better.
+
+    Args:
+        popsize: Candidates a generation (λ).
+        keep: Share of the generation before to keep up with, in (0, 1).
+        step: Step at which the value is looked at.
+    """
+
+    def __init__(self, *, popsize: int, keep: float, step: int) -> None:
+        if not 0 < keep < 1:
+            raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
+        self.place = math.ceil(keep * popsize)
+        self.step = step
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        generation = trial.user_attrs.get(GENERATION)
+        value = trial.intermediate_values.get(self.step)
+        if generation is None or value is None:
+            return False
+        reached: dict[int, float] = {}
+        # A lost trial's reports come again with its repetition.
+        told = (TrialState.COMPLETE, TrialState.PRUNED)
+        for other in study.get_trials(deepcopy=False, states=told):
+            if other.user_attrs.get(GENERATION) == generation - 1:
+                index = other.user_attrs[INDEX]
+                report = other.intermediate_values.get(self.step, -math.inf)
+                reached[index] = max(report, reached.get(index, -math.inf))
+        best = sorted(reached.values(), reverse=True)[: self.place]
+        return len(best) == self.place and value < best[-1]
+
+
+class EarlyEndPruner(BasePruner):
+    """Two reasons to end a training early.
+
+    Args:
+        abort: Finds trainings that failed; their candidates may be tried again.
+        stop: Finds trainings that are not worth going on with; their candidates are ranked.
+    """
+
+    def __init__(self, abort: BasePruner, stop: BasePruner) -> None:
+        self.abort = abort
+        self.stop = stop
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        return self.abort.prune(study, trial) or self.stop.prune(study, trial)

@@ -198,6 +198,28 @@ class EarlyAbortSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlyStopSettings(Section):
+    """When a candidate that falls behind is stopped; it is ranked below all that went on.
+
+    The generation before sets the pace, because it is finished: who is stopped then depends on
+    results alone, never on which worker was faster.
+    """
+
+    unit: str = field(
+        default="steps",
+        metadata=_setting(rules.choice("steps", "epochs"), "What `at` counts."),
+    )
+    at: int = field(metadata=_setting(rules.integer(1), "When the metric is looked at."))
+    keep: float = field(
+        default=0.5,
+        metadata=_setting(
+            rules.number(above=0, below=1),
+            "Share of the generation before that a candidate must keep up with at that time.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class LossSettings(Section):
     """The family of Taylor polynomials that is searched."""
 
@@ -298,13 +320,15 @@ class Recipe(Section):
     budget: BudgetSettings
     fitness: FitnessSettings = field(default_factory=FitnessSettings)
     early_abort: EarlyAbortSettings | None = None
+    early_stop: EarlyStopSettings | None = None
     loss: LossSettings = field(default_factory=LossSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def __post_init__(self) -> None:
         for name, section in section_types(Recipe).items():
             value = getattr(self, name)
-            if not isinstance(value, section) and not (name == "early_abort" and value is None):
+            optional = Recipe.__dataclass_fields__[name].default is None
+            if not isinstance(value, section) and not (optional and value is None):
                 raise RecipeError(name, f"{show(value)} is not allowed, must be {section.__name__}")
         super().__post_init__()
 

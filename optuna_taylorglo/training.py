@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -129,7 +129,7 @@ class Training:
         seed: int,
         steps: int,
         on_validation: OnValidation = lambda step, value: None,
-        check_at: int | None = None,
+        check_at: Collection[int] = (),
         on_test_set: bool = False,
         on_trained: OnTrained = lambda module: None,
         stop: threading.Event | None = None,
@@ -142,7 +142,7 @@ class Training:
             steps: Optimiser steps to take.
             on_validation: Called with the step and the metric after each validation; what it
                 raises ends the training.
-            check_at: Step at which to validate besides the end.
+            check_at: Steps at which to validate besides the end.
             on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
             on_trained: Called with the trained module.
             stop: Ends the training with `Interrupted` when set.
@@ -158,13 +158,11 @@ class Training:
         pl.seed_everything(seed, verbose=False)
         module = self._build_module(criterion)
         data = self._build_data(seed)
-        checks = {steps}
+        checks = {steps, *(step for step in check_at if step < steps)}
         if self.recipe.fitness.take == "best":
             checks |= set(range(self.steps_per_pass, steps, self.steps_per_pass))
-        if check_at is not None and check_at < steps:
-            checks.add(check_at)
         watch = _Watch(self.recipe.fitness.metric, checks, on_validation, stop)
-        trainer = self._build_trainer(watch, data, steps, min(checks), math.gcd(*checks))
+        trainer = self._build_trainer(watch, data, steps, math.gcd(*checks))
         with warnings.catch_warnings():
             # Lightning advises on loaders with worker processes, which whole batches do not need.
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
@@ -222,7 +220,6 @@ class Training:
         watch: _Watch,
         data: pl.LightningDataModule,
         steps: int,
-        first_check: int,
         common_interval: int,
     ) -> pl.Trainer:
         device = self.machine.torch_device
@@ -244,7 +241,7 @@ class Training:
         return pl.Trainer(
             max_steps=steps,
             max_epochs=-1,
-            val_check_interval=first_check,
+            val_check_interval=_NEVER,
             check_val_every_n_epoch=None,
             **settings,
         )
@@ -292,6 +289,8 @@ class _Watch(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
+        if self.epoch_length is None:
+            trainer.val_check_batch = 1 if trainer.global_step + 1 in self.checks else _NEVER
         progress = getattr(pl_module.criterion, "progress", None)
         if isinstance(progress, Tensor) and not isinstance(pl_module, Classifier):
             progress.fill_(trainer.global_step / max(self.checks))

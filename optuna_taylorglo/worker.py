@@ -240,7 +240,7 @@ def _search(
     training = Training(recipe, machine)
     study.set_user_attr(N_CLASSES, training.n_classes)
     study.sampler = sampler = make_sampler(recipe, training.n_classes)
-    study.pruner = make_pruner(recipe)
+    study.pruner = make_pruner(recipe, training.in_steps)
     generations = min(n_generations or recipe.search.generations, recipe.search.generations)
     gate = Gate(study, n_generations=generations)
     objective = Objective(training, sampler, stop)
@@ -284,7 +284,7 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
     from optuna.trial import TrialState
 
     from optuna_taylorglo.claims import Heartbeat
-    from optuna_taylorglo.generations import ATTEMPT, GENERATION, INDEX
+    from optuna_taylorglo.generations import ATTEMPT, GENERATION, INDEX, STOPPED
 
     attrs = trial.user_attrs
     place = f"trial {trial.number}: generation {attrs[GENERATION]}, candidate {attrs[INDEX]}"
@@ -294,9 +294,10 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
     try:
         with Heartbeat(trial):
             value = objective(trial)
-    except TrialPruned as abort:
+    except TrialPruned as early_end:
         gate.finish(trial, state=TrialState.PRUNED)
-        logger.info("%s: aborted, %s (%.1f s)", place, abort, time.monotonic() - begin)
+        outcome = "stopped" if trial.user_attrs.get(STOPPED) else "aborted"
+        logger.info("%s: %s, %s (%.1f s)", place, outcome, early_end, time.monotonic() - begin)
         return True
     except Interrupted:
         gate.hand_back(trial)

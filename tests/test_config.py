@@ -103,6 +103,22 @@ def test_yaml_numbers_mean_what_they_look_like(tmp_path: Path) -> None:
     assert recipe.data.init_args == {"a": 0.0005, "b": "no", "c": "2020-01-01", "d": "1:30"}
 
 
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({}, "early_stop.at: "),
+        (
+            {"at": 5, "keep": 1},
+            "early_stop.keep: 1 is not allowed, must be a finite number above 0",
+        ),
+        ({"at": 5, "unit": "minutes"}, 'early_stop.unit: "minutes" is not allowed'),
+    ],
+)
+def test_an_early_stop_must_say_when(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe_from_dict(recipe_with("early_stop", section))
+
+
 def test_an_abort_after_the_budgets_end_is_allowed() -> None:
     content = recipe_with("budget", {"unit": "epochs", "evaluation": 4, "full": 36})
     content["early_abort"] = {"unit": "epochs", "at": 10}
@@ -204,6 +220,8 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("fitness.take", "mean", ["last or best"]),
     ("early_abort", False, ["false is not allowed", "unit, at, threshold, attempts"]),
     ("early_abort.attempts", 0, ["at least 1"]),
+    ("early_stop.at", 0, ["at least 1"]),
+    ("early_stop", True, ["true is not allowed", "unit, at, keep"]),
     ("loss.order", 0, ["at least 1"]),
     ("loss.order", 99, ["at most 10"]),
     ("loss.variables", "xy", ['"xy" is not allowed', "such as [x, y]"]),
@@ -396,8 +414,9 @@ def test_reference_names_every_field_with_its_default() -> None:
     rows = [line.split(" | ") for line in reference.splitlines()]
     assert {len(row) for row in rows} == {4}
     fields = {row[0].strip("| `") for row in rows[2:]}
-    content = recipe_from_dict({**minimal(), "early_abort": {}}).to_dict()
-    expected = {"early_abort"} | {
+    filled = {**minimal(), "early_abort": {}, "early_stop": {"at": 5}}
+    content = recipe_from_dict(filled).to_dict()
+    expected = {"early_abort", "early_stop"} | {
         f"{name}.{inner}" if isinstance(value, dict) else name
         for name, value in content.items()
         for inner in (value if isinstance(value, dict) else [""])

@@ -9,6 +9,7 @@ from optuna_taylorglo.generations import (
     HANDED_BACK,
     RETRY_OF,
     SLOT,
+    STOPPED,
     Ledger,
     Rules,
     Slot,
@@ -23,7 +24,8 @@ def study_of(*specs: dict[str, Any]) -> list[FrozenTrial]:
     """Trials with numbers in order; ``retry=k`` marks a retry of slot k."""
     trials = []
     for number, spec in enumerate(specs):
-        attrs = {HANDED_BACK: True} if spec.get("handed_back") else {}
+        marks = {"handed_back": HANDED_BACK, "stopped": STOPPED}
+        attrs: dict[str, Any] = {mark: True for key, mark in marks.items() if spec.get(key)}
         if "retry" in spec:
             attrs |= {SLOT: spec["retry"], RETRY_OF: 0}
         trial = create_trial(
@@ -49,6 +51,27 @@ def test_kth_fresh_trial_owns_slot_k_and_retries_own_none() -> None:
     assert ledger.generation == 0
     assert [len(slot.trials) for slot in ledger.current_slots()] == [1, 2]
     assert (ledger.n_fresh, ledger.n_trials) == (3, 4)
+
+
+def test_stop_closes_a_slot_that_has_attempts_left() -> None:
+    rules = Rules(popsize=2, attempts=3, max_failures=3)
+    aborted, stopped = {"state": PRUNED}, {"state": PRUNED, "stopped": True}
+    assert Slot(0, rules, tuple(study_of(aborted, stopped))).closed
+    lost = {"state": FAIL, "stopped": True}
+    assert not Slot(0, rules, tuple(study_of(aborted, lost))).closed
+
+
+def test_stopped_slots_rank_below_complete_ones_and_above_aborted_ones() -> None:
+    rules = Rules(popsize=5)
+    outcomes: list[dict[str, Any]] = [
+        {"state": PRUNED, "reports": {5: 0.9}},
+        {"state": PRUNED, "reports": {5: 0.5}, "stopped": True},
+        done(0.1),
+        {"state": PRUNED},
+        {"state": PRUNED, "reports": {5: 0.6}, "stopped": True},
+    ]
+    slots = [Slot(i, rules, (trial,)) for i, trial in enumerate(study_of(*outcomes))]
+    assert rank(slots, maximize=True) == [2, 4, 1, 0, 3]
 
 
 def test_abort_uses_up_an_attempt_and_loss_repeats_it() -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.trial import TrialState
 
-from optuna_taylorglo.pruner import EarlyAbortPruner
+from optuna_taylorglo.generations import GENERATION, INDEX
+from optuna_taylorglo.pruner import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 
 NAN, INF = math.nan, math.inf
 
@@ -70,3 +72,77 @@ def test_pruned_trials_end_as_pruned_in_a_study() -> None:
 def test_bad_arguments_are_named(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field} must be .*, got {value}"):
         EarlyAbortPruner(**{field: value})
+
+
+COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
+PACE = [(COMPLETE, 0.8), (COMPLETE, 0.6), (PRUNED, 0.4), (PRUNED, None)]
+"""What four candidates of a generation had reached at step 5."""
+
+
+def falls_behind(
+    value: float, before: list[tuple[TrialState, float | None]], **changes: Any
+) -> bool:
+    """Whether a candidate of generation 1 with this value at step 5 is stopped."""
+    study = optuna.create_study(
+        pruner=FallingBehindPruner(**({"popsize": 4, "keep": 0.5, "step": 5} | changes)),
+        direction="maximize",
+    )
+    for index, (state, report) in enumerate(before):
+        study.add_trial(
+            optuna.create_trial(
+                state=state,
+                value=0.9 if state == COMPLETE else None,
+                user_attrs={GENERATION: 0, INDEX: index % 4},
+                intermediate_values={} if report is None else {5: report, 9: 1.0},
+            )
+        )
+    trial = study.ask()
+    trial.set_user_attr(GENERATION, changes.pop("generation", 1))
+    trial.set_user_attr(INDEX, 0)
+    trial.report(0.0, 4)
+    assert not trial.should_prune()
+    trial.report(value, 5)
+    return trial.should_prune()
+
+
+@pytest.mark.parametrize(
+    ("value", "keep", "stopped"),
+    [
+        (0.59, 0.5, True),
+        (0.6, 0.5, False),
+        (0.79, 0.25, True),
+        (0.39, 0.75, True),
+        (0.4, 0.75, False),
+        # The fourth of four had no report: nobody is slower than that.
+        (0.0, 0.9, False),
+    ],
+)
+def test_pace_is_that_of_the_generation_before(value: float, keep: float, stopped: bool) -> None:
+    assert falls_behind(value, PACE, keep=keep) == stopped
+
+
+def test_an_unfinished_or_missing_generation_sets_no_pace() -> None:
+    assert not falls_behind(0.0, [])
+    assert not falls_behind(0.0, PACE[:1])
+
+
+def test_lost_trials_set_no_pace_and_attempts_of_one_candidate_count_once() -> None:
+    assert falls_behind(0.59, [*PACE, (FAIL, 0.0)])
+    assert not falls_behind(0.6, [*PACE, (FAIL, 1.0), (FAIL, 1.0)])
+    # A second attempt at candidate 0, which was slower: its best attempt counts.
+    assert falls_behind(0.59, [*PACE, (PRUNED, 0.1)])
+    assert not falls_behind(0.6, [*PACE, (PRUNED, 0.7)])
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0, -0.5, NAN])
+def test_bad_share_is_named(keep: float) -> None:
+    with pytest.raises(ValueError, match="keep must lie between 0 and 1"):
+        FallingBehindPruner(popsize=4, keep=keep, step=5)
+
+
+@pytest.mark.parametrize(("abort", "stop"), [(0.5, 0.0), (0.0, 0.5), (0.5, 0.5), (0.0, 0.0)])
+def test_either_reason_ends_a_training(abort: float, stop: float) -> None:
+    pruner = EarlyEndPruner(EarlyAbortPruner(abort, 3), EarlyAbortPruner(stop, 3))
+    trial = optuna.create_study(pruner=pruner).ask()
+    trial.report(0.4, 3)
+    assert trial.should_prune() == (0.5 in (abort, stop))
