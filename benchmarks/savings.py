@@ -5,11 +5,11 @@
 
 Every row is a whole search with one thing changed from the paper's (or several). Each search gets
 the same number of optimiser steps, aborted and stopped trainings included. After each generation
-its best candidate is trained again from five fresh seeds, the same for all rows, on the evaluation's
-budget: the mean of those five validation accuracies is the quality of what the search would hand
-over at that moment, without the luck of the evaluation that picked it. These trainings are the
-measurement, not the search, and their steps are not counted. A search that is interrupted begins
-again; finished ones are kept.
+its best candidate is trained again from five fresh seeds, the same for all rows, on the
+evaluation's budget: the mean of those five validation accuracies is the quality of what the search
+would hand over at that moment, without the luck of the evaluation that picked it. These trainings
+are the measurement, not the search, and their steps are not counted. A search that is interrupted
+begins again; finished ones are kept.
 """
 
 from __future__ import annotations

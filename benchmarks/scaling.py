@@ -415,8 +415,8 @@ def main() -> None:
     runs = measure(task, settings, arguments.data_dir, arguments.rounds)
     print(
         f"{arguments.task}: {search_settings['generations']} × {search_settings['population']} "
-        f"candidates, {budget['evaluation']} {budget['unit']} of {settings['batch_size']} each, one "
-        f"thread a process; interleaved rounds: {arguments.rounds}, median (range)\n"
+        f"candidates, {budget['evaluation']} {budget['unit']} of {settings['batch_size']} each, "
+        f"one thread a process; interleaved rounds: {arguments.rounds}, median (range)\n"
     )
     print_scaling(runs)
     print_outside(runs)

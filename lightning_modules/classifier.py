@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from pytorch_lightning import LightningModule
+from pytorch_lightning import Callback, LightningModule
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import MultiStepLR
@@ -18,6 +18,12 @@ from lightning_modules.optim import OptimiserSettings, ScheduleSettings
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 STEPS_BETWEEN_CHECKS = 10
+STEP_HOOKS = (
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+)
 
 
 class Diverged(ArithmeticError):
@@ -65,6 +71,7 @@ class Classifier(LightningModule):
         self.val_accuracy, self.val_loss = MeanMetric(), MeanMetric()
         self.test_accuracy, self.test_loss = MeanMetric(), MeanMetric()
         self._total_steps = 1.0
+        self._needs_hooks = True
         self._unchecked_losses: list[Tensor] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -101,6 +108,13 @@ class Classifier(LightningModule):
             by_epochs = trainer.max_epochs * steps
         by_steps = float("inf") if trainer.max_steps < 0 else trainer.max_steps
         self._total_steps = min(by_epochs, by_steps)
+        # Lightning's hooks around a step cost as much as the optimiser of a small network. Float16
+        # gradients are scaled in them.
+        self._needs_hooks = (
+            getattr(trainer.precision_plugin, "scaler", None) is not None
+            or any(_overrides(self, LightningModule, hook) for hook in STEP_HOOKS)
+            or any(_overrides(c, Callback, hook) for c in trainer.callbacks for hook in STEP_HOOKS)
+        )
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Take one optimiser step on each mini-batch.
@@ -111,7 +125,8 @@ class Classifier(LightningModule):
         """
         batches = zip(*batch, strict=True) if isinstance(batch, Chunk) else (batch,)
         optimiser = cast(LightningOptimizer, self.optimizers())
-        update = self._update_in_chunk if isinstance(batch, Chunk) else self._update
+        plain = isinstance(batch, Chunk) and not self._needs_hooks
+        update = self._update_without_hooks if plain else self._update
         progress = self._progress()
         losses = []
         first_step = self.trainer.global_step
@@ -134,10 +149,10 @@ class Classifier(LightningModule):
         self.manual_backward(loss)
         optimiser.step()
 
-    def _update_in_chunk(self, optimiser: LightningOptimizer, loss: Tensor) -> None:
+    def _update_without_hooks(self, optimiser: LightningOptimizer, loss: Tensor) -> None:
         """Take an optimiser step that Lightning counts, but does not surround with hooks."""
         optimiser.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser._on_before_step()
         optimiser.optimizer.step()
         optimiser._on_after_step()
@@ -181,3 +196,7 @@ class Classifier(LightningModule):
         losses, self._unchecked_losses = self._unchecked_losses, []
         if losses and not torch.stack(losses).isfinite().all():
             raise Diverged(f"the loss is not finite at step {self.trainer.global_step}")
+
+
+def _overrides(instance: object, base: type, method: str) -> bool:
+    return getattr(type(instance), method) is not getattr(base, method)

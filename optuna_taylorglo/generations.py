@@ -10,10 +10,10 @@ agree on it without talking to each other:
 
 There are two kinds of "again", and one of "no further". An *abort* (PRUNED: below the threshold, or
 diverged) says something about the candidate: the next attempt starts from fresh weights, and
-attempts are limited as in the paper. A *loss* (FAIL: crash, kill, lost heartbeat) says nothing about
-it: the same attempt is made again, with the same training seed, so that the result is the one an
-undisturbed run would have had.
-A *stop* (PRUNED and marked so: it fell behind) closes the slot; what it reported is its result.
+attempts are limited as in the paper. A *loss* (FAIL: crash, kill, lost heartbeat) says nothing
+about it: the same attempt is made again, with the same training seed, so that the result is the one
+an undisturbed run would have had. A *stop* (PRUNED and marked so: it fell behind the generation
+before) closes the slot; what it reported is its result.
 """
 
 from __future__ import annotations

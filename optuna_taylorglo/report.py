@@ -323,7 +323,7 @@ def _how_it_evolved(subject: _Subject, drawn: Mapping[str, go.Figure]) -> str:
 
 _OUTCOMES = {
     "complete": TrialState.COMPLETE,
-    "aborted": TrialState.PRUNED,
+    "aborted or stopped early": TrialState.PRUNED,
     "lost to crashes or handed back": TrialState.FAIL,
     "running": TrialState.RUNNING,
     "waiting": TrialState.WAITING,

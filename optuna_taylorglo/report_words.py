@@ -43,6 +43,11 @@ def search_in_words(recipe: Recipe) -> list[str]:
             f"A training below {abort.threshold:g} after {abort.at} {abort.unit} was aborted; a "
             f"candidate got up to {abort.attempts} trainings."
         )
+    if (pace := recipe.early_stop) is not None:
+        rules.append(
+            f"A candidate that after {pace.at} {pace.unit} was behind the best {pace.keep:.0%} of "
+            "the generation before was stopped, and ranked below all that went on."
+        )
     return [family, policy, " ".join(rules)]
 
 

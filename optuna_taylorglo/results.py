@@ -35,7 +35,7 @@ class Progress:
         slots: Slots of all generations.
         counts: Trials by state.
         best: The trial with the highest fitness, if any is complete.
-        generation_best: Best fitness of each complete generation, None where all were aborted.
+        generation_best: Best fitness of each complete generation, None where all ended early.
         generation_mean: Mean fitness of each complete generation's completed candidates.
         cross_entropy: Cross-entropy's fitness at the same budget, one value a seed.
     """

@@ -22,6 +22,7 @@ from lightning_modules.optim import OptimiserSettings, ScheduleSettings
 from lightning_modules.precision import Precision, PrecisionName, resolve_precision
 from optuna_taylorglo.imports import data_module_class, model_class
 from optuna_taylorglo.interrupted import Interrupted
+from optuna_taylorglo.memory import keep_freed_memory
 from optuna_taylorglo.recipe import Component, Recipe
 from optuna_taylorglo.rules import RecipeError
 
@@ -72,9 +73,10 @@ class Machine:
         return device
 
     def prepare(self, *, threads: int) -> None:
-        """Set this process up: one device that exists, and so many CPU threads."""
+        """Set this process up: one device that exists, so many CPU threads, memory that stays."""
         torch.set_num_threads(threads)
-        _ = self.torch_device
+        if self.torch_device.type == "cpu":
+            keep_freed_memory()
 
     @cached_property
     def resolved_precision(self) -> Precision:

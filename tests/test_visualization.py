@@ -95,7 +95,7 @@ def test_evolution_is_that_of_progress(study, history):
     assert info.best == told.generation_best
     assert info.mean == pytest.approx(told.generation_mean)
     assert info.cross_entropy == [0.4, 0.6]
-    assert sum(info.aborted) == told.counts[TrialState.PRUNED] > 0
+    assert sum(info.ended_early) == told.counts[TrialState.PRUNED] > 0
     assert len(info.points) == told.counts_of_complete
     for generation, trial, best in zip(info.generations, info.best_trial, info.best, strict=True):
         assert study.trials[trial].user_attrs[GENERATION] == generation

@@ -34,7 +34,7 @@ class CandidatesInfo:
     Attributes:
         candidates: The candidates.
         coordinates: Their places in the plane, shape (N, 2).
-        best: Place in the list of the one with the highest fitness, None if all were aborted.
+        best: Place in the list of the one with the highest fitness, None if all ended early.
     """
 
     candidates: list[Candidate]
@@ -112,10 +112,10 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
         return nothing_to_plot(title, f"fewer than {_FEWEST} candidates are evaluated yet.")
     last = max(c.generation for c in info.candidates)
     figure = new_figure(title)
-    for aborted in (True, False):
-        shown = [i for i, c in enumerate(info.candidates) if (c.fitness is None) == aborted]
+    for ended_early in (True, False):
+        shown = [i for i, c in enumerate(info.candidates) if (c.fitness is None) == ended_early]
         if shown:
-            _add_points(figure, info, shown, last, aborted=aborted)
+            _add_points(figure, info, shown, last, ended_early=ended_early)
     if info.best is not None:
         best = info.candidates[info.best]
         figure.add_scatter(
@@ -141,20 +141,20 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
 
 
 def _add_points(
-    figure: go.Figure, info: CandidatesInfo, shown: list[int], last: int, *, aborted: bool
+    figure: go.Figure, info: CandidatesInfo, shown: list[int], last: int, *, ended_early: bool
 ) -> None:
     candidates = [info.candidates[i] for i in shown]
-    outcome = "aborted" if aborted else "fitness %{customdata[1]}"
+    outcome = "ended early" if ended_early else "fitness %{customdata[1]}"
     figure.add_scatter(
         x=short(info.coordinates[shown, 0], 4),
         y=short(info.coordinates[shown, 1], 4),
         mode="markers",
-        name="aborted" if aborted else "trained",
+        name="ended early" if ended_early else "trained",
         marker={
-            "symbol": "x-thin" if aborted else "circle",
-            "size": 6 if aborted else 8,
+            "symbol": "x-thin" if ended_early else "circle",
+            "size": 6 if ended_early else 8,
             "color": [c.generation for c in candidates],
-            "showscale": not aborted,
+            "showscale": not ended_early,
             "line": (
                 {
                     "width": 1.5,
@@ -163,7 +163,7 @@ def _add_points(
                     "cmin": 0,
                     "cmax": max(last, 1),
                 }
-                if aborted
+                if ended_early
                 else {"width": 0.5, "color": "white"}
             ),
             **generation_bar(last),

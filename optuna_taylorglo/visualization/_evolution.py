@@ -30,13 +30,13 @@ class EvolutionInfo:
 
     Attributes:
         metric: The fitness.
-        generations: Finished generations in which at least one candidate was not aborted.
+        generations: Finished generations in which at least one candidate trained to the end.
         best: Best fitness of each.
         best_trial: Trial of each best.
-        mean: Mean fitness of the candidates of each that were not aborted.
-        aborted: Aborted candidates of each.
+        mean: Mean fitness of the candidates of each that trained to the end.
+        ended_early: Aborted or stopped candidates of each.
         new_bests: Places in `generations` where the best so far was surpassed.
-        points: (generation, fitness) of every candidate that was not aborted, those of the
+        points: (generation, fitness) of every candidate that trained to the end, those of the
             generation in hand included.
         cross_entropy: Cross-entropy's fitness at the same budget, one value a seed.
     """
@@ -46,7 +46,7 @@ class EvolutionInfo:
     best: list[float]
     best_trial: list[int]
     mean: list[float]
-    aborted: list[int]
+    ended_early: list[int]
     new_bests: list[int]
     points: list[tuple[int, float]]
     cross_entropy: list[float]
@@ -67,7 +67,7 @@ def _get_evolution_info(study: Study) -> EvolutionInfo | None:
         best=[],
         best_trial=[],
         mean=[],
-        aborted=[],
+        ended_early=[],
         new_bests=[],
         points=[(c.generation, c.fitness) for c in history.candidates if c.fitness is not None],
         cross_entropy=list(study.user_attrs.get(CROSS_ENTROPY, {}).values()),
@@ -81,7 +81,7 @@ def _get_evolution_info(study: Study) -> EvolutionInfo | None:
         info.best.append(max(values))
         info.best_trial.append(best.trial)
         info.mean.append(statistics.fmean(values))
-        info.aborted.append(len(candidates) - len(values))
+        info.ended_early.append(len(candidates) - len(values))
     return info
 
 
@@ -115,9 +115,9 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         mode="lines",
         name="mean",
         line={"color": BLUE, "dash": "dot", "width": 2},
-        customdata=info.aborted,
+        customdata=info.ended_early,
         hovertemplate="generation %{x}: mean %{y:.4f} of the candidates that trained, "
-        "%{customdata} aborted<extra></extra>",
+        "%{customdata} ended early<extra></extra>",
     )
     figure.add_scatter(
         x=info.generations,

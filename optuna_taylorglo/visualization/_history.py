@@ -25,7 +25,7 @@ class Candidate:
         trial: Number of its trial.
         generation: Its generation, from 0.
         parameters: What the search proposed, in the order of the recipe's parameter names.
-        fitness: None if it was aborted or lost.
+        fitness: None if it ended early or was lost.
     """
 
     trial: int
@@ -58,7 +58,7 @@ class History:
         return [c for generation in self.generations for c in generation] + list(self.current)
 
     def best_of_each(self) -> list[Candidate]:
-        """The best candidate of each finished generation; none where all were aborted."""
+        """The best candidate of each finished generation; none where all ended early."""
         bests = []
         for generation in self.generations:
             complete = [c for c in generation if c.fitness is not None]

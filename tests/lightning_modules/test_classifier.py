@@ -69,6 +69,22 @@ def test_digits_are_learnt_within_a_budget_in_steps(
     assert trainer.callback_metrics["val_loss"] < 0.5
 
 
+def test_hooks_around_a_step_change_nothing_but_that_they_are_called(
+    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+) -> None:
+    """Without anybody to call, a chunk's steps leave Lightning's hooks out."""
+    weights = []
+    none: list[LearningRates] = []
+    for callbacks in (none, [LearningRates()]):
+        module = Classifier(linear())
+        trainer = make_trainer(max_steps=6, callbacks=callbacks)
+        trainer.fit(module, mnist(chunk=4))
+        assert trainer.global_step == 6
+        weights.append(torch.cat([p.flatten() for p in module.net.parameters()]))
+        assert all(len(callback.rates) == 6 for callback in callbacks)
+    assert torch.equal(*weights)
+
+
 @pytest.mark.parametrize("max_steps", [1, 7, 9, 13])
 def test_a_budget_may_end_inside_a_chunk(
     max_steps: int, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
