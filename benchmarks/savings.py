@@ -35,6 +35,7 @@ from lightning_modules.classifier import Diverged
 from optuna_taylorglo.candidates import candidate_loss, make_pruner, make_sampler
 from optuna_taylorglo.claims import Gate
 from optuna_taylorglo.config import load_recipe, recipe_from_dict
+from optuna_taylorglo.memory import keep_freed_memory
 from optuna_taylorglo.objective import Objective
 from optuna_taylorglo.recipe import Recipe
 from optuna_taylorglo.training import Machine, Training
@@ -56,7 +57,8 @@ PAPER: Changes = {
 }
 FILTER: Changes = {"search.filter": "trainable"}
 CANONICAL: Changes = {"search.space": "canonical"}
-NORMALISED: Changes = {"search.filter": "trainable", "search.scale": "normalised"}
+STEADY: Changes = {"search.filter": "steady"}
+NORMALISED: Changes = {"search.filter": "steady", "search.scale": "normalised"}
 COMMON: Changes = {"search.seed_policy": "common"}
 STOP: Changes = {"early_stop": {"unit": "steps", "at": 0, "keep": 0.5}}
 ONCE: Changes = {"early_abort.attempts": 1}
@@ -65,15 +67,16 @@ ROWS: dict[str, Changes] = {
     "paper's search, λ = 28": {"search.population": 28},
     "paper's search": {},
     "trainable filter": FILTER,
+    "steady filter": STEADY,
     "canonical space": CANONICAL,
-    "filter, scale normalised": NORMALISED,
+    "steady filter, scale normalised": NORMALISED,
     "common seeds": COMMON,
     "early stop": STOP,
     "one attempt only (once)": ONCE,
-    "filter, once": FILTER | ONCE,
-    "filter, once, stop": FILTER | ONCE | STOP,
-    "filter, once, canonical, common, stop": FILTER | ONCE | CANONICAL | COMMON | STOP,
-    "the same, scale normalised": NORMALISED | ONCE | CANONICAL | COMMON | STOP,
+    "steady, once": STEADY | ONCE,
+    "steady, once, stop": STEADY | ONCE | STOP,
+    "steady, once, stop, canonical, common": STEADY | ONCE | STOP | CANONICAL | COMMON,
+    "the same, scale normalised": NORMALISED | ONCE | STOP | CANONICAL | COMMON,
 }
 
 SMALL_CNN = {"model": {"class_path": "small_cnn.SmallCNN", "init_args": {}}}
@@ -81,7 +84,7 @@ MNIST_ABORT = {"unit": "steps", "at": 100, "threshold": 0.15, "attempts": 3}
 
 # Recipe, what is changed in it for all rows, optimiser steps a search gets.
 TASKS: dict[str, tuple[str, Changes, int]] = {
-    "digits": ("digits_cnn.yaml", {}, 10_000),
+    "digits": ("digits_cnn.yaml", {}, 8_000),
     "mnist": ("mnist_basic_cnn_200_steps.yaml", SMALL_CNN | {"early_abort": MNIST_ABORT}, 12_800),
     "fashion_mnist": (
         "fashion_mnist_basic_cnn.yaml",
@@ -119,6 +122,7 @@ def search(task: str, row: str, seed: int, data_dir: Path) -> dict[str, Any]:
         logging.getLogger(name).setLevel(logging.ERROR)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     begin = time.monotonic()
+    keep_freed_memory()
     recipe = recipe_of(task, row, seed)
     training = Training(recipe, Machine(data_dir, "cpu", allowed_packages=("small_cnn",)))
     sampler = make_sampler(recipe, training.n_classes)
@@ -132,7 +136,7 @@ def search(task: str, row: str, seed: int, data_dir: Path) -> dict[str, Any]:
         nonlocal taken
         taken += 1
 
-    curve: list[dict[str, float]] = []
+    curve: list[dict[str, Any]] = []
     while taken < budget:
         hook = register_optimizer_step_post_hook(count)
         trial = gate.claim()
@@ -146,19 +150,18 @@ def search(task: str, row: str, seed: int, data_dir: Path) -> dict[str, Any]:
         if len(finished) > len(curve):
             results = [slot.result for slot in finished[-1] if slot.result is not None]
             values = [result.value for result in results if result.value is not None]
-            quality = 0.0
+            quality: list[float] = []
             if results:
                 best = results[values.index(max(values))]
-                parameters = [best.params[name] for name in sampler.names]
-                quality = judge(training, parameters)
+                quality = judge(training, [best.params[name] for name in sampler.names])
             fitness = max(values, default=0.0)
             curve.append({"steps": taken, "quality": quality, "fitness": fitness})
     seconds = time.monotonic() - begin
     return {"task": task, "row": row, "seed": seed, "seconds": seconds, "curve": curve}
 
 
-def judge(training: Training, parameters: list[float]) -> float:
-    """Mean validation accuracy of a candidate over fresh seeds; chance level where it diverges."""
+def judge(training: Training, parameters: list[float]) -> list[float]:
+    """Validation accuracies of a candidate from fresh seeds; chance level where it diverges."""
     recipe = training.recipe
     steps = training.in_steps(recipe.budget.evaluation, recipe.budget.unit)
     values = []
@@ -168,7 +171,7 @@ def judge(training: Training, parameters: list[float]) -> float:
             values.append(training.run(loss, seed=seed, steps=steps))
         except Diverged:
             values.append(1 / training.n_classes)
-    return statistics.fmean(values)
+    return values
 
 
 def steps_to(curve: list[dict[str, float]], target: float) -> float:

@@ -22,6 +22,7 @@ import contextlib
 import itertools
 import multiprocessing
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -166,6 +167,7 @@ def search(recipe: Path, url: str, data_dir: Path, n_workers: int, name: str) ->
     finally:
         for process in processes:
             process.terminate()
+            process.wait()
     return measured(study, [log.read_text() for log in logs], started)
 
 
@@ -407,6 +409,8 @@ def main() -> None:
         "--generations", type=int, help="of a search; default: 6 for digits, 1 for basic_cnn"
     )
     arguments = parser.parse_args()
+    # Workers and a server must not outlive a benchmark that is told to stop.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     task = TASKS[arguments.task]

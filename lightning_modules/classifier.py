@@ -110,10 +110,11 @@ class Classifier(LightningModule):
         self._total_steps = min(by_epochs, by_steps)
         # Lightning's hooks around a step cost as much as the optimiser of a small network. Float16
         # gradients are scaled in them.
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._needs_hooks = (
             getattr(trainer.precision_plugin, "scaler", None) is not None
             or any(_overrides(self, LightningModule, hook) for hook in STEP_HOOKS)
-            or any(_overrides(c, Callback, hook) for c in trainer.callbacks for hook in STEP_HOOKS)
+            or any(_overrides(c, Callback, hook) for c in callbacks for hook in STEP_HOOKS)
         )
 
     def training_step(self, batch: Any, batch_idx: int) -> None:

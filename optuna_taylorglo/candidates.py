@@ -8,7 +8,13 @@ from typing import Any
 
 from optuna.pruners import BasePruner, NopPruner
 
-from optuna_taylorglo.canonical import Canonical, from_canonical, normalise_scale, trainability
+from optuna_taylorglo.canonical import (
+    Canonical,
+    collapse_ratio,
+    from_canonical,
+    normalise_scale,
+    trainability,
+)
 from optuna_taylorglo.loss import TaylorLoss
 from optuna_taylorglo.pruner import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.recipe import Recipe
@@ -55,16 +61,21 @@ def candidate_loss(recipe: Recipe, parameters: Sequence[float], n_classes: int) 
 def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
     """The sampler that proposes the recipe's candidates."""
 
-    def can_begin_to_learn(parameters: Sequence[float]) -> bool:
+    def promises(parameters: Sequence[float]) -> bool:
         theta = _proposed_theta(recipe, parameters)
-        return trainability(theta, n_classes, **_form(recipe)) > 0
+        if trainability(theta, n_classes, **_form(recipe)) <= 0:
+            return False
+        if recipe.search.filter == "trainable":
+            return True
+        order, folded = recipe.loss.order, recipe.loss.folded
+        return collapse_ratio(theta, n_classes, order=order, folded=folded) < 1
 
     return TaylorGLOSampler(
         names=parameter_names(recipe),
         sigma=recipe.search.sigma,
         seed=recipe.search.seed,
         **asdict(slot_rules(recipe)),
-        accept=can_begin_to_learn if recipe.search.filter == "trainable" else None,
+        accept=None if recipe.search.filter == "none" else promises,
     )
 
 

@@ -130,7 +130,7 @@ def freeze(study: "optuna.Study", recipe: Recipe) -> None:
 
     Storages have no "write if absent": of two different recipes that are frozen in the same few
     milliseconds the last one written stands, and the other caller may already have returned.
-    Calling again is cheap and tells, so a worker does it before each trial.
+    Calling again is cheap and tells.
 
     Raises:
         RecipeMismatch: If the study holds a different recipe.

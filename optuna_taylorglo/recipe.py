@@ -285,8 +285,9 @@ class SearchSettings(Section):
     filter: str = field(
         default="none",
         metadata=_setting(
-            rules.choice("none", "trainable"),
-            "trainable: draw again until the loss can start learning.",
+            rules.choice("none", "trainable", "steady"),
+            "trainable: draw again until the loss can start learning; steady: and until it does not "
+            "draw all predictions to one class.",
         ),
     )
     scale: str = field(
@@ -354,11 +355,18 @@ class Recipe(Section):
                     f"{wanted} is not allowed with loss.variables {show(self.loss.variables)}: "
                     f"it has a meaning over [x, y] only; use {otherwise}",
                 )
-        if self.search.scale == "normalised" and self.search.filter != "trainable":
+        if self.search.filter == "steady" and not (over_x_y and self.loss.order <= 3):
+            raise RecipeError(
+                "search.filter",
+                f"steady is not allowed with loss.order {self.loss.order} over "
+                f"{show(self.loss.variables)}: the collapse ratio is that of order 3 or less over "
+                "[x, y]; use trainable or none",
+            )
+        if self.search.scale == "normalised" and self.search.filter == "none":
             raise RecipeError(
                 "search.scale",
                 "normalised is not allowed with search.filter none: a loss that cannot start "
-                "learning has no scale; use trainable",
+                "learning has no scale; use trainable or steady",
             )
 
 

@@ -34,6 +34,11 @@ def search_in_words(recipe: Recipe) -> list[str]:
     rules = []
     if search.filter == "trainable":
         rules.append("Candidates that cannot begin to learn were drawn again.")
+    if search.filter == "steady":
+        rules.append(
+            "Candidates that cannot begin to learn, or that draw all predictions to one class, were "
+            "drawn again."
+        )
     if search.scale == "normalised":
         rules.append("All candidates were scaled to cross-entropy's first gradient.")
     if search.seed_policy == "common":

@@ -57,6 +57,9 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 MAX_FAILURES_IN_A_ROW = 3
 """Crashed evaluations after which a worker takes itself for the cause."""
 
+DRAWING_SHARE = 0.02
+"""Share of its time that a worker spends on the dashboard's figures, at most."""
+
 TASK_PATIENCE = 30.0
 """Seconds without a training to do after which a worker takes a verdict for complete."""
 
@@ -252,6 +255,7 @@ def _search(
         generations,
         recipe.search.population,
     )
+    artist = _Artist(gate)
     failures_in_a_row = 0
     while not stop.is_set():
         if limits.reached():
@@ -262,7 +266,7 @@ def _search(
             break
         failed = not _evaluate(gate, objective, trial)
         limits.done += 1
-        _draw_new_generation(gate)
+        artist.draw()
         failures_in_a_row = failures_in_a_row + 1 if failed else 0
         if failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
             logger.error("giving up after %d failed evaluations in a row", failures_in_a_row)
@@ -270,6 +274,7 @@ def _search(
     if stop.is_set():
         logger.info("stopped; start the same command again to go on")
         return INTERRUPTED
+    artist.draw(at_last=True)
     logger.info("the search is over: %d generations are complete", generations)
     return DONE
 
@@ -312,17 +317,37 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
     return True
 
 
-def _draw_new_generation(gate: Gate) -> None:
-    """Show a generation that has just been completed in the dashboard, if there is one."""
-    from optuna_taylorglo import dashboard
+class _Artist:
+    """Shows complete generations in the dashboard, if there is one, for little of a worker's time.
 
-    generation = gate.sampler.read(gate.study).generation
-    if generation > gate.study.user_attrs.get(dashboard.DRAWN, 0) and dashboard.is_installed():
-        try:
-            dashboard.refresh_once_a_generation(gate.study, generation)
-        except Exception as error:
-            # A picture is never worth a trial.
-            logger.warning("the dashboard's figures could not be drawn: %s", error)
+    Args:
+        gate: Hands out the study's trials.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._due = 0.0
+
+    def draw(self, *, at_last: bool = False) -> None:
+        """Draw generations that have been completed, unless the last drawing was just now.
+
+        Args:
+            at_last: Whether there will be no other occasion.
+        """
+        from optuna_taylorglo import dashboard
+
+        if time.monotonic() < self._due and not at_last:
+            return
+        study, begin = self._gate.study, time.monotonic()
+        generation = self._gate.sampler.read(study).generation
+        if generation > study.user_attrs.get(dashboard.DRAWN, 0) and dashboard.is_installed():
+            try:
+                dashboard.refresh_once_a_generation(study, generation)
+            except Exception as error:
+                # A picture is never worth a trial.
+                logger.warning("the dashboard's figures could not be drawn: %s", error)
+            end = time.monotonic()
+            self._due = end + (end - begin) / DRAWING_SHARE
 
 
 def _do_tasks(

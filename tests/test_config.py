@@ -238,7 +238,7 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("search.seed", -1, ["at least 0"]),
     ("search.seed", 2**32, ["at most 4294967295"]),
     ("search.space", "thetas", ["theta or canonical", "did you mean theta?"]),
-    ("search.filter", False, ["none or trainable"]),
+    ("search.filter", False, ["none, trainable or steady"]),
     ("search.scale", "normalized", ["did you mean normalised?"]),
     ("search.repeats", 0, ["at least 1"]),
     ("search.seed_policy", "shared", ["independent or common"]),
@@ -283,6 +283,8 @@ def test_adam_refuses_what_only_sgd_has(name: str, value: object) -> None:
         ({"order": 4}, {"space": "canonical"}, "search.space"),
         ({"variables": ["x", "z"]}, {"space": "canonical"}, "search.space"),
         ({"variables": ["x", "y", "t"]}, {"filter": "trainable"}, "search.filter"),
+        ({"variables": ["x", "y", "t"]}, {"filter": "steady"}, "search.filter"),
+        ({"order": 4}, {"filter": "steady"}, "search.filter"),
         ({"variables": ["x", "y", "z"]}, {"scale": "normalised"}, "search.scale"),
     ],
 )

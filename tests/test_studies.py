@@ -152,7 +152,7 @@ def test_the_search_can_begin(name: str) -> None:
     names = parameter_names(recipe)
     assert len(names) == {2: 5, 3: 8, 4: 12}[recipe.loss.order]
     make_sampler(recipe, n_classes=10)
-    make_pruner(recipe, Training.in_steps)
+    make_pruner(recipe, lambda amount, unit: amount)
     assert recipe_from_dict(recipe.to_dict()) == recipe
 
 
