@@ -286,8 +286,8 @@ class SearchSettings(Section):
         default="none",
         metadata=_setting(
             rules.choice("none", "trainable", "steady"),
-            "trainable: draw again until the loss can start learning; steady: and until it does not "
-            "draw all predictions to one class.",
+            "trainable: draw again until the loss can start learning; steady: and until it does "
+            "not draw all predictions to one class.",
         ),
     )
     scale: str = field(

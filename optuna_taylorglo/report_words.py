@@ -36,8 +36,8 @@ def search_in_words(recipe: Recipe) -> list[str]:
         rules.append("Candidates that cannot begin to learn were drawn again.")
     if search.filter == "steady":
         rules.append(
-            "Candidates that cannot begin to learn, or that draw all predictions to one class, were "
-            "drawn again."
+            "Candidates that cannot begin to learn, or that draw all predictions to one class, "
+            "were drawn again."
         )
     if search.scale == "normalised":
         rules.append("All candidates were scaled to cross-entropy's first gradient.")

@@ -4,13 +4,13 @@ from typing import Any
 
 import optuna
 import pytest
+from searches import DIGITS
 
 from optuna_taylorglo.candidates import candidate_theta, make_pruner, make_sampler
 from optuna_taylorglo.canonical import collapse_ratio, gradient_scale, trainability
 from optuna_taylorglo.config import load_recipe, recipe_from_dict
 from optuna_taylorglo.pruner import EarlyAbortPruner, FallingBehindPruner
 from optuna_taylorglo.recipe import Recipe
-from searches import DIGITS
 
 N_CLASSES = 10
 
