@@ -128,11 +128,15 @@ class Bare:
         self.generator = torch.Generator().manual_seed(0)
 
     def __call__(self) -> float:
+        return self.accuracy(self.train(self.task.steps))
+
+    def train(self, steps: int) -> nn.Module:
+        """A fresh network after so many steps."""
         task = self.task
         net = task.net().to(memory_format=self.layout)
         optimiser = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=0.9, fused=True)
         order, position = torch.randperm(len(self.images)), 0
-        for _ in range(task.steps):
+        for _ in range(steps):
             if position + task.batch_size > len(self.images):
                 order, position = torch.randperm(len(self.images)), 0
             batch = order[position : position + task.batch_size]
@@ -142,6 +146,10 @@ class Bare:
             optimiser.zero_grad()
             cross_entropy(logits.float(), self.labels[batch]).backward()
             optimiser.step()
+        return net
+
+    def accuracy(self, net: nn.Module) -> float:
+        """Its share of validation images classified rightly."""
         net.eval()
         correct = 0
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):

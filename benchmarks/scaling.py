@@ -9,8 +9,8 @@ evaluation does the same work; only a training that diverges ends sooner, and th
 All searches have the recipe's seed, hence the same candidates, with one worker as with two; the
 last line says whether it was so.
 
-*Bare loop* is the task's network in plain PyTorch, in one process and in two at once: its speed-up
-is what cores, caches and memory allow. It trains with cross-entropy and momentum whatever the
+*Bare loop* is that of ``evaluation.py``, in one process and in two at once: its speed-up is what
+cores, caches and memory allow. It trains with cross-entropy and momentum whatever the
 recipe says, so look at its speed-up and not at its rate. In each round every row has its turn, in
 another order than in the round before.
 """
@@ -30,7 +30,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,12 +39,11 @@ from typing import Any, NamedTuple
 import optuna
 import torch
 import yaml
+from evaluation import TASKS as EVALUATIONS
+from evaluation import Bare
 from optuna.trial import FrozenTrial, TrialState
-from torch import nn
-from training import bare, in_memory
 
-from lightning_modules.data import MNIST, Digits, ImageData
-from lightning_modules.nets import BasicCNN, DigitsCNN
+from lightning_modules.precision import Precision
 from optuna_taylorglo.config import load_recipe
 from optuna_taylorglo.generations import GENERATION, INDEX
 from optuna_taylorglo.studies import create_study
@@ -60,31 +59,28 @@ class Task:
 
     Attributes:
         recipe: File in ``studies/``.
+        bare: The bare loop with its network and data, a key of `evaluation.TASKS`.
         storages: Where studies are kept in turn.
-        net: The recipe's network, for the bare loop.
-        data: The recipe's data, for the bare loop.
         population: Candidates a generation.
         generations: Generations of a search.
         bare_evaluations: Trainings of an evaluation's length in each process of the bare loop.
     """
 
     recipe: str
+    bare: str
     storages: tuple[str, ...]
-    net: type[nn.Module]
-    data: type[ImageData]
     population: int
     generations: int
     bare_evaluations: int
 
 
 TASKS = {
-    "digits": Task("digits_cnn.yaml", (SQLITE, POSTGRESQL), DigitsCNN, Digits, 16, 6, 16),
+    "digits": Task("digits_cnn.yaml", "digits", (SQLITE, POSTGRESQL), 16, 6, 16),
     # One evaluation is half a minute, so there are few of them, and one storage.
     "basic_cnn": Task(
         "mnist_basic_cnn_200_steps.yaml",
+        "basic_cnn",
         (SQLITE,),
-        BasicCNN,
-        MNIST,
         population=4,
         generations=1,
         bare_evaluations=1,
@@ -273,14 +269,14 @@ def bare_loops(task: Task, settings: dict[str, Any], data_dir: Path, n_processes
 def bare_loop(link: Connection, task: Task, settings: dict[str, Any], data_dir: Path) -> None:
     """Get ready, say so, wait for the others, and tell how long the trainings took."""
     torch.set_num_threads(1)
-    data = task.data(data_dir, batch_size=settings["batch_size"])
-    tensors = in_memory(data)
-    bare(task.net, data, tensors, steps=2)  # the first steps are slow
+    of_length = replace(EVALUATIONS[task.bare], steps=settings["budget"]["evaluation"])
+    bare = Bare(of_length, data_dir, Precision("32-true", channels_last=True))
+    bare.train(steps=2)  # the first steps are slow
     link.send("ready")
     link.recv()
     start = time.perf_counter()
     for _ in range(task.bare_evaluations):
-        bare(task.net, data, tensors, settings["budget"]["evaluation"])
+        bare()
     link.send(time.perf_counter() - start)
 
 
@@ -304,7 +300,7 @@ def opened(storages: Sequence[str], directory: Path) -> Iterator[dict[str, str]]
 def measure(task: Task, settings: dict[str, Any], data_dir: Path, n_rounds: int) -> Runs:
     """Give every row of the table its turn in every round."""
     # Downloads and caches are nobody's start-up.
-    task.data(data_dir).prepare_data()
+    EVALUATIONS[task.bare].data(data_dir).prepare_data()
     rows = list(itertools.product((BARE, *task.storages), WORKERS))
     runs: Runs = {row: [] for row in rows}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

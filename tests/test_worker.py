@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from searches import ROOT, load, process, results, small_recipe, wait_until
 
 from optuna_taylorglo import worker
-from optuna_taylorglo.generations import ATTEMPT, GENERATION, HANDED_BACK, INDEX
+from optuna_taylorglo.generations import ATTEMPT, GENERATION, HANDED_BACK, INDEX, STOPPED
 
 
 def create_study(url: str, name: str = "digits") -> None:
@@ -59,6 +59,38 @@ def test_killed_and_resumed_workers_give_the_very_results_of_a_serial_run(
         assert "the search is over: 2 generations are complete" in output
     assert results(study) == expected
     assert len({key[:2] for key in expected}) == 8
+
+
+def test_candidates_that_fall_behind_are_stopped_and_not_tried_again(tmp_path, data_dir, caplog):
+    recipe = small_recipe(
+        tmp_path / "recipe.yaml",
+        budget={"evaluation": 30, "full": 30},
+        early_stop={"at": 10, "keep": 0.25},
+        early_abort={"at": 10, "attempts": 2},
+        search={"generations": 3},
+    )
+    url = f"sqlite:///{tmp_path / 'stops.db'}"
+    optuna.create_study(study_name="stops", storage=url, direction="maximize")
+    words = ["--study-name", "stops", "--storage", url, "--recipe", str(recipe)]
+    with caplog.at_level("INFO"):
+        assert worker.main([*words, "--data-dir", str(data_dir)]) == worker.DONE
+    trials = load(url, "stops").trials
+    stopped = [trial for trial in trials if trial.user_attrs.get(STOPPED)]
+    assert len(stopped) >= 2
+    for trial in stopped:
+        assert trial.state == TrialState.PRUNED
+        assert list(trial.intermediate_values) == [10]
+        place = trial.user_attrs[GENERATION], trial.user_attrs[INDEX]
+        pace = sorted(
+            t.intermediate_values.get(10, 0.0)
+            for t in trials
+            if t.user_attrs[GENERATION] == place[0] - 1
+        )[-1]
+        assert trial.intermediate_values[10] < pace
+        of_slot = [t for t in trials if (t.user_attrs[GENERATION], t.user_attrs[INDEX]) == place]
+        assert of_slot[-1] is trial
+    assert f"trial {stopped[0].number}: " in caplog.text
+    assert "stopped, 0." in caplog.text
 
 
 def test_the_file_by_path_answers_like_the_module(tmp_path):
