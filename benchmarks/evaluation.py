@@ -16,7 +16,8 @@ An evaluation is set-up, data, training, one validation and the report to the st
 A worker also lets the C library keep freed memory (`optuna_taylorglo.memory`); (a) is measured
 with that too. Every way has a process of its own, of one thread. They take turns in every round,
 so that a slow moment of the machine hits all of them; ratios are taken round by round, of CPU time
-too, because other processes share the machine. The first round warms up and does not count.
+too, because other processes share the machine. Before the first round every way trains the digits
+CNN once, to warm up.
 """
 
 from __future__ import annotations
@@ -356,7 +357,10 @@ def serve(way: str, name: str, data_dir: Path, folder: Path, connection: Connect
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        (folder / "warm-up").mkdir(exist_ok=True)
+        build(way, TASKS["digits"], data_dir, folder / "warm-up")()
         evaluate = build(way, TASKS[name], data_dir, folder)
+        connection.send("ready")
         while connection.recv():
             begin, cpu_begin = time.perf_counter(), time.process_time()
             accuracy = evaluate()
@@ -377,14 +381,14 @@ def measure(name: str, data_dir: Path, rounds: int) -> None:
             connections[way], theirs = context.Pipe()
             arguments = (way, name, data_dir, Path(folder), theirs)
             context.Process(target=serve, args=arguments, daemon=True).start()
-        for number in range(rounds + 1):
+            connections[way].recv()
+        for _ in range(rounds):
             for way, connection in connections.items():
                 connection.send(True)
                 cpu_seconds, wall_seconds, of_which = connection.recv()
-                if number > 0:  # the first round warms up
-                    cpu[way].append(cpu_seconds)
-                    wall[way].append(wall_seconds)
-                    parts += [of_which] if of_which is not None else []
+                cpu[way].append(cpu_seconds)
+                wall[way].append(wall_seconds)
+                parts += [of_which] if of_which is not None else []
         for connection in connections.values():
             connection.send(False)
     best = resolve_precision("auto", "cpu")

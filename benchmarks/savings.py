@@ -6,10 +6,10 @@
 Every row is a whole search with one thing changed from the paper's (or several). Each search gets
 the same number of optimiser steps, aborted and stopped trainings included. After each generation
 its best candidate is trained again from five fresh seeds, the same for all rows, on the
-evaluation's budget: the mean of those five validation accuracies is the quality of what the search
-would hand over at that moment, without the luck of the evaluation that picked it. These trainings
-are the measurement, not the search, and their steps are not counted. A search that is interrupted
-begins again; finished ones are kept.
+evaluation's budget: the median of those five validation accuracies is the quality of what the
+search would hand over at that moment, without the luck of the evaluation that picked it; how many
+of them stay below one half is told too. These trainings are the measurement, not the search, and
+their steps are not counted. A search that is interrupted begins again; finished ones are kept.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from optuna_taylorglo.training import Machine, Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 JUDGING_SEEDS = range(1000, 1005)
+NOT_STARTED = 0.5
 
 Changes = dict[str, Any]
 
@@ -174,34 +175,45 @@ def judge(training: Training, parameters: list[float]) -> list[float]:
     return values
 
 
-def steps_to(curve: list[dict[str, float]], target: float) -> float:
+def quality_of(point: dict[str, Any]) -> float:
+    """Median validation accuracy of the fresh trainings; the median, as some do not start."""
+    return statistics.median(point["quality"] or [0.0])
+
+
+def steps_to(curve: list[dict[str, Any]], target: float) -> float:
     """Steps after which a search had a candidate of this quality; infinite if it never had."""
-    return next((p["steps"] for p in curve if p["quality"] >= target), float("inf"))
+    return next((p["steps"] for p in curve if quality_of(p) >= target), float("inf"))
 
 
 def print_table(results: list[dict[str, Any]], targets: dict[str, list[float]]) -> None:
-    """Print steps to each target, median and range over seeds, and the quality at the end."""
+    """Print steps to each target, median and range over seeds, and the state at the end."""
     for task in TASKS:
         of_task = [r for r in results if r["task"] == task]
         if not of_task:
             continue
         goals = targets[task]
         print(f"\n{task}: {TASKS[task][2]:,} steps a search\n")
-        heads = " | ".join(f"steps to {goal:.3f}" for goal in goals)
-        print(f"| search | seeds | {heads} | quality at the end |")
-        print("|---|---|" + "---|" * (len(goals) + 1))
+        heads = " | ".join(f"steps to {goal:g}" for goal in goals)
+        print(f"| search | seeds | {heads} | generations | quality at the end | did not start |")
+        print("|---|---|" + "---|" * (len(goals) + 3))
         for row in ROWS:
             curves = [in_budget(r) for r in of_task if r["row"] == row]
             if not curves:
                 continue
             cells = [steps_cell([steps_to(curve, goal) for curve in curves]) for goal in goals]
-            ends = [max(p["quality"] for p in curve[-3:]) for curve in curves]
+            ends = [quality_of(curve[-1]) for curve in curves]
             spread = statistics.stdev(ends) if len(ends) > 1 else 0.0
-            end = f"{statistics.fmean(ends):.4f} ± {spread:.4f}"
-            print(f"| {row} | {len(curves)} | {' | '.join(cells)} | {end} |")
+            # Trainings of the candidates of the second half of the search.
+            fresh = [q for c in curves for p in c[len(c) // 2 :] for q in p["quality"]]
+            failed = sum(q < NOT_STARTED for q in fresh) / len(fresh)
+            generations = statistics.fmean(len(curve) for curve in curves)
+            print(
+                f"| {row} | {len(curves)} | {' | '.join(cells)} | {generations:.1f} | "
+                f"{statistics.fmean(ends):.4f} ± {spread:.4f} | {failed:.0%} |"
+            )
 
 
-def in_budget(result: dict[str, Any]) -> list[dict[str, float]]:
+def in_budget(result: dict[str, Any]) -> list[dict[str, Any]]:
     """The generations that a search finished within its steps."""
     return [point for point in result["curve"] if point["steps"] <= TASKS[result["task"]][2]]
 

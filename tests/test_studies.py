@@ -119,6 +119,8 @@ def test_rows_of_the_paper_s_table_have_its_settings(name: str) -> None:
     abort = recipe.early_abort
     assert abort is not None
     assert (abort.unit, abort.at, abort.threshold, abort.attempts) == ("epochs", 10, 0.15, 3)
+    assert recipe.early_stop is None
+    assert recipe.search.seed_policy == "independent"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,8 @@ def test_variants_differ_from_their_base_in_what_their_name_says(
 def test_the_search_can_begin(name: str) -> None:
     recipe = recipe_of(name)
     names = parameter_names(recipe)
-    assert len(names) == {2: 5, 3: 8, 4: 12}[recipe.loss.order]
+    n_theta = {2: 5, 3: 8, 4: 12}[recipe.loss.order]
+    assert len(names) == (4 if recipe.search.space == "canonical" else n_theta)
     make_sampler(recipe, n_classes=10)
     make_pruner(recipe, lambda amount, unit: amount)
     assert recipe_from_dict(recipe.to_dict()) == recipe
