@@ -76,6 +76,7 @@ ROWS: dict[str, Changes] = {
     "one attempt only (once)": ONCE,
     "steady, once": STEADY | ONCE,
     "steady, once, stop": STEADY | ONCE | STOP,
+    "steady, once, stop, canonical": STEADY | ONCE | STOP | CANONICAL,
     "steady, once, stop, canonical, common": STEADY | ONCE | STOP | CANONICAL | COMMON,
     "the same, scale normalised": NORMALISED | ONCE | STOP | CANONICAL | COMMON,
 }

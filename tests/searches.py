@@ -28,7 +28,7 @@ def small_recipe(path: Path, **changes: dict[str, Any]) -> Path:
     content["early_abort"] = {"unit": "steps", "at": 4, "threshold": 0.11, "attempts": 2}
     content["early_stop"] = {"unit": "steps", "at": 5, "keep": 0.5}
     content["search"] |= {"population": 4, "generations": 2}
-    content["search"] |= {"space": "theta", "filter": "trainable", "seed_policy": "independent"}
+    content["search"] |= {"space": "theta", "filter": "trainable"}
     for section, values in changes.items():
         content[section] = content[section] | values if values is not None else None
     path.write_text(yaml.safe_dump(content))
