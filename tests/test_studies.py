@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_modules.data import ImageData
 from optuna_taylorglo.candidates import candidate_loss, make_pruner, make_sampler, parameter_names
+from optuna_taylorglo.canonical import to_canonical
 from optuna_taylorglo.config import Recipe, load_recipe, recipe_from_dict
 from optuna_taylorglo.imports import data_module_class, model_class
 from optuna_taylorglo.loss import TaylorLoss
@@ -89,9 +90,12 @@ def test_a_taylor_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None
     )
     training = Training(recipe, Machine(tmp_path, device="cpu", precision="32-true"))
     assert (training.n_classes, training.steps_per_pass) == (10, 1)
-    assert (recipe.loss.variables, recipe.search.space) == (("x", "y"), "theta")
-    theta = TaylorLoss.from_cross_entropy(recipe.loss.order, folded=recipe.loss.folded).theta
-    loss = Recording(candidate_loss(recipe, theta, training.n_classes))
+    assert recipe.loss.variables == ("x", "y")
+    folded = recipe.loss.folded
+    parameters = TaylorLoss.from_cross_entropy(recipe.loss.order, folded=folded).theta
+    if recipe.search.space == "canonical":
+        parameters = to_canonical(parameters, folded=folded)
+    loss = Recording(candidate_loss(recipe, parameters, training.n_classes))
 
     accuracy = training.run(loss, seed=0, steps=4)
 
