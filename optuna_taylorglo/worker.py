@@ -60,6 +60,9 @@ MAX_FAILURES_IN_A_ROW = 3
 DRAWING_SHARE = 0.02
 """Share of its time that a worker spends on the dashboard's figures, at most."""
 
+FIRST_DRAWING = 1.0
+"""Seconds that the first figures take, most of them for imports."""
+
 TASK_PATIENCE = 30.0
 """Seconds without a training to do after which a worker takes a verdict for complete."""
 
@@ -326,7 +329,7 @@ class _Artist:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._due = 0.0
+        self._due = time.monotonic() + FIRST_DRAWING / DRAWING_SHARE
 
     def draw(self, *, at_last: bool = False) -> None:
         """Draw generations that have been completed, unless the last drawing was just now.
