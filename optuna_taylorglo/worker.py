@@ -262,6 +262,7 @@ def _search(
     failures_in_a_row = 0
     while not stop.is_set():
         if limits.reached():
+            artist.draw(at_last=True)
             logger.info("limit reached after %d trials", limits.done)
             return DONE
         trial = gate.wait_for_trial(stop)
