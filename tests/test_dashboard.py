@@ -35,7 +35,7 @@ def graph_ids(study):
     return set(list_graph_object_ids(attrs))
 
 
-def test_the_worker_drew_once_a_generation(searched):
+def test_the_worker_drew_all_generations_in_the_end(searched):
     study = open_study("digits", searched[1])
     assert study.user_attrs[dashboard.DRAWN] == 2
     assert {f"taylorglo-{name}" for name in dashboard._figures()} == graph_ids(study)
