@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from optuna_taylorglo.config import load_recipe
-from optuna_taylorglo.training import Machine, Training
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.training.run import Machine, Training
 
 
 class Recorder(nn.Module):

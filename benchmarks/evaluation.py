@@ -6,14 +6,14 @@ An evaluation is set-up, data, training, one validation and the report to the st
 
 - (a) ``bare``: a PyTorch loop with cross-entropy and nothing around it; images lie in memory as
   normalised tensors; precision and memory format are the best for this processor. The limit.
-- (b) ``ours``: claimed from a study in SQLite, trained by `optuna_taylorglo.training.Training` with
+- (b) ``ours``: claimed from a study in SQLite, trained by `optuna_taylorglo.training.run.Training` with
   a Taylor loss, and finished, as a worker does it.
 - (c) ``tutorial``: as the tutorials of Optuna and Lightning have it: `study.optimize` with Optuna's
   sampler and SQLite, a Trainer with its defaults, a DataLoader over torchvision images with
   transforms, a pruning callback; the loss is Eq. 5 written down with a one-hot target.
 - (d) ``bare, contiguous``: as (a), in float32 and contiguous memory.
 
-A worker also lets the C library keep freed memory (`optuna_taylorglo.memory`); (a) is measured
+A worker also lets the C library keep freed memory (`optuna_taylorglo.training.memory`); (a) is measured
 with that too. Every way has a process of its own, of one thread. They take turns in every round,
 so that a slow moment of the machine hits all of them; ratios are taken round by round, of CPU time
 too, because other processes share the machine. Before the first round every way trains the digits
@@ -48,17 +48,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
-from lightning_modules.augment import draw, move
 from lightning_modules.data import CIFAR10, MNIST, Digits, ImageData
+from lightning_modules.data.augment import draw, move
 from lightning_modules.nets import AllCNN, BasicCNN, DigitsCNN
-from lightning_modules.precision import Precision, resolve_precision
-from optuna_taylorglo.candidates import make_pruner, make_sampler
-from optuna_taylorglo.claims import Gate, Heartbeat
-from optuna_taylorglo.config import load_recipe, recipe_from_dict
-from optuna_taylorglo.memory import keep_freed_memory
-from optuna_taylorglo.objective import Objective
-from optuna_taylorglo.studies import create_study
-from optuna_taylorglo.training import Machine, Training
+from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
+from optuna_taylorglo.search.candidates import make_pruner, make_sampler
+from optuna_taylorglo.search.objective import Objective
+from optuna_taylorglo.search.scheduler import Gate, Heartbeat
+from optuna_taylorglo.storage.studies import create_study
+from optuna_taylorglo.training.memory import keep_freed_memory
+from optuna_taylorglo.training.precision import Precision, resolve_precision
+from optuna_taylorglo.training.run import Machine, Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 # The published loss of MNIST, for (c), which draws candidates that do not all train.

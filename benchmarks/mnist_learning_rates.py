@@ -24,9 +24,9 @@ import torch
 from torch import nn
 
 from lightning_modules.classifier import Diverged
-from optuna_taylorglo.config import load_recipe
-from optuna_taylorglo.loss import TaylorLoss
-from optuna_taylorglo.training import Machine, Training
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.training.run import Machine, Training
 
 RECIPE = Path(__file__).parent.parent / "studies" / "mnist_basic_cnn.yaml"
 PUBLISHED = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)

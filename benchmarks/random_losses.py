@@ -20,9 +20,9 @@ import torch
 from savings import TASKS, recipe_of
 
 from lightning_modules.classifier import Diverged
-from optuna_taylorglo.candidates import candidate_loss
-from optuna_taylorglo.canonical import collapse_ratio, trainability
-from optuna_taylorglo.training import Machine, Training
+from optuna_taylorglo.losses.canonical import collapse_ratio, trainability
+from optuna_taylorglo.search.candidates import candidate_loss
+from optuna_taylorglo.training.run import Machine, Training
 
 
 def main() -> None:

@@ -32,13 +32,13 @@ from optuna.trial import TrialState
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_modules.classifier import Diverged
-from optuna_taylorglo.candidates import candidate_loss, make_pruner, make_sampler
-from optuna_taylorglo.claims import Gate
-from optuna_taylorglo.config import load_recipe, recipe_from_dict
-from optuna_taylorglo.memory import keep_freed_memory
-from optuna_taylorglo.objective import Objective
-from optuna_taylorglo.recipe import Recipe
-from optuna_taylorglo.training import Machine, Training
+from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.candidates import candidate_loss, make_pruner, make_sampler
+from optuna_taylorglo.search.objective import Objective
+from optuna_taylorglo.search.scheduler import Gate
+from optuna_taylorglo.training.memory import keep_freed_memory
+from optuna_taylorglo.training.run import Machine, Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 JUDGING_SEEDS = range(1000, 1005)

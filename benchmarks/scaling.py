@@ -43,10 +43,10 @@ from evaluation import TASKS as EVALUATIONS
 from evaluation import Bare
 from optuna.trial import FrozenTrial, TrialState
 
-from lightning_modules.precision import Precision
-from optuna_taylorglo.config import load_recipe
-from optuna_taylorglo.generations import GENERATION, INDEX
-from optuna_taylorglo.studies import create_study
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.search.generations import GENERATION, INDEX
+from optuna_taylorglo.storage.studies import create_study
+from optuna_taylorglo.training.precision import Precision
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 BARE, SQLITE, POSTGRESQL = "bare loop", "SQLite", "PostgreSQL"

@@ -35,9 +35,9 @@ from optuna.distributions import distribution_to_json
 from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
 
-from optuna_taylorglo.claims import Gate
-from optuna_taylorglo.sampler import THETA_NAMES, TaylorGLOSampler
-from optuna_taylorglo.storage import open_storage
+from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
+from optuna_taylorglo.search.scheduler import Gate
+from optuna_taylorglo.storage.urls import open_storage
 
 POPSIZE, SIGMA, BOUND, DIMENSION = 28, 1.2, 1000.0, 8
 LIMIT = 20_000

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from lightning_modules.nets import AlexNet, AllCNN, BasicCNN, DigitsCNN, PreResNet, WideResNet
-from lightning_modules.precision import resolve_precision
+from optuna_taylorglo.training.precision import resolve_precision
 
 
 def seconds_a_step(

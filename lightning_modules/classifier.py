@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import MultiStepLR
 from torchmetrics import MeanMetric
 
-from lightning_modules.batches import Chunk
+from lightning_modules.data.batches import Chunk
 from lightning_modules.optim import OptimiserSettings, ScheduleSettings
 
 Criterion = Callable[[Tensor, Tensor], Tensor]

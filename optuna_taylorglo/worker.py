@@ -26,29 +26,29 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from optuna_taylorglo.config import RecipeMismatch, load_recipe
-from optuna_taylorglo.interrupted import Interrupted
-from optuna_taylorglo.results import N_CLASSES
-from optuna_taylorglo.rules import RecipeError
-from optuna_taylorglo.storage import resolve_storage_url
-from optuna_taylorglo.studies import (
+from optuna_taylorglo.errors import Interrupted
+from optuna_taylorglo.recipes.loading import RecipeMismatch, load_recipe
+from optuna_taylorglo.recipes.rules import RecipeError
+from optuna_taylorglo.search.history import N_CLASSES
+from optuna_taylorglo.storage.studies import (
     COMPANION_OF,
     StudyError,
     companion_name,
     open_study,
     settle_recipe,
 )
+from optuna_taylorglo.storage.urls import resolve_storage_url
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
     from pytorch_lightning import LightningModule
 
-    from optuna_taylorglo.claims import Gate
-    from optuna_taylorglo.objective import Objective
-    from optuna_taylorglo.recipe import Recipe
-    from optuna_taylorglo.tasks import Task, TaskQueue, TaskRunner
-    from optuna_taylorglo.training import Machine
+    from optuna_taylorglo.recipes.schema import Recipe
+    from optuna_taylorglo.search.objective import Objective
+    from optuna_taylorglo.search.scheduler import Gate
+    from optuna_taylorglo.training.run import Machine
+    from optuna_taylorglo.verdict.task_queue import Task, TaskQueue, TaskRunner
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
@@ -198,7 +198,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
 def machine_of(arguments: argparse.Namespace) -> Machine:
     """The machine that the options of `add_machine_options` describe, set up for training."""
     # Only now what takes seconds to import: wrong usage is answered before.
-    from optuna_taylorglo.training import Machine
+    from optuna_taylorglo.training.run import Machine
 
     machine = Machine(
         data_dir=arguments.data_dir,
@@ -238,10 +238,10 @@ def _search(
     n_generations: int | None,
 ) -> int:
     """Evaluate candidates until the search is over or something ends it; returns the exit code."""
-    from optuna_taylorglo.candidates import make_pruner, make_sampler
-    from optuna_taylorglo.claims import Gate
-    from optuna_taylorglo.objective import Objective
-    from optuna_taylorglo.training import Training
+    from optuna_taylorglo.search.candidates import make_pruner, make_sampler
+    from optuna_taylorglo.search.objective import Objective
+    from optuna_taylorglo.search.scheduler import Gate
+    from optuna_taylorglo.training.run import Training
 
     training = Training(recipe, machine)
     study.set_user_attr(N_CLASSES, training.n_classes)
@@ -292,8 +292,8 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
     from optuna import TrialPruned
     from optuna.trial import TrialState
 
-    from optuna_taylorglo.claims import Heartbeat
-    from optuna_taylorglo.generations import ATTEMPT, GENERATION, INDEX, STOPPED
+    from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX, STOPPED
+    from optuna_taylorglo.search.scheduler import Heartbeat
 
     attrs = trial.user_attrs
     place = f"trial {trial.number}: generation {attrs[GENERATION]}, candidate {attrs[INDEX]}"
@@ -338,7 +338,7 @@ class _Artist:
         Args:
             at_last: Whether there will be no other occasion.
         """
-        from optuna_taylorglo import dashboard
+        from optuna_taylorglo.report import dashboard
 
         if time.monotonic() < self._due and not at_last:
             return
@@ -358,7 +358,7 @@ def _do_tasks(
     companion: Study, recipe: Recipe, machine: Machine, limits: Limits, stop: threading.Event
 ) -> int:
     """Do trainings for a verdict until none is left; returns the exit code."""
-    from optuna_taylorglo.tasks import TaskQueue, TaskRunner
+    from optuna_taylorglo.verdict.task_queue import TaskQueue, TaskRunner
 
     queue = TaskQueue(companion)
     runner = TaskRunner(recipe, machine, stop)
@@ -381,8 +381,8 @@ def _do_task(queue: TaskQueue, runner: TaskRunner, trial: Trial, task: Task) -> 
     from optuna.trial import TrialState
 
     from lightning_modules.classifier import Diverged
-    from optuna_taylorglo import dashboard
-    from optuna_taylorglo.claims import Heartbeat
+    from optuna_taylorglo.report import dashboard
+    from optuna_taylorglo.search.scheduler import Heartbeat
 
     def keep(module: LightningModule) -> None:
         if task.keep_network:

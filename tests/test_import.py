@@ -23,8 +23,8 @@ def modules_after(statement: str) -> set[str]:
     [
         "import optuna_taylorglo",
         "from optuna_taylorglo import *",
-        "import optuna_taylorglo.loss",
-        "from optuna_taylorglo.loss import load_loss",
+        "import optuna_taylorglo.losses.taylor_loss",
+        "from optuna_taylorglo.losses.taylor_loss import load_loss",
     ],
 )
 def test_import_leaves_the_heavy_packages_alone(statement: str) -> None:
@@ -33,14 +33,14 @@ def test_import_leaves_the_heavy_packages_alone(statement: str) -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("module", ["taylor", "canonical", "loss_file"])
+@pytest.mark.parametrize("module", ["losses.expansion", "losses.canonical", "losses.files"])
 def test_the_mathematics_needs_none_of_them_either(module: str) -> None:
     loaded = modules_after(f"import optuna_taylorglo.{module}")
     assert f"optuna_taylorglo.{module}" in loaded
     assert loaded.isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("module", ["taylor", "canonical", "loss_file"])
+@pytest.mark.parametrize("module", ["losses.expansion", "losses.canonical", "losses.files"])
 def test_the_mathematics_works_where_torch_is_missing(module: str) -> None:
     # The package may offer torch's names; its place is taken, so that the module stands alone.
     code = f"""

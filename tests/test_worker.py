@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from searches import ROOT, load, process, results, small_recipe, wait_until
 
 from optuna_taylorglo import worker
-from optuna_taylorglo.generations import ATTEMPT, GENERATION, HANDED_BACK, INDEX, STOPPED
+from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, HANDED_BACK, INDEX, STOPPED
 
 
 def create_study(url: str, name: str = "digits") -> None:

@@ -13,7 +13,7 @@ from optuna_taylorglo.visualization._style import nothing_to_plot, plain, short,
 if TYPE_CHECKING:
     from torch import nn
 
-    from optuna_taylorglo.basin import Basin, Data
+    from optuna_taylorglo.visualization.basin import Basin, Data
 
 TITLE = "Accuracy around the trained weights"
 
@@ -21,7 +21,7 @@ TITLE = "Accuracy around the trained weights"
 def _get_basin_info(
     models: Mapping[str, nn.Module], data: Data, *, points: int, seed: int, tolerance: float
 ) -> dict[str, Basin]:
-    from optuna_taylorglo.basin import accuracy_basin
+    from optuna_taylorglo.visualization.basin import accuracy_basin
 
     return {
         label: accuracy_basin(model, data, points=points, seed=seed, tolerance=tolerance)

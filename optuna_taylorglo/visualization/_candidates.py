@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.taylor import FloatArray
+from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.visualization._history import NO_SEARCH, Candidate, History, read_history
 from optuna_taylorglo.visualization._style import (
     GENERATIONS,
@@ -58,7 +58,7 @@ def _points(history: History, space: str) -> FloatArray:
     """What t-SNE works on, shape (N, number of parameters, or 4)."""
     if space == "theta" or history.recipe.search.space == "canonical":
         return np.array([c.parameters for c in history.candidates])
-    from optuna_taylorglo.canonical import to_canonical
+    from optuna_taylorglo.losses.canonical import to_canonical
 
     settings = history.recipe.loss
     points = np.array(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from scipy import stats
 
-from optuna_taylorglo.significance import Verdict
+from optuna_taylorglo.verdict.statistics import Verdict
 from optuna_taylorglo.visualization._style import (
     BLUE,
     GREY,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from optuna.study import Study
 
-from optuna_taylorglo.config import frozen_recipe
-from optuna_taylorglo.generations import Ledger, Slot
-from optuna_taylorglo.recipe import Recipe
-from optuna_taylorglo.results import N_CLASSES
-from optuna_taylorglo.studies import slot_rules
+from optuna_taylorglo.recipes.loading import frozen_recipe
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.generations import Ledger, Slot
+from optuna_taylorglo.search.history import N_CLASSES
+from optuna_taylorglo.storage.studies import slot_rules
 
 NO_SEARCH = "the study has no recipe, no worker has begun on it."
 NO_GENERATION = "no generation is finished yet."
@@ -69,7 +69,7 @@ class History:
 
 def read_history(study: Study) -> History | None:
     """Read a study; None if no worker has begun on it."""
-    from optuna_taylorglo.candidates import parameter_names
+    from optuna_taylorglo.search.candidates import parameter_names
 
     recipe = frozen_recipe(study)
     n_classes = study.user_attrs.get(N_CLASSES)

@@ -50,8 +50,8 @@ class LossFunctionsInfo:
 def _get_loss_functions_info(
     history: History, *, normalise: bool = False, progress: float = 0.0
 ) -> LossFunctionsInfo:
-    from optuna_taylorglo.candidates import candidate_loss
-    from optuna_taylorglo.description import target_curve
+    from optuna_taylorglo.losses.description import target_curve
+    from optuna_taylorglo.search.candidates import candidate_loss
 
     reduction = 2 if history.recipe.loss.class_reduction == "mean" else 1
     y = np.linspace(0, 1, _POINTS)

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from optuna.study import Study
 from plotly.subplots import make_subplots
 
-from optuna_taylorglo.config import frozen_recipe
-from optuna_taylorglo.results import N_CLASSES
+from optuna_taylorglo.recipes.loading import frozen_recipe
+from optuna_taylorglo.search.history import N_CLASSES
 from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH
 from optuna_taylorglo.visualization._style import (
     BLUE,
@@ -43,7 +43,7 @@ class SearchStateInfo:
 
 
 def _get_search_state_info(study: Study) -> SearchStateInfo | None:
-    from optuna_taylorglo.candidates import make_sampler
+    from optuna_taylorglo.search.candidates import make_sampler
 
     recipe = frozen_recipe(study)
     n_classes = study.user_attrs.get(N_CLASSES)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.taylor import expansion
+from optuna_taylorglo.losses.expansion import expansion
 from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH, History, read_history
 from optuna_taylorglo.visualization._style import (
     CATEGORIES,

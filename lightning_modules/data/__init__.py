@@ -1,0 +1,12 @@
+"""Data sets that a recipe may name: in memory, with fixed splits and batched augmentation."""
+
+from lightning_modules.data.image_data import (
+    CIFAR10,
+    MNIST,
+    SVHN,
+    Digits,
+    FashionMNIST,
+    ImageData,
+)
+
+__all__ = ["CIFAR10", "MNIST", "SVHN", "Digits", "FashionMNIST", "ImageData"]

@@ -1,0 +1,62 @@
+"""Has tasks done by local workers, and waits for them with a progress bar."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from optuna.study import Study
+from rich.console import Console
+from rich.progress import Progress
+
+from optuna_taylorglo.cli.supervisor import Supervisor
+from optuna_taylorglo.errors import Interrupted
+from optuna_taylorglo.verdict.task_queue import Task, TaskQueue
+
+
+class LocalTasks:
+    """A callable that has tasks done; workers are started when there is something to do.
+
+    Args:
+        companion: The study that holds the tasks.
+        supervisor: Workers on that study.
+        stop: Ends the wait with `Interrupted` when set.
+        console: Where progress is shown.
+    """
+
+    def __init__(
+        self, companion: Study, supervisor: Supervisor, stop: threading.Event, console: Console
+    ) -> None:
+        self._queue = TaskQueue(companion)
+        self._supervisor = supervisor
+        self._stop = stop
+        self._bar = Progress(console=console, disable=not console.is_terminal)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+        self._supervisor.stop()
+
+    def __call__(self, tasks: Sequence[Task]) -> list[float | None]:
+        """Do tasks that are not done yet.
+
+        Returns:
+            Their values in order, None for a training that failed.
+
+        Raises:
+            Interrupted: If told to stop.
+        """
+        self._queue.enqueue(tasks)
+        line = self._bar.add_task(f"{len(tasks)} trainings", total=len(tasks))
+        while (values := self._queue.results(tasks)) is None:
+            self._bar.update(line, completed=self._queue.count_done(tasks))
+            if not self._supervisor.poll():
+                self._supervisor.start()
+            if self._stop.wait(0.5):
+                raise Interrupted
+        self._bar.update(line, completed=len(tasks))
+        return values

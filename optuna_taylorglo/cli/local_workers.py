@@ -1,0 +1,99 @@
+"""Worker processes on this machine, as several verbs start them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+from rich.console import Console
+
+from optuna_taylorglo.cli.supervisor import Supervisor
+from optuna_taylorglo.worker import positive
+
+if TYPE_CHECKING:
+    from optuna_taylorglo.cli.local_trainings import LocalTasks
+
+LOG_DIR = Path("taylorglo-logs")
+
+
+def add_workers_option(parser: argparse.ArgumentParser) -> None:
+    """The option that says how many."""
+    parser.add_argument("--workers", type=positive, help="processes; default: one a core or GPU")
+
+
+def supervise(
+    study_name: str,
+    url: str,
+    arguments: argparse.Namespace,
+    others: Sequence[Sequence[str]] = (),
+) -> tuple[Supervisor, int]:
+    """Workers on a study, not started yet.
+
+    Args:
+        study_name: The study.
+        url: Its storage.
+        arguments: With the machine's options and the number of workers.
+        others: Modules and arguments of further processes, such as a baseline.
+
+    Returns:
+        Their supervisor, and how many workers it has.
+    """
+    machine = machine_words(arguments)
+    environments = _environments(arguments.workers, arguments.device)
+    worker = ["optuna_taylorglo.worker", "--study-name", study_name, *machine]
+    words = [*others, *([worker] * len(environments))]
+    # The URL goes by the environment: a command line, with the password in it, is for all to see.
+    storage = {"OPTUNA_STORAGE": url}
+    supervisor = Supervisor(
+        [[sys.executable, "-m", *module_and_arguments] for module_and_arguments in words],
+        LOG_DIR / study_name,
+        [extra | storage for extra in (*([{}] * len(others)), *environments)],
+    )
+    return supervisor, len(environments)
+
+
+@contextlib.contextmanager
+def done_by_workers(
+    companion: Study,
+    url: str,
+    arguments: argparse.Namespace,
+    stop: threading.Event,
+    console: Console,
+) -> Iterator[LocalTasks]:
+    """What has the tasks of a companion study done by local workers, while the body runs."""
+    from optuna_taylorglo.cli.local_trainings import LocalTasks
+
+    supervisor, _ = supervise(companion.study_name, url, arguments)
+    with LocalTasks(companion, supervisor, stop, console) as do:
+        yield do
+
+
+def machine_words(arguments: argparse.Namespace) -> list[str]:
+    """The machine's options as words of a command line."""
+    return [
+        *("--data-dir", str(arguments.data_dir), "--device", arguments.device),
+        *("--precision", arguments.precision, "--threads", str(arguments.threads)),
+        *(word for package in arguments.allow for word in ("--allow", package)),
+    ]
+
+
+def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
+    """One environment a worker: each sees one GPU, or shares the CPU."""
+    import torch
+
+    gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    # Not every system can say which cores this process may use.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    count = workers or gpus or cores or 1
+    if gpus == 0:
+        return [{} for _ in range(count)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(i) for i in range(gpus)]
+    return [{"CUDA_VISIBLE_DEVICES": names[i % len(names)]} for i in range(count)]

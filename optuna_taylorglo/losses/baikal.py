@@ -1,0 +1,113 @@
+"""Losses found by GLO, the method before TaylorGLO, for comparison.
+
+Both are ``L = -(1/n) Σ_i [a log y_i - b x_i / y_i]`` up to a constant (Gonzalez & Miikkulainen,
+"Improved Training Speed, Accuracy, and Data Utilization Through Loss Function Optimization").
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from optuna_taylorglo.losses.kernel import Conventions
+
+_LEAST_PROBABILITY = 1e-7
+
+
+class BaikalLoss(nn.Module):
+    """The Baikal loss, ``-(1/n) Σ_i [log y_i - x_i / y_i]``, called as `nn.CrossEntropyLoss` is.
+
+    It has a pole at y = 0. Below a probability of 1e-7 its 1/y goes on as a straight line in
+    log y, so that values and gradients stay finite and still point the right way.
+
+    Args:
+        class_reduction: "mean" for 1/n, or "sum".
+        reduction: "mean", "sum" or "none" over samples.
+        weight: Weight of each class, shape (C,); a sample counts with its target's.
+        ignore_index: Target index to leave out.
+        label_smoothing: ε in [0, 1].
+    """
+
+    log_coefficient: ClassVar[float] = 1.0
+    log_factor: ClassVar[float] = 1.0
+    ratio_coefficient: ClassVar[float] = 1.0
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        class_reduction: str = "mean",
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        Conventions(class_reduction, reduction, None, ignore_index, label_smoothing).validate()
+        self.class_reduction = class_reduction
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        self.register_buffer("weight", weight)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            logits: Shape (C,), (N, C) or (N, C, d1, …).
+            target: Class indices, or class probabilities of the shape of `logits`.
+        """
+        if logits.dtype in (torch.float16, torch.bfloat16):
+            logits = logits.float()
+        axis = min(1, logits.dim() - 1)
+        n = logits.shape[axis]
+        log_y = torch.log_softmax(logits, dim=axis)
+        inverse_y = _inverse(log_y)
+        logs = self.log_coefficient * (log_y + math.log(self.log_factor)).sum(axis, keepdim=True)
+        scale = 1 / n if self.class_reduction == "mean" else 1.0
+        smoothing = self.label_smoothing
+        if not target.is_floating_point():
+            # The negative loss that each class would give if it were the target; then picked,
+            # weighted and averaged exactly as cross-entropy does it.
+            ratios = (1 - smoothing) * inverse_y
+            if smoothing > 0:
+                ratios = ratios + smoothing / n * inverse_y.sum(axis, keepdim=True)
+            return F.nll_loss(
+                scale * (logs - self.ratio_coefficient * ratios),
+                target,
+                weight=self.weight,
+                ignore_index=self.ignore_index,
+                reduction=self.reduction,
+            )
+        x = target * (1 - smoothing) + smoothing / n
+        ratios = (x * inverse_y).sum(axis, keepdim=True)
+        losses = -scale * (logs - self.ratio_coefficient * ratios).squeeze(axis)
+        if self.weight is not None:
+            weight = self.weight.reshape(n, *(1 for _ in x.shape[axis + 1 :]))
+            losses = losses * (x * weight).sum(axis)
+        if self.reduction == "mean":
+            return losses.mean()
+        return losses.sum() if self.reduction == "sum" else losses
+
+
+class BaikalCMALoss(BaikalLoss):
+    """Baikal with the coefficients that CMA-ES gave it; arguments as `BaikalLoss`.
+
+    ``-(1/n) Σ_i c0 (c1 log(c2 y_i) - c3 (c4 x_i) / (c5 y_i))`` with c = (2.7279, 0.9863, 1.5352,
+    -1.1135, 1.3716, -0.8411).
+    """
+
+    log_coefficient = 2.7279 * 0.9863
+    log_factor = 1.5352
+    ratio_coefficient = 2.7279 * -1.1135 * 1.3716 / -0.8411
+
+
+def _inverse(log_y: Tensor) -> Tensor:
+    """1/y, below the least probability continued in -log y with the slope that it has there."""
+    least = -math.log(_LEAST_PROBABILITY)
+    beyond = (-log_y - least).clamp(min=0)
+    return torch.exp((-log_y).clamp(max=least)) * (1 + beyond)

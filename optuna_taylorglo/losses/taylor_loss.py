@@ -1,0 +1,332 @@
+"""θ as a PyTorch loss: the pure function `taylor_loss` and its module `TaylorLoss`.
+
+Both are called like `torch.nn.functional.cross_entropy` and `torch.nn.CrossEntropyLoss`. Here θ
+becomes the coefficients of a polynomial in plain powers; `optuna_taylorglo.losses.kernel` evaluates it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from os import PathLike
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from optuna_taylorglo.losses.canonical import arranged_coefficients
+from optuna_taylorglo.losses.expansion import Expansion, expansion
+from optuna_taylorglo.losses.files import LossFileError, Origin, read_loss, write_loss
+from optuna_taylorglo.losses.kernel import (
+    Conventions,
+    HardTargetPlan,
+    class_count,
+    plan_hard_targets,
+    polynomial_loss,
+)
+
+
+def taylor_loss(
+    logits: Tensor,
+    target: Tensor,
+    theta: Tensor,
+    *,
+    order: int = 3,
+    variables: tuple[str, ...] = ("x", "y"),
+    folded: bool = False,
+    class_reduction: str = "mean",
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    progress: Tensor | float = 0.0,
+) -> Tensor:
+    """The Taylor loss as a pure function of logits, target and θ.
+
+    Differentiable in `logits` and in `theta`, and made for `torch.func`: a batch of P losses is
+    ``torch.func.vmap(taylor_loss, in_dims=(None, None, 0))(logits, target, thetas)``.
+
+    Args:
+        logits: Raw network outputs, shape (C,), (N, C) or (N, C, d1, …).
+        target: Class indices of shape (), (N,) or (N, d1, …), or class probabilities of the
+            shape of `logits`.
+        theta: The parameters, shape (P,) with P the form's `n_parameters`.
+        order: Order of the expansion.
+        variables: Its variables.
+        folded: Whether 1/α! is already in θ.
+        class_reduction: "mean" for the paper's 1/n, "sum" for what its authors ran.
+        reduction: "mean", "sum" or "none" over samples, as in `cross_entropy`.
+        weight: Weight of each class, shape (C,). As in `cross_entropy` a sample counts with its
+            target's weight, and "mean" divides by the sum of those; with probabilities it counts
+            with the mean of the weights under them, and "mean" divides by the number of samples.
+        ignore_index: Target index that neither counts nor sends a gradient.
+        label_smoothing: ε in [0, 1]; targets become ``(1 - ε) x + ε / C``.
+        progress: Training progress in [0, 1], for losses in ``t``.
+
+    Returns:
+        A scalar, or with reduction "none" the loss of each sample. float32 for half-precision
+        logits, else of their dtype.
+    """
+    form = expansion(order, tuple(variables), folded)
+    conventions = Conventions(class_reduction, reduction, weight, ignore_index, label_smoothing)
+    coefficients = _nested(_coefficients_of_tensor(theta, form), progress, form)
+    logits = _at_least_float32(logits)
+    return polynomial_loss(logits, target, coefficients, conventions.validate())
+
+
+class TaylorLoss(nn.Module):
+    """A Taylor loss with fixed θ, in the place of `torch.nn.CrossEntropyLoss`.
+
+        loss = TaylorLoss(theta)
+        loss(model(images), labels).backward()
+
+    Args:
+        theta: The parameters, in the order of `optuna_taylorglo.losses.expansion.Expansion`: the centre,
+            then the terms. For the default form the eight numbers of Eq. 5.
+        order: Order of the expansion.
+        variables: Its variables, out of x (target), y (softmax output), z (logits), t (progress).
+        folded: Whether 1/α! is already in θ. The paper's formula has False, the numbers its
+            authors published have True.
+        class_reduction: "mean" for the paper's 1/n, "sum" for what its authors ran.
+        reduction: As in `torch.nn.CrossEntropyLoss`, and so are the next three; `taylor_loss`
+            says what they mean here.
+        weight: Weight of each class, shape (C,).
+        ignore_index: Target index to leave out.
+        label_smoothing: ε in [0, 1].
+
+    Attributes:
+        theta: The parameters as exact floats.
+        progress: Buffer of no dimensions; for losses in ``t`` the caller sets it to the training
+            progress in [0, 1] (assigning a number keeps the buffer).
+        n_classes: Number of classes the loss was made for, if that is known.
+        origin: Where the loss came from, if it was loaded from a file that says so.
+    """
+
+    progress: Tensor
+    weight: Tensor | None
+    _coefficients: Tensor
+
+    def __init__(
+        self,
+        theta: Sequence[float] | Tensor,
+        *,
+        order: int = 3,
+        variables: Sequence[str] = ("x", "y"),
+        folded: bool = False,
+        class_reduction: str = "mean",
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        values = theta.detach().tolist() if isinstance(theta, Tensor) else theta
+        self.form = Expansion(order, tuple(variables), folded)
+        self.theta = self.form.validate(values)
+        Conventions(class_reduction, reduction, None, ignore_index, label_smoothing).validate()
+        self.class_reduction = class_reduction
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        self.n_classes: int | None = None
+        self.origin: Origin | None = None
+        self.register_buffer("weight", weight)
+        self.register_buffer("progress", torch.zeros(()), persistent=False)
+        # Plain numbers for eager mode; the same in a tensor, so that a compiled training step
+        # takes θ as an input and one compilation serves every candidate.
+        self._exact = arranged_coefficients(self.theta, self.form)
+        self._numbers = _trimmed(self._exact[:, 0].tolist(), self.form)
+        exact = torch.tensor(self._exact, dtype=torch.get_default_dtype())
+        self.register_buffer("_coefficients", exact, persistent=False)
+        self._plans: dict[tuple[int, str, float], HardTargetPlan] = {}
+
+    @classmethod
+    def from_cross_entropy(
+        cls, order: int = 3, centre: float | tuple[float, float] = 0.5, **settings: Any
+    ) -> Self:
+        """The Taylor expansion of cross-entropy itself, ``f = x log y``.
+
+        The partial derivatives at the centre (a, b) are ``a (-1)^(j-1) (j-1)! / b^j`` for y^j and
+        the same without a for x y^j; terms of higher order in x vanish. With the default sum over
+        classes the loss approximates `torch.nn.CrossEntropyLoss`, best for outputs near b.
+
+        Args:
+            order: Order of the expansion.
+            centre: b, or (a, b); b must be positive, and a is 0 if not given.
+            settings: Further arguments of `TaylorLoss`, for the expansion over (x, y).
+        """
+        a, b = centre if isinstance(centre, tuple) else (0.0, centre)
+        if not b > 0:
+            raise ValueError(f"centre of y must be positive, not {b!r}: log y has a pole at 0.")
+        settings = {"class_reduction": "sum", **settings}
+        form = Expansion(order, ("x", "y"), settings.get("folded", False))
+        theta = [a, b]
+        for i, j in form.terms:
+            derivative = -math.factorial(j - 1) / (-b) ** j if i <= 1 else 0.0
+            whole = derivative * (a if i == 0 else 1.0)
+            theta.append(whole / math.factorial(j) if form.folded else whole)
+        return cls(theta, order=order, **settings)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch; shapes as in `taylor_loss`."""
+        conventions = Conventions(
+            self.class_reduction,
+            self.reduction,
+            self.weight,
+            self.ignore_index,
+            self.label_smoothing,
+        )
+        logits = _at_least_float32(logits)
+        if torch.compiler.is_compiling() or "t" in self.form.variables:
+            coefficients = _nested(self._coefficients, self.progress, self.form)
+            return polynomial_loss(logits, target, coefficients, conventions)
+        plan = None if "z" in self.form.variables else self._plan(logits, conventions)
+        return polynomial_loss(logits, target, self._numbers, conventions, plan)
+
+    def _plan(self, logits: Tensor, conventions: Conventions) -> HardTargetPlan:
+        key = (class_count(logits), self.class_reduction, self.label_smoothing)
+        if key not in self._plans:
+            self._plans[key] = plan_hard_targets(self._numbers, key[0], conventions)
+        return self._plans[key]
+
+    def save(
+        self,
+        path: str | PathLike[str],
+        *,
+        n_classes: int | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        """Write the loss to a JSON file that `load_loss` reads back exactly.
+
+        Args:
+            path: File to write; replaced atomically if it exists.
+            n_classes: Number of classes it was made for; by default what the loss remembers.
+            origin: Where it came from; by default what the loss remembers.
+        """
+        settings = {
+            "theta": list(self.theta),
+            "order": self.form.order,
+            "variables": list(self.form.variables),
+            "folded": self.form.folded,
+            "class_reduction": self.class_reduction,
+            "reduction": self.reduction,
+            "weight": None if self.weight is None else self.weight.tolist(),
+            "ignore_index": self.ignore_index,
+            "label_smoothing": self.label_smoothing,
+            "n_classes": self.n_classes if n_classes is None else n_classes,
+        }
+        write_loss(path, settings, self.origin if origin is None else origin)
+
+    def extra_repr(self) -> str:
+        """The settings that make it the function it is."""
+        return (
+            f"theta={self.theta}, order={self.form.order}, variables={self.form.variables}, "
+            f"folded={self.form.folded}, class_reduction={self.class_reduction!r}"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `loss.progress = 0.5` must fill the buffer: replacing it would break device and compile.
+        if name == "progress" and "progress" in self._buffers:
+            self.progress.copy_(torch.as_tensor(value))
+        else:
+            super().__setattr__(name, value)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        # .half() and .double() would round, or keep the rounding of, what is known exactly.
+        progress = self.progress
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        device = self._coefficients.device
+        dtype = torch.promote_types(self._coefficients.dtype, torch.float32)
+        self._coefficients = torch.tensor(self._exact, dtype=dtype, device=device)
+        if self.progress.dtype != dtype:
+            self._buffers["progress"] = progress.to(device=device, dtype=dtype)
+        return self
+
+
+def _coefficients_of_tensor(theta: Tensor, form: Expansion) -> Tensor:
+    """`arranged_coefficients` for θ in a tensor, differentiable and vmappable.
+
+    Returns:
+        Coefficients of plain powers over (x, t, y, z), of length 1 where a variable is absent.
+    """
+    if theta.shape != (form.n_parameters,):
+        raise ValueError(
+            f"theta has shape {tuple(theta.shape)}; order {form.order} over "
+            f"({', '.join(form.variables)}) takes ({form.n_parameters},)."
+        )
+    power, term, constant, exponents = _table_tensors(form, theta.dtype, theta.device)
+    centre = theta[: len(form.variables)]
+    products = constant * theta[term] * torch.pow(-centre, exponents).prod(dim=1)
+    side = form.order + 1
+    dense = products.new_zeros(side ** len(form.variables)).index_add(0, power, products)
+    dense = dense.reshape((side,) * len(form.variables))
+    present = [v for v in ("x", "t", "y", "z") if v in form.variables]
+    dense = dense.permute([form.variables.index(v) for v in present])
+    return dense.reshape([side if v in present else 1 for v in ("x", "t", "y", "z")])
+
+
+@lru_cache(maxsize=64)
+def _table_tensors(
+    form: Expansion, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    table = form.table
+    return (
+        torch.tensor(table.power, device=device),
+        torch.tensor(table.term, device=device),
+        torch.tensor(table.constant, dtype=dtype, device=device),
+        torch.tensor(table.exponents, dtype=dtype, device=device),
+    )
+
+
+def _at_least_float32(logits: Tensor) -> Tensor:
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _nested(
+    coefficients: Tensor, progress: Tensor | float, form: Expansion
+) -> list[list[list[Tensor]]]:
+    """Coefficients over (x, t, y, z) at this progress, nested by (x, y, z) without the zeros."""
+    if "t" in form.variables:
+        powers = torch.arange(form.order + 1, device=coefficients.device)
+        progress = torch.as_tensor(progress, dtype=coefficients.dtype, device=coefficients.device)
+        at_progress = progress**powers
+        # Not a matrix product: autocast would round that to half precision.
+        coefficients = (coefficients * at_progress[:, None, None]).sum(dim=1)
+    else:
+        coefficients = coefficients[:, 0]
+    return _trimmed([[list(y.unbind()) for y in x.unbind()] for x in coefficients.unbind()], form)
+
+
+def _trimmed(nested: list[list[list[Any]]], form: Expansion) -> list[list[list[Any]]]:
+    """Without the powers of a total degree beyond the order, which no term reaches."""
+    side = form.order + 1
+    return [[y[: side - i - j] for j, y in enumerate(x[: side - i])] for i, x in enumerate(nested)]
+
+
+def load_loss(path: str | PathLike[str]) -> TaylorLoss:
+    """Read a loss that `TaylorLoss.save` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        LossFileError: If the file is no loss file, is damaged or comes from a later version; the
+            message names the file and the field.
+    """
+    settings, origin = read_loss(path)
+    weight = settings.pop("weight")
+    n_classes = settings.pop("n_classes")
+    try:
+        loss = TaylorLoss(**settings, weight=None if weight is None else _weight(weight))
+    except ValueError as error:
+        raise LossFileError(f"{path}: {error}") from error
+    loss.n_classes, loss.origin = n_classes, origin
+    return loss
+
+
+def _weight(values: list[float]) -> Tensor:
+    """The values as float32, or as float64 where float32 would round them."""
+    exact = torch.tensor(values, dtype=torch.float64)
+    single = exact.float()
+    return single if torch.equal(single.double(), exact) else exact

@@ -1,0 +1,108 @@
+"""From a recipe's class path to a class, importing only what the operator allowed.
+
+A recipe may come from a database that others can write to, so a class path is not trusted: it may
+name only classes that are defined in the bundled modules or in packages that the person who started
+the worker allowed, and only data modules and networks. Nothing else is imported or called.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from optuna_taylorglo.recipes.rules import RecipeError
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+    from torch import nn
+
+BUNDLED_PACKAGE = "lightning_modules"
+
+_ClassT = TypeVar("_ClassT")
+
+
+def data_module_class(
+    class_path: str, allowed_packages: Sequence[str] = ()
+) -> type["pl.LightningDataModule"]:
+    """The LightningDataModule class of a recipe's `data.class_path`."""
+    import pytorch_lightning as pl
+
+    try:
+        return resolve_class(class_path, pl.LightningDataModule, allowed_packages)
+    except RecipeError as error:
+        raise error.within("data.class_path") from error.__cause__
+
+
+def model_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type["nn.Module"]:
+    """The class of a recipe's `model.class_path`: a net, or a LightningModule, itself a net."""
+    from torch import nn
+
+    try:
+        return resolve_class(class_path, nn.Module, allowed_packages)
+    except RecipeError as error:
+        raise error.within("model.class_path") from error.__cause__
+
+
+def resolve_class(
+    class_path: str, base_class: type[_ClassT], allowed_packages: Sequence[str] = ()
+) -> type[_ClassT]:
+    """Imports the class that a recipe names, if that is allowed.
+
+    Args:
+        class_path: Dotted path of a class at the top level of a module.
+        base_class: What it must be a subclass of.
+        allowed_packages: Packages or modules besides the bundled ones; each allows its submodules.
+
+    Raises:
+        RecipeError: If the path lies outside the allowed packages, cannot be imported, or names
+            anything but a subclass of `base_class` that is defined inside the allowed packages.
+    """
+    allowed = (BUNDLED_PACKAGE, *allowed_packages)
+    for package in allowed:
+        if not _is_plain_path(package):
+            raise ValueError(
+                f"allowed package {package!r} is no package name, must be such as my_package"
+            )
+    module_name, _, class_name = class_path.rpartition(".")
+    if not module_name or not _is_plain_path(class_path):
+        raise RecipeError(
+            "",
+            f"{class_path!r} is not allowed, must be a dotted path to a class, such as "
+            "my_package.module.ClassName",
+        )
+    if not _inside(module_name, allowed):
+        raise RecipeError("", _refusal(class_path, "lies outside", module_name, allowed))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise RecipeError("", f"{class_path!r} cannot be imported: {error}") from error
+    cls = vars(module).get(class_name)
+    if not isinstance(cls, type):
+        kind = "has no such name" if cls is None else f"holds {type(cls).__name__}, not a class"
+        raise RecipeError("", f"{class_path!r} is not a class: {module_name} {kind}")
+    if not _inside(cls.__module__, allowed):
+        problem = f"is defined in {cls.__module__}, outside"
+        raise RecipeError("", _refusal(class_path, problem, cls.__module__, allowed))
+    if not issubclass(cls, base_class):
+        raise RecipeError(
+            "",
+            f"{class_path!r} is not allowed, must be a subclass of {base_class.__name__} "
+            f"({base_class.__module__})",
+        )
+    return cls
+
+
+def _is_plain_path(path: str) -> bool:
+    """Whether every part is an ordinary name; keeps out __main__, whose import runs a program."""
+    return all(part.isidentifier() and not part.startswith("__") for part in path.split("."))
+
+
+def _inside(module_name: str, allowed: Sequence[str]) -> bool:
+    return any(module_name == name or module_name.startswith(f"{name}.") for name in allowed)
+
+
+def _refusal(class_path: str, problem: str, module_name: str, allowed: Sequence[str]) -> str:
+    top = module_name.partition(".")[0]
+    return (
+        f"{class_path!r} {problem} the allowed packages ({', '.join(allowed)}); if you trust it, "
+        f"start the worker with --allow {top}"
+    )

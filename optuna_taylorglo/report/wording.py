@@ -1,0 +1,80 @@
+"""A recipe in sentences."""
+
+from __future__ import annotations
+
+import json
+
+from optuna_taylorglo.losses.expansion import VARIABLES, expansion
+from optuna_taylorglo.recipes.schema import Component, Recipe
+
+
+def search_in_words(recipe: Recipe) -> list[str]:
+    """What was searched, and how: a few paragraphs of plain text."""
+    loss, search, budget = recipe.loss, recipe.search, recipe.budget
+    form = expansion(loss.order, loss.variables, loss.folded)
+    variables = ", and ".join(f"{name}, the {VARIABLES[name]}" for name in loss.variables)
+    space = (
+        "the four numbers of its canonical form"
+        if search.space == "canonical"
+        else f"its {form.n_parameters} parameters θ"
+    )
+    family = (
+        f"The losses are Taylor polynomials of order {loss.order} in {variables}, "
+        f"{'averaged' if loss.class_reduction == 'mean' else 'summed'} over the classes. "
+        f"The search varies {space}."
+    )
+    policy = (
+        f"CMA-ES, starting at 0 with step size {search.sigma:g}, proposed {search.population} "
+        f"candidates a generation for {search.generations} generations. A candidate's fitness is "
+        f"the {'last' if recipe.fitness.take == 'last' else 'best'} {recipe.fitness.metric} of a "
+        f"training of {budget.evaluation} {budget.unit}"
+        + (f", averaged over {search.repeats} trainings" if search.repeats > 1 else "")
+        + f"; a full training has {budget.full}."
+    )
+    rules = []
+    if search.filter == "trainable":
+        rules.append("Candidates that cannot begin to learn were drawn again.")
+    if search.filter == "steady":
+        rules.append(
+            "Candidates that cannot begin to learn, or that draw all predictions to one class, "
+            "were drawn again."
+        )
+    if search.scale == "normalised":
+        rules.append("All candidates were scaled to cross-entropy's first gradient.")
+    if search.seed_policy == "common":
+        rules.append("All candidates of a generation were trained from the same seeds.")
+    if (abort := recipe.early_abort) is not None:
+        rules.append(
+            f"A training below {abort.threshold:g} after {abort.at} {abort.unit} was aborted; a "
+            f"candidate got up to {abort.attempts} trainings."
+        )
+    if (pace := recipe.early_stop) is not None:
+        rules.append(
+            f"A candidate that after {pace.at} {pace.unit} was behind the best {pace.keep:.0%} of "
+            "the generation before was stopped, and ranked below all that went on."
+        )
+    return [family, policy, " ".join(rules)]
+
+
+def training_in_words(recipe: Recipe) -> list[str]:
+    """What was trained on what, and how: plain text."""
+    optimiser, schedule = recipe.optimiser, recipe.schedule
+    details = [f"learning rate {optimiser.lr:g}"]
+    if optimiser.momentum:
+        kind = "Nesterov momentum" if optimiser.nesterov else "momentum"
+        details.append(f"{kind} {optimiser.momentum:g}")
+    if optimiser.weight_decay:
+        details.append(f"weight decay {optimiser.weight_decay:g}")
+    rate = "constant learning rate"
+    if schedule.milestones:
+        when = ", ".join(str(milestone) for milestone in schedule.milestones)
+        rate = f"learning rate multiplied by {schedule.gamma:g} after {when} {schedule.unit}"
+    return [
+        f"The network is {_component(recipe.model)}, trained on {_component(recipe.data)} with "
+        f"{optimiser.name} ({', '.join(details)}), batches of {recipe.batch_size} and {rate}."
+    ]
+
+
+def _component(component: Component) -> str:
+    arguments = ", ".join(f"{k}={json.dumps(v)}" for k, v in component.init_args.items())
+    return f"{component.class_path}({arguments})"

@@ -1,0 +1,102 @@
+"""A trial to a fitness: builds the candidate's loss, trains with it, reports on the way."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from typing import cast
+
+import optuna
+import torch
+from optuna.trial import Trial
+
+from lightning_modules.classifier import Diverged
+from optuna_taylorglo.search.candidates import candidate_loss
+from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX, STOPPED
+from optuna_taylorglo.search.pruners import EarlyEndPruner
+from optuna_taylorglo.search.sampler import SeedPolicy, TaylorGLOSampler, training_seed
+from optuna_taylorglo.search.scheduler import report
+from optuna_taylorglo.training.run import Training
+
+DIVERGED = "taylorglo:diverged"
+"""User attribute of a trial whose training diverged: how."""
+
+
+class Objective:
+    """Evaluates trials that `optuna_taylorglo.search.scheduler.Gate` handed out.
+
+    Args:
+        training: Trains as the study's recipe says.
+        sampler: The study's sampler.
+        stop: Ends an evaluation with `optuna_taylorglo.errors.Interrupted` when set.
+    """
+
+    def __init__(
+        self, training: Training, sampler: TaylorGLOSampler, stop: threading.Event | None = None
+    ) -> None:
+        self.training = training
+        self.sampler = sampler
+        self.stop = stop
+
+    def __call__(self, trial: Trial) -> float:
+        """The candidate's fitness, the mean over the recipe's repeats.
+
+        Raises:
+            optuna.TrialPruned: If the candidate is given up: too low at the early abort's check,
+                behind at the early stop's, a loss or metric that is not finite, or no scale to
+                normalise.
+        """
+        recipe = self.training.recipe
+        parameters = self.sampler.suggest(trial)
+        try:
+            loss = candidate_loss(recipe, parameters, self.training.n_classes)
+        except ValueError as error:
+            raise optuna.TrialPruned(str(error)) from error
+        return statistics.fmean(
+            self._train(trial, loss, repeat) for repeat in range(recipe.search.repeats)
+        )
+
+    def _train(self, trial: Trial, loss: torch.nn.Module, repeat: int) -> float:
+        recipe = self.training.recipe
+        place = (trial.user_attrs[GENERATION], trial.user_attrs[INDEX], trial.user_attrs[ATTEMPT])
+
+        def on_validation(step: int, value: float) -> None:
+            if not math.isfinite(value):
+                raise Diverged(f"{recipe.fitness.metric} is {value} at step {step}")
+            # Reports of further repeats would collide with the first one's steps.
+            if repeat == 0:
+                report(trial, value, step)
+                if trial.should_prune():
+                    self._mark_if_stopped(trial)
+                    raise optuna.TrialPruned(f"{value:.4f} at step {step}")
+
+        try:
+            return self.training.run(
+                loss,
+                seed=training_seed(
+                    recipe.search.seed,
+                    *place,
+                    repeat=repeat,
+                    policy=cast(SeedPolicy, recipe.search.seed_policy),
+                ),
+                steps=self.training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
+                check_at=[
+                    self.training.in_steps(rule.at, rule.unit)
+                    for rule in (recipe.early_abort, recipe.early_stop)
+                    if rule is not None
+                ],
+                on_validation=on_validation,
+                stop=self.stop,
+            )
+        except Diverged as error:
+            trial.set_user_attr(DIVERGED, str(error))
+            raise optuna.TrialPruned(str(error)) from error
+
+    def _mark_if_stopped(self, trial: Trial) -> None:
+        """Tell a candidate that fell behind, and is ranked, from one to try again."""
+        pruner = trial.study.pruner
+        if isinstance(pruner, EarlyEndPruner):
+            stored = trial.study.get_trials(deepcopy=False)[trial.number]
+            if not pruner.abort.prune(trial.study, stored):
+                trial.set_user_attr(STOPPED, True)

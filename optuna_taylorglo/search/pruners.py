@@ -1,0 +1,96 @@
+"""The paper's early abort, and the early stop of candidates that fall behind."""
+
+from __future__ import annotations
+
+import math
+
+from optuna.pruners import BasePruner
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from optuna_taylorglo.search.generations import GENERATION, INDEX
+
+
+class EarlyAbortPruner(BasePruner):
+    """Abort a training that has not got off the ground, or that has diverged.
+
+    A trial is pruned when the first value reported at ``step`` or later is below ``threshold``
+    (TaylorGLO: validation accuracy below 0.15 at the tenth epoch), or as soon as a report is not
+    finite. Later reports are never held against the threshold, and no trial is compared with
+    another. The rule reads reports as accuracies: larger is better.
+
+    Args:
+        threshold: Least acceptable value at ``step``.
+        step: Step, in the unit of the reports, at which the value is looked at.
+    """
+
+    def __init__(self, threshold: float = 0.15, step: int = 10) -> None:
+        if isinstance(threshold, bool) or not math.isfinite(threshold):
+            raise ValueError(f"threshold must be a finite number, got {threshold!r}.")
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ValueError(f"step must be an integer of at least 0, got {step!r}.")
+        self.threshold = float(threshold)
+        self.step = step
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        reports = trial.intermediate_values
+        if not all(math.isfinite(value) for value in reports.values()):
+            return True
+        # Only the first report at or after the step decides; asked again later, the answer to an
+        # early failure stays the same, and a later dip changes nothing.
+        due = [step for step in reports if step >= self.step]
+        return bool(due) and reports[min(due)] < self.threshold
+
+
+class FallingBehindPruner(BasePruner):
+    """Stop a candidate whose learning curve falls behind that of the generation before.
+
+    At ``step`` a candidate must reach what the best ``keep`` of the generation before it had
+    reached by then; a candidate of that generation without a report at the step counts as slower
+    than all others. That generation is finished, so the answer depends on results alone, and any
+    number of workers stops the same candidates. The first generation has nobody to keep up with.
+    The rule reads reports as accuracies: larger is better.
+
+    Args:
+        popsize: Candidates a generation (λ).
+        keep: Share of the generation before to keep up with, in (0, 1).
+        step: Step at which the value is looked at.
+    """
+
+    def __init__(self, *, popsize: int, keep: float, step: int) -> None:
+        if not 0 < keep < 1:
+            raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
+        self.place = math.ceil(keep * popsize)
+        self.step = step
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        generation = trial.user_attrs.get(GENERATION)
+        value = trial.intermediate_values.get(self.step)
+        if generation is None or value is None:
+            return False
+        reached: dict[int, float] = {}
+        # A lost trial's reports come again with its repetition.
+        told = (TrialState.COMPLETE, TrialState.PRUNED)
+        for other in study.get_trials(deepcopy=False, states=told):
+            if other.user_attrs.get(GENERATION) == generation - 1:
+                index = other.user_attrs[INDEX]
+                report = other.intermediate_values.get(self.step, -math.inf)
+                reached[index] = max(report, reached.get(index, -math.inf))
+        best = sorted(reached.values(), reverse=True)[: self.place]
+        return len(best) == self.place and value < best[-1]
+
+
+class EarlyEndPruner(BasePruner):
+    """Two reasons to end a training early.
+
+    Args:
+        abort: Finds trainings that failed; their candidates may be tried again.
+        stop: Finds trainings that are not worth going on with; their candidates are ranked.
+    """
+
+    def __init__(self, abort: BasePruner, stop: BasePruner) -> None:
+        self.abort = abort
+        self.stop = stop
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        return self.abort.prune(study, trial) or self.stop.prune(study, trial)

@@ -1,0 +1,322 @@
+"""CMA-ES whose candidates depend on results only, never on workers, order or crashes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import cmaes  # type: ignore[import-untyped]
+import numpy as np
+from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.samplers import CmaEsSampler
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, Trial
+
+from optuna_taylorglo.search.generations import RETRY_OF, Ledger, Rules, Slot, rank, slot_attrs
+
+SeedPolicy = Literal["independent", "common"]
+
+THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
+
+# Streams of random numbers that must never coincide, whatever the other coordinates.
+_CANDIDATE_STREAM = 0
+_TRAINING_STREAM = 1
+
+# With half of all draws refused, a thousand refusals in a row have probability 1e-301.
+_MAX_REFUSALS = 1000
+
+
+def _derive_seed(seed: int, *coordinates: int) -> int:
+    """A 32-bit seed for one place in a stream.
+
+    The coordinates go in as a spawn key: plain entropy lists are padded with zeros, so that
+    [1, 2] and [1, 2, 0] would share their numbers.
+    """
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=coordinates)
+    return int(sequence.generate_state(1)[0])
+
+
+def training_seed(
+    seed: int,
+    generation: int,
+    index: int,
+    attempt: int,
+    *,
+    repeat: int = 0,
+    policy: SeedPolicy = "independent",
+) -> int:
+    """Seed of one training, from its place in the search and from nothing else.
+
+    Args:
+        seed: The search's seed.
+        generation: Generation of the candidate.
+        index: Index of the candidate in its generation.
+        attempt: Attempt after aborts, from 0; a lost evaluation keeps its number.
+        repeat: Which of several trainings of one evaluation.
+        policy: ``"independent"`` gives every candidate its own seed, ``"common"`` gives all
+            candidates of a generation the same (common random numbers).
+
+    Returns:
+        An integer in [0, 2³²).
+    """
+    if policy not in ("independent", "common"):
+        raise ValueError(f"policy must be 'independent' or 'common', got {policy!r}.")
+    # One more than the index, so that no candidate shares its seed with the common policy.
+    place = 0 if policy == "common" else index + 1
+    return _derive_seed(seed, _TRAINING_STREAM, generation, place, attempt, repeat)
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """The distribution N(mean, σ²C) that one generation is drawn from.
+
+    Attributes:
+        generation: The generation.
+        sigma: Step size σ.
+        mean: Mean, shape (n,).
+        eigenvalues: Eigenvalues of C in ascending order, shape (n,).
+    """
+
+    generation: int
+    sigma: float
+    mean: tuple[float, ...]
+    eigenvalues: tuple[float, ...]
+
+    @property
+    def condition_number(self) -> float:
+        """Largest over smallest eigenvalue of C."""
+        return self.eigenvalues[-1] / self.eigenvalues[0]
+
+
+class TaylorGLOSampler(CmaEsSampler):
+    """CMA-ES in raw parameter units for any number of workers.
+
+    The k-th trial of a study belongs to slot k, and (generation, index) = divmod(k, popsize).
+    Candidate (generation, index) is a pure function of the seed and of the results of the
+    generations before it: mean 0 and σ from the very first trial, exactly ``popsize`` evaluations
+    to an update, none of them ignored. Nothing is stored but three small numbers a trial; each
+    process replays the finished generations for itself.
+
+    Used with :class:`~optuna_taylorglo.search.scheduler.Gate`, a generation starts when the one before it is
+    finished, and any number of workers, crashes and restarts gives exactly the candidates of a
+    serial run. In a plain ``study.optimize(..., n_jobs=4)`` nothing waits: a trial whose previous
+    generation is unfinished is drawn from the newest finished distribution, and its result still
+    counts in its own generation. A trial that stays RUNNING for ever (a killed process, without
+    Optuna's heartbeat) then keeps its generation from finishing.
+
+    CMA-ES is told ranks: complete trials by value, below them pruned ones by their best last
+    report, below them failed ones. Enqueued trials take the next slots and count as they are.
+
+    Limits: one objective. Parameters other than ``names`` are drawn independently at random. A
+    ``theta`` asked for in a range narrower than ±``bound`` is clipped into it.
+
+    Args:
+        names: Names of the parameters to search, in order.
+        popsize: Candidates a generation (λ).
+        sigma: Initial standard deviation of every parameter.
+        seed: Seed of the search.
+        attempts: Evaluations an aborted (pruned) candidate gets; more than 1 needs the gate.
+        max_failures: Failed evaluations of a candidate that are repeated; more than 0 needs the
+            gate.
+        accept: Tells whether a candidate is worth evaluating; others are drawn again.
+        bound: Parameters lie in [−bound, bound]; the default is as good as unbounded.
+    """
+
+    def __init__(
+        self,
+        *,
+        names: Sequence[str] = THETA_NAMES,
+        popsize: int = 28,
+        sigma: float = 1.2,
+        seed: int = 0,
+        attempts: int = 1,
+        max_failures: int = 0,
+        accept: Callable[[Sequence[float]], bool] | None = None,
+        bound: float = 1000.0,
+    ) -> None:
+        if isinstance(names, str) or not names or len(set(names)) != len(names):
+            raise ValueError(f"names must be one or more different names, got {names!r}.")
+        if not 0 < sigma < float("inf"):
+            raise ValueError(f"sigma must be a positive number, got {sigma!r}.")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
+        if not sigma < bound < float("inf"):
+            raise ValueError(f"bound must be finite and larger than sigma {sigma}, got {bound!r}.")
+        super().__init__(
+            n_startup_trials=0, warn_independent_sampling=False, seed=seed % 2**32, popsize=popsize
+        )
+        self.names = tuple(names)
+        self.sigma = float(sigma)
+        self.seed = seed
+        self.accept = accept
+        self.bound = float(bound)
+        self.rules = Rules(popsize=popsize, attempts=attempts, max_failures=max_failures)
+        self._start()
+
+    def _start(self) -> None:
+        self._ledger = Ledger(self.rules)
+        self._replay = _Replay(self)
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # cmaes rounds its matrix when pickled; a copy must replay to agree to the last bit.
+        return {k: v for k, v in self.__dict__.items() if k not in ("_ledger", "_replay", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """The search space: every parameter in [−bound, bound]."""
+        return {name: FloatDistribution(-self.bound, self.bound) for name in self.names}
+
+    def suggest(self, trial: Trial) -> list[float]:
+        """The candidate of a trial, parameter by parameter."""
+        return [trial.suggest_float(name, -self.bound, self.bound) for name in self.names]
+
+    def read(self, study: Study) -> Ledger:
+        """Read a study's trials and bring the search up to date with them.
+
+        Returns:
+            The slots, for looking at only; valid until the next call.
+        """
+        self._raise_error_if_multi_objective(study)
+        trials = study.get_trials(deepcopy=False)
+        maximize = study.direction == StudyDirection.MAXIMIZE
+        with self._lock:
+            self._ledger.read(trials)
+            self._replay.follow(self._ledger.finished, maximize=maximize)
+            return self._ledger
+
+    def candidate(self, slot: Slot) -> list[float]:
+        """Candidate of a slot, given the generations that were finished when last read."""
+        with self._lock:
+            return self._replay.draw(slot.generation, slot.index)
+
+    def search_state(self, study: Study) -> list[SearchState]:
+        """Distribution of each finished generation and of the current one."""
+        with self._lock:
+            self.read(study)
+            return list(self._replay.states)
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return self.distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        self._raise_error_if_multi_objective(study)
+        # Anything but our parameters gets what Optuna would give it outside a relative space. The
+        # parent's answer would unpickle what the database holds.
+        foreign = {
+            name: self.sample_independent(study, trial, name, distribution)
+            for name, distribution in search_space.items()
+            if name not in self.names
+        }
+        if len(foreign) == len(search_space):
+            return foreign
+        with self._lock:
+            slot = self._slot_of(study, trial)
+            theta = self.candidate(slot)
+        if RETRY_OF not in trial.user_attrs:
+            # A sampler has no public way to annotate the trial it samples for; Optuna's own
+            # samplers write to the storage in the same manner.
+            for key, value in slot_attrs(slot, attempt=0).items():
+                study._storage.set_trial_user_attr(trial._trial_id, key, value)
+        own = dict(zip(self.names, theta, strict=True))
+        return foreign | {name: own[name] for name in search_space if name in own}
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        # Optuna comes here with one of our names when the candidate lies outside the range that
+        # was asked for. A uniform draw in its place would be a candidate nobody proposed.
+        if param_name in self.names and isinstance(param_distribution, FloatDistribution):
+            self._raise_error_if_multi_objective(study)
+            with self._lock:
+                theta = self.candidate(self._slot_of(study, trial))
+            value = theta[self.names.index(param_name)]
+            return min(max(value, param_distribution.low), param_distribution.high)
+        return super().sample_independent(study, trial, param_name, param_distribution)
+
+    def _slot_of(self, study: Study, trial: FrozenTrial) -> Slot:
+        number = self.read(study).slot_number(trial.number)
+        if number is None:
+            raise RuntimeError(f"Trial {trial.number} is not in study {study.study_name!r}.")
+        return Slot(number, self.rules)
+
+
+class _Replay:
+    """CMA-ES brought to the newest finished generation by telling it the finished ones."""
+
+    def __init__(self, sampler: TaylorGLOSampler) -> None:
+        self._sampler = sampler
+        self._start()
+
+    def _start(self) -> None:
+        n = len(self._sampler.names)
+        bound = self._sampler.bound
+        # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
+        with np.errstate(divide="ignore"):
+            self._cma = cmaes.CMA(
+                mean=np.zeros(n),
+                sigma=self._sampler.sigma,
+                bounds=np.array([[-bound, bound]] * n),
+                population_size=self._sampler.rules.popsize,
+            )
+        self._told: list[tuple[Slot, ...]] = []
+        self.states = [self._state()]
+
+    def _state(self) -> SearchState:
+        # cmaes publishes the mean only; σ and C have no public names.
+        return SearchState(
+            generation=self._cma.generation,
+            sigma=float(self._cma._sigma),
+            mean=tuple(float(m) for m in self._cma.mean),
+            eigenvalues=tuple(float(e) for e in np.linalg.eigvalsh(self._cma._C)),
+        )
+
+    def follow(self, finished: list[tuple[Slot, ...]], *, maximize: bool) -> None:
+        """Tell CMA-ES the finished generations it has not been told yet."""
+        if len(finished) < len(self._told) or (
+            # The ledger keeps its slots, so another object means another study.
+            self._told and finished[len(self._told) - 1] is not self._told[-1]
+        ):
+            self._start()
+        for slots in finished[len(self._told) :]:
+            thetas = [self._theta(slot) for slot in slots]
+            ranks = enumerate(rank(slots, maximize=maximize))
+            self._cma.tell([(np.array(thetas[i]), float(place)) for place, i in ranks])
+            self._told.append(slots)
+            self.states.append(self._state())
+
+    def _theta(self, slot: Slot) -> list[float]:
+        """What was evaluated in a slot, or would have been if nothing ever was."""
+        names = self._sampler.names
+        for trial in [slot.result] if slot.result is not None else slot.made_for_it:
+            if all(isinstance(trial.params.get(name), float) for name in names):
+                return [trial.params[name] for name in names]
+        return self.draw(slot.generation, slot.index)
+
+    def draw(self, generation: int, index: int) -> list[float]:
+        """Draw candidate (generation, index) from the newest distribution."""
+        self._cma.reseed_rng(_derive_seed(self._sampler.seed, _CANDIDATE_STREAM, generation, index))
+        accept = self._sampler.accept
+        for _ in range(_MAX_REFUSALS):
+            theta = [float(x) for x in self._cma.ask()]
+            if accept is None or accept(theta):
+                return theta
+        raise RuntimeError(
+            f"accept refused {_MAX_REFUSALS} draws in a row for candidate {index} of generation "
+            f"{generation}: it leaves CMA-ES nothing to propose around mean "
+            f"{[round(float(m), 3) for m in self._cma.mean]}."
+        )

@@ -1,0 +1,152 @@
+"""Opening a study: what must be true of it before anybody works on it."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.study import Study, StudyDirection
+
+from optuna_taylorglo.recipes.loading import RECIPE_ATTRIBUTE, freeze, frozen_recipe
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.generations import GENERATION, Rules
+from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.urls import open_storage, shown_url
+
+MAX_FAILURES = 3
+"""Evaluations of a candidate that may be lost to crashes before it counts as the worst."""
+
+
+COMPANION_OF = "taylorglo:companion_of"
+"""User attribute of a companion study: the study whose trainings it holds."""
+
+
+class StudyError(ValueError):
+    """A study that cannot be worked on; the message says what to type instead."""
+
+
+def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 240) -> Study:
+    """Load a study that a TaylorGLO search can run in.
+
+    Args:
+        study_name: Its name.
+        url: Storage URL, as in `optuna_taylorglo.storage.urls.open_storage`.
+        heartbeat: Seconds between two signs of life of a running trial.
+        grace: Seconds without one after which a trial is given up.
+
+    Raises:
+        StudyError: If it does not exist, minimises, or holds trials of something else.
+        ValueError: If the URL is wrong.
+        ConnectionError: If the database cannot be reached.
+    """
+    storage = open_storage(url, heartbeat=heartbeat, grace=grace)
+    try:
+        study = optuna.load_study(study_name=study_name, storage=storage)
+    except KeyError as error:
+        raise StudyError(
+            f"there is no study {study_name!r} in {shown_url(url)}. Create it with\n"
+            f"  {create_command(study_name, url)}"
+        ) from error
+    _check(study, url)
+    return study
+
+
+def create_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 240) -> Study:
+    """Create a study for a TaylorGLO search, or load it if it is there; errors as `open_study`."""
+    storage = open_storage(url, heartbeat=heartbeat, grace=grace)
+    study = optuna.create_study(
+        study_name=study_name,
+        storage=storage,
+        direction="maximize",
+        load_if_exists=True,
+    )
+    _check(study, url)
+    return study
+
+
+def create_companion(study: Study, url: str) -> Study:
+    """Create or load the study that holds the trainings for a study's verdict."""
+    companion = optuna.create_study(
+        study_name=companion_name(study.study_name),
+        storage=study._storage,
+        direction="maximize",
+        load_if_exists=True,
+    )
+    if not companion.trials and COMPANION_OF not in companion.user_attrs:
+        companion.set_user_attr(COMPANION_OF, study.study_name)
+    if companion.user_attrs.get(COMPANION_OF) != study.study_name:
+        raise StudyError(
+            f"study {companion.study_name!r} in {shown_url(url)} is not the companion of "
+            f"{study.study_name!r}; its name is needed for the verdict. Rename or delete it."
+        )
+    return companion
+
+
+def settle_recipe(study: Study, recipe: Recipe | None) -> Recipe:
+    """Freeze a recipe into a study, or take the one that is frozen there.
+
+    Args:
+        study: The study.
+        recipe: The recipe to work by, or None for the study's.
+
+    Returns:
+        The study's recipe.
+
+    Raises:
+        RecipeMismatch: If the study was started with another recipe.
+        StudyError: If there is none at all.
+    """
+    if recipe is not None:
+        # Two workers that start at once must not both find the study without a recipe.
+        with study_lock(study._storage, study.study_name):
+            freeze(study, recipe)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                study.set_metric_names([recipe.fitness.metric])
+    settled = frozen_recipe(study)
+    if settled is None:
+        raise StudyError(
+            f"study {study.study_name!r} has no recipe yet: give the first worker one, such as\n"
+            "  --recipe studies/digits_cnn.yaml"
+        )
+    return settled
+
+
+def companion_name(study_name: str) -> str:
+    """Name of the study that holds the trainings for a study's verdict."""
+    return f"{study_name}-verdict"
+
+
+def slot_rules(recipe: Recipe) -> Rules:
+    """How the trials of a recipe's study fill the slots of its generations."""
+    attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
+    return Rules(recipe.search.population, attempts, MAX_FAILURES)
+
+
+def create_command(study_name: str, url: str) -> str:
+    """The command that creates a study, for people to copy; without a password."""
+    command = ["optuna", "create-study", "--direction", "maximize", "--study-name", study_name]
+    return shlex.join([*command, "--storage", shown_url(url)])
+
+
+def _check(study: Study, url: str) -> None:
+    name = study.study_name
+    if study.directions != [StudyDirection.MAXIMIZE]:
+        directions = ", ".join(direction.name.lower() for direction in study.directions)
+        raise StudyError(
+            f"study {name!r} has direction {directions}, but accuracy is to be maximised. Use "
+            f"another name, or delete the study and create it anew with\n"
+            f"  {create_command(name, url)}"
+        )
+    if RECIPE_ATTRIBUTE in study.user_attrs or COMPANION_OF in study.user_attrs:
+        return
+    strangers = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
+    # Trials that wait are candidates that somebody enqueued for the search to start with.
+    if any(not trial.state == optuna.trial.TrialState.WAITING for trial in strangers):
+        raise StudyError(
+            f"study {name!r} holds {len(strangers)} trials that are not of a TaylorGLO search. "
+            f"Use another name, and create it with\n"
+            f"  {create_command(f'{name}-taylorglo', url)}"
+        )

@@ -1,0 +1,131 @@
+"""The losses that a verdict compares, as plain values that a database can hold.
+
+A contender is described by JSON, never by code: a Taylor loss by its settings, the others by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
+from optuna_taylorglo.losses.canonical import gradient_scale, normalise_scale
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+
+KINDS = ("taylor", "cross-entropy", "baikal", "baikal-cma")
+
+_TAYLOR_SETTINGS = ("theta", "order", "variables", "folded", "class_reduction", "label_smoothing")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A loss and how it is trained.
+
+    Attributes:
+        name: Short name, as on the command line and in tables.
+        label: Name for people.
+        kind: One of `KINDS`.
+        settings: Of a Taylor loss: theta, order, variables, folded, class_reduction,
+            label_smoothing. Of cross-entropy: label_smoothing.
+        scale: Factor on the loss.
+        learning_rate: In place of the recipe's; None for the recipe's.
+    """
+
+    name: str
+    label: str
+    kind: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    scale: float = 1.0
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}.")
+
+    def criterion(self) -> nn.Module:
+        """The loss itself."""
+        built: nn.Module
+        if self.kind == "taylor":
+            built = TaylorLoss(**self.settings)
+        elif self.kind == "cross-entropy":
+            built = nn.CrossEntropyLoss(**self.settings)
+        else:
+            built = BaikalLoss() if self.kind == "baikal" else BaikalCMALoss()
+        return built if self.scale == 1 else ScaledLoss(built, self.scale)
+
+
+class ScaledLoss(nn.Module):
+    """A loss times a factor.
+
+    Args:
+        loss: The loss.
+        factor: The factor.
+    """
+
+    def __init__(self, loss: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.loss = loss
+        self.factor = factor
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """``factor`` times the loss of the batch."""
+        return cast(Tensor, self.loss(logits, target)) * self.factor
+
+    @property
+    def progress(self) -> torch.Tensor | None:
+        """The loss's own progress buffer, if it has one."""
+        return getattr(self.loss, "progress", None)
+
+
+def taylor_contender(name: str, label: str, loss: TaylorLoss) -> Contender:
+    """A Taylor loss as a contender."""
+    settings = {
+        "theta": list(loss.theta),
+        "order": loss.form.order,
+        "variables": list(loss.form.variables),
+        "folded": loss.form.folded,
+        "class_reduction": loss.class_reduction,
+        "label_smoothing": loss.label_smoothing,
+    }
+    return Contender(name, label, "taylor", settings)
+
+
+def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> Contender:
+    """Cross-entropy as a contender; `changes` are further fields of `Contender`."""
+    return Contender(name, label, "cross-entropy", **changes)
+
+
+def scale_controls(loss: TaylorLoss, n_classes: int) -> list[Contender]:
+    """Two contenders that tell scale from shape: a loss's scale acts as a learning rate.
+
+    Args:
+        loss: The evolved loss.
+        n_classes: Number of classes.
+
+    Returns:
+        The loss scaled to cross-entropy's first gradient, and cross-entropy scaled to the loss's;
+        nothing for a loss that has no scale relative to cross-entropy.
+    """
+    form: dict[str, Any] = {
+        "order": loss.form.order,
+        "variables": loss.form.variables,
+        "folded": loss.form.folded,
+        "class_reduction": loss.class_reduction,
+    }
+    if "z" in loss.form.variables:
+        return []
+    scale = gradient_scale(loss.theta, n_classes, **form)
+    if scale <= 0:
+        return []
+    normalised = TaylorLoss(
+        normalise_scale(loss.theta, n_classes, **form),
+        **form,
+        label_smoothing=loss.label_smoothing,
+    )
+    return [
+        taylor_contender("winner-normalised", "evolved loss, scale of cross-entropy", normalised),
+        cross_entropy("ce-scaled", f"cross-entropy times {scale:.3g}", scale=scale),
+    ]

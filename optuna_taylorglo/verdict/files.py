@@ -1,0 +1,149 @@
+"""A verdict as Markdown, CSV and JSON, and in the study it belongs to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from optuna_taylorglo.search.history import winner
+from optuna_taylorglo.verdict.statistics import Contrast, Sample, Verdict
+
+VERDICT = "taylorglo:verdict"
+"""User attribute of a companion study: its newest verdict."""
+
+HEADER = ("loss", "mean", "sd", "n", "failed", "difference", "95 % interval", "p", "p (Holm)", "g")
+SHORT_HEADER = ("loss", "mean (sd)", "n", "difference (95 % interval)", "p (Holm)")
+
+
+def rows(verdict: Verdict) -> list[tuple[str, ...]]:
+    """The verdict as a table, a row for each sample, under `HEADER`.
+
+    Differences are the evolved loss's mean minus the row's.
+    """
+    by_name = {contrast.against: contrast for contrast in verdict.contrasts}
+    return [_row(sample, by_name.get(sample.name)) for sample in verdict.samples]
+
+
+def short_rows(verdict: Verdict) -> list[tuple[str, ...]]:
+    """The same for a terminal, under `SHORT_HEADER`."""
+    return [
+        (label, f"{mean} ({sd})", n if failed == "0" else f"{n}, {failed} failed", both, p_holm)
+        for label, mean, sd, n, failed, difference, interval, _, p_holm, _ in rows(verdict)
+        for both in [f"{difference} ({interval})" if difference else ""]
+    ]
+
+
+def to_markdown(verdict: Verdict) -> str:
+    """Table and words."""
+    lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows(verdict)]
+    heading = (
+        f"Values are {verdict.test_metric}; differences are the evolved loss's minus the row's."
+    )
+    return "\n".join([heading, "", *lines, "", verdict.text, ""])
+
+
+def to_csv(verdict: Verdict) -> str:
+    """One line a training: loss, seed's place, value."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["name", "loss", "training", verdict.test_metric])
+    for sample in verdict.samples:
+        for number, value in enumerate(sample.values):
+            writer.writerow([sample.name, sample.label, number, repr(value)])
+    return buffer.getvalue()
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    """Everything, as plain values; numbers that do not exist are null."""
+    content: dict[str, Any] = json.loads(json.dumps(asdict(verdict)), parse_constant=lambda _: None)
+    return content
+
+
+def from_json(content: dict[str, Any]) -> Verdict:
+    """The verdict that `to_json` wrote."""
+    return Verdict(
+        samples=tuple(
+            Sample(**(sample | {"values": tuple(sample["values"])}))
+            for sample in content["samples"]
+        ),
+        contrasts=tuple(
+            Contrast(
+                contrast.pop("against"),
+                **{name: math.nan if v is None else v for name, v in contrast.items()},
+            )
+            for contrast in map(dict, content["contrasts"])
+        ),
+        text=content["text"],
+        test_metric=content["test_metric"],
+        trial=content.get("trial"),
+    )
+
+
+def write_verdict(verdict: Verdict, prefix: Path) -> list[Path]:
+    """Write ``prefix.md``, ``prefix.csv`` and ``prefix.json``; returns the files."""
+    texts = {
+        ".md": to_markdown(verdict),
+        ".csv": to_csv(verdict),
+        ".json": json.dumps(to_json(verdict), indent=2) + "\n",
+    }
+    files = []
+    for suffix, text in texts.items():
+        file = prefix.with_name(prefix.name + suffix)
+        file.write_text(text, encoding="utf-8")
+        files.append(file)
+    return files
+
+
+def keep_verdict(companion: Study, verdict: Verdict) -> None:
+    """Keep a verdict with the trainings it rests on."""
+    companion.set_user_attr(VERDICT, to_json(verdict))
+
+
+def kept_verdict(companion: Study) -> Verdict | None:
+    """The verdict that was kept last, if any."""
+    content = companion.user_attrs.get(VERDICT)
+    return None if content is None else from_json(content)
+
+
+def evaluated_trial(study: Study, companion: Study) -> FrozenTrial:
+    """The trial that the kept verdict is about, or the best one while there is no verdict.
+
+    Raises:
+        ValueError: If no trial is complete.
+    """
+    verdict = kept_verdict(companion)
+    if verdict is not None and verdict.trial is not None:
+        return study.get_trials(deepcopy=False)[verdict.trial]
+    best = winner(study)
+    if best is None:
+        raise ValueError(f"study {study.study_name!r} has no complete trial yet.")
+    return best
+
+
+def _row(sample: Sample, contrast: Contrast | None) -> tuple[str, ...]:
+    own = (
+        sample.label,
+        f"{sample.mean:.4f}",
+        f"{sample.std:.4f}",
+        str(len(sample.values)),
+        str(sample.failed),
+    )
+    if contrast is None:
+        return (*own, "", "", "", "", "")
+    return (
+        *own,
+        f"{contrast.difference:+.4f}",
+        f"{contrast.low:+.4f} to {contrast.high:+.4f}",
+        f"{contrast.p_value:.2g}",
+        f"{contrast.p_holm:.2g}",
+        f"{contrast.effect_size:.2f}",
+    )

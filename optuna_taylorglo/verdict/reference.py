@@ -1,0 +1,44 @@
+"""Cross-entropy at the candidates' own budget: what a search has to beat."""
+
+from __future__ import annotations
+
+import threading
+
+from optuna.study import Study
+from torch import nn
+
+from optuna_taylorglo.search.history import CROSS_ENTROPY
+from optuna_taylorglo.search.sampler import training_seed
+from optuna_taylorglo.training.run import Training
+
+
+def evaluate_cross_entropy(
+    study: Study, training: Training, n_seeds: int, stop: threading.Event | None = None
+) -> list[float]:
+    """Train with cross-entropy as candidates are trained, and keep the results in the study.
+
+    The seeds are those of the first generation's candidates, so both start from the same weights.
+    Seeds that the study already has a result for are not trained again.
+
+    Args:
+        study: The study.
+        training: Trains as its recipe says.
+        n_seeds: Number of trainings.
+        stop: Ends the training in hand when set.
+
+    Returns:
+        The fitness for each seed.
+    """
+    recipe = training.recipe
+    known: dict[str, float] = dict(study.user_attrs.get(CROSS_ENTROPY, {}))
+    seeds = [training_seed(recipe.search.seed, 0, index, 0) for index in range(n_seeds)]
+    for seed in seeds:
+        if str(seed) not in known:
+            known[str(seed)] = training.run(
+                nn.CrossEntropyLoss(),
+                seed=seed,
+                steps=training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
+                stop=stop,
+            )
+            study.set_user_attr(CROSS_ENTROPY, known)
+    return [known[str(seed)] for seed in seeds]

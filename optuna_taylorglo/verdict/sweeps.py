@@ -1,0 +1,145 @@
+"""One setting varied: training data, label noise, or the length of an evaluation.
+
+As in a verdict, every training is a task of the companion study, so sweeps resume and share what
+other sweeps and verdicts have trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+from scipy import stats
+
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.history import trial_loss
+from optuna_taylorglo.search.sampler import training_seed
+from optuna_taylorglo.verdict.compared_losses import Contender, cross_entropy, taylor_contender
+from optuna_taylorglo.verdict.evaluate import Do
+from optuna_taylorglo.verdict.task_queue import Task
+
+DATA_FIELDS = ("fraction", "label_noise")
+"""Arguments of the data module that can be swept."""
+
+# The search counts its generations from 0; this lies beyond any of them.
+_SWEEP = 2**20 + 10
+
+Accuracies = dict[str, dict[float, list[float]]]
+"""Test accuracies by label of the loss and value of the setting; failed trainings are absent."""
+
+
+@dataclass(frozen=True)
+class RankAgreement:
+    """How well evaluations of one length rank candidates as the longest ones do.
+
+    Attributes:
+        length: Length of the shorter evaluation, in the recipe's unit.
+        longest: Length of the longest.
+        spearman: Rank correlation over the candidates, 1 for the same order.
+        p_value: Of the test that there is none.
+        n_candidates: Candidates that trained at both lengths.
+    """
+
+    length: int
+    longest: int
+    spearman: float
+    p_value: float
+    n_candidates: int
+
+
+def sweep_data(
+    loss: TaylorLoss, recipe: Recipe, field: str, values: Sequence[float], n_seeds: int, do: Do
+) -> Accuracies:
+    """Train an evolved loss and cross-entropy fully at several values of a setting of the data.
+
+    Args:
+        loss: The evolved loss.
+        recipe: The recipe of its study.
+        field: One of `DATA_FIELDS`.
+        values: Its values.
+        n_seeds: Trainings a loss and value.
+        do: Does tasks.
+    """
+    if field not in DATA_FIELDS:
+        raise ValueError(f"field must be one of {', '.join(DATA_FIELDS)}, not {field!r}.")
+    contenders = [taylor_contender("winner", "evolved loss", loss), cross_entropy()]
+    places = [(c, value, seed) for c in contenders for value in values for seed in range(n_seeds)]
+    results = do([_data_task(recipe, c, field, value, seed) for c, value, seed in places])
+    accuracies: Accuracies = {c.label: {value: [] for value in values} for c in contenders}
+    for (contender, value, _), result in zip(places, results, strict=True):
+        if result is not None:
+            accuracies[contender.label][value].append(result)
+    return accuracies
+
+
+def rank_agreement(
+    study: Study, recipe: Recipe, lengths: Sequence[int], n_candidates: int, do: Do
+) -> list[RankAgreement]:
+    """Does a short evaluation rank candidates as a long one does?
+
+    Args:
+        study: A study with complete trials.
+        recipe: Its recipe.
+        lengths: Lengths of evaluations, in the recipe's unit; all are compared with the longest.
+        n_candidates: Candidates to take, evenly over the ranks of the search.
+        do: Does tasks.
+
+    Returns:
+        The agreement of each shorter length with the longest.
+    """
+    if len(set(lengths)) < 2:
+        raise ValueError(f"lengths must be two or more different numbers, not {list(lengths)}.")
+    chosen = _spread(study, n_candidates)
+    tasks = [
+        Task(
+            contender=taylor_contender("candidate", f"trial {t.number}", trial_loss(study, t)),
+            seed=training_seed(recipe.search.seed, _SWEEP, position, 0),
+            length=length,
+            unit=recipe.budget.unit,
+            on_test_set=False,
+        )
+        for length in sorted(set(lengths))
+        for position, t in enumerate(chosen)
+    ]
+    values = do(tasks)
+    rows = [values[i : i + len(chosen)] for i in range(0, len(values), len(chosen))]
+    *shorter, longest = sorted(set(lengths))
+    return [
+        _agreement(length, longest, row, rows[-1])
+        for length, row in zip(shorter, rows[:-1], strict=True)
+    ]
+
+
+def _data_task(recipe: Recipe, contender: Contender, field: str, value: float, seed: int) -> Task:
+    return Task(
+        contender=contender,
+        seed=training_seed(recipe.search.seed, _SWEEP, seed, 0),
+        length=recipe.budget.full,
+        unit=recipe.budget.unit,
+        on_test_set=True,
+        data_args={field: value},
+    )
+
+
+def _spread(study: Study, n: int) -> list[FrozenTrial]:
+    """Complete trials from the best to the worst, evenly over their ranks."""
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    ranked = sorted(complete, key=lambda trial: (-trial.values[0], trial.number))
+    if len(ranked) < 3 or n < 3:
+        raise ValueError(
+            f"a rank correlation needs 3 candidates; asked for {n}, and study "
+            f"{study.study_name!r} has {len(ranked)} complete ones."
+        )
+    n = min(n, len(ranked))
+    return [ranked[round(i * (len(ranked) - 1) / (n - 1))] for i in range(n)]
+
+
+def _agreement(
+    length: int, longest: int, short: Sequence[float | None], long: Sequence[float | None]
+) -> RankAgreement:
+    pairs = [(a, b) for a, b in zip(short, long, strict=True) if a is not None and b is not None]
+    result = stats.spearmanr([a for a, _ in pairs], [b for _, b in pairs])
+    return RankAgreement(length, longest, float(result.statistic), float(result.pvalue), len(pairs))

@@ -1,0 +1,155 @@
+"""The `taylorglo` command: run, status, export, baseline."""
+
+import os
+import re
+import signal
+
+import optuna
+import pytest
+import torch
+from optuna.trial import TrialState
+from searches import load, process, small_recipe, wait_until
+
+from optuna_taylorglo import cli, load_loss
+from optuna_taylorglo.cli.supervisor import MAX_RESTARTS, Supervisor, WorkersFailed
+
+URL = "sqlite:///taylorglo.db"
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that a process started, worker processes only."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            found += [int(child) for child in file.read().split()]
+    return [child for child in found if b"worker" in open(f"/proc/{child}/cmdline", "rb").read()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A directory in which a small search was run to its end, one worker killed on the way."""
+    directory = tmp_path_factory.mktemp("run")
+    small_recipe(directory / "tiny.yaml", budget={"evaluation": 12, "full": 12})
+    run = process("optuna_taylorglo.cli", "run", "tiny.yaml", "--workers", "2", cwd=directory)
+    url = URL.replace("///", f"///{directory}/")
+    wait_until(lambda: (directory / "taylorglo.db").exists() and len(children_of(run.pid)) == 2)
+    victim = children_of(run.pid)[0]
+    os.kill(victim, signal.SIGKILL)
+    output, _ = run.communicate(timeout=240)
+    return directory, url, run.returncode, output, victim
+
+
+def test_run_survives_a_dying_worker_and_ends_with_the_winner(finished):
+    directory, url, code, output, _ = finished
+    assert code == cli.DONE, output
+    study = load(url, "tiny")
+    best = max(study.get_trials(states=(TrialState.COMPLETE,)), key=lambda t: t.value)
+    assert f"{best.value:.4f}, one training of the best of" in output
+    assert "cross-entropy at the same budget: " in output
+    assert "mean of 3 seeds" in output
+    assert "Canonical form" in output
+    assert "Traceback" not in output
+    loss = load_loss(directory / "best_loss.json")
+    assert loss.theta == tuple(best.params[f"theta_{i}"] for i in range(8))
+    assert loss.n_classes == 10
+    assert loss.origin.study == "tiny"
+    assert loss.origin.validation_accuracy == best.value
+    assert loss.origin.recipe == study.user_attrs["taylorglo:recipe"]["recipe"]
+    logits = torch.randn(4, 10, requires_grad=True)
+    loss(logits, torch.arange(4)).backward()
+    assert logits.grad.abs().sum() > 0
+
+
+def test_a_finished_search_is_not_run_again(finished, monkeypatch, capsys):
+    directory, url, *_ = finished
+    monkeypatch.chdir(directory)
+    before = len(load(url, "tiny").trials)
+    assert cli.main(["run", "tiny.yaml"]) == cli.DONE
+    assert len(load(url, "tiny").trials) == before
+    assert "Winner" in capsys.readouterr().out
+
+
+def test_status_and_export(finished, monkeypatch, capsys):
+    directory, url, *_ = finished
+    monkeypatch.chdir(directory)
+    assert cli.main(["status", "tiny"]) == cli.DONE
+    out = capsys.readouterr().out
+    assert "Generations: 2 of 2 complete, 8 of 8 candidates evaluated" in out
+    study = load(url, "tiny")
+    number = study.get_trials(states=(TrialState.COMPLETE,))[-1].number
+    assert cli.main(["export", "tiny", "--trial", str(number), "-o", "one.json"]) == cli.DONE
+    assert load_loss("one.json").origin.trial == number
+
+
+def test_the_baseline_is_not_trained_twice(finished, monkeypatch, capsys):
+    directory, url, *_ = finished
+    monkeypatch.chdir(directory)
+    before = load(url, "tiny").user_attrs["taylorglo:cross_entropy"]
+    assert len(before) == 3
+    from optuna_taylorglo.training.run import Training
+
+    monkeypatch.setattr(Training, "run", lambda *a, **k: pytest.fail("trained again"))
+    assert cli.main(["baseline", "tiny"]) == cli.DONE
+    assert load(url, "tiny").user_attrs["taylorglo:cross_entropy"] == before
+
+
+def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
+    small_recipe(
+        tmp_path / "long.yaml", budget={"evaluation": 10**7, "full": 10**7}, early_abort=None
+    )
+    run = process("optuna_taylorglo.cli", "run", "long.yaml", "--workers", "1", cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "taylorglo.db").exists())
+    study = None
+
+    def running():
+        nonlocal study
+        try:
+            study = study or load(URL.replace("///", f"///{tmp_path}/"), "long")
+        except KeyError:
+            return False
+        return len(study.get_trials(states=(TrialState.RUNNING,))) == 1
+
+    wait_until(running)
+    workers = children_of(run.pid)
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=90)
+    assert run.returncode == cli.INTERRUPTED, output
+    assert "the same command goes on where it was" in output
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
+    assert [t.state for t in study.trials] == [TrialState.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "nowhere.yaml"], "nowhere.yaml"),
+        (["status", "nothing"], "there is no study 'nothing'"),
+        (["export", "empty"], "has no recipe yet"),
+        (["baseline", "empty"], "has no recipe yet"),
+        (["status", "s", "--storage", "oracle://host/db"], "oracle"),
+    ],
+)
+def test_wrong_usage(tmp_path, monkeypatch, caplog, words, message):
+    monkeypatch.chdir(tmp_path)
+    optuna.create_study(study_name="empty", storage=URL, direction="maximize")
+    assert cli.main(words) == cli.USAGE
+    assert message in caplog.text
+
+
+def test_wrong_trial_and_verb(finished, monkeypatch, caplog, capsys):
+    monkeypatch.chdir(finished[0])
+    assert cli.main(["export", "tiny", "--trial", "10000"]) == cli.USAGE
+    assert re.search(r"--trial 10000 is not in study 'tiny', which has \d+ trials", caplog.text)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["evolve"])
+    assert exit_.value.code == cli.USAGE
+    assert "evolve" in capsys.readouterr().err
+
+
+def test_the_supervisor_gives_up_on_a_worker_that_always_dies(tmp_path):
+    supervisor = Supervisor([["sh", "-c", "echo last words; exit 7"]], tmp_path)
+    supervisor.start()
+
+    with pytest.raises(WorkersFailed, match=r"code 7(.|\n)*last words"):
+        wait_until(lambda: not supervisor.poll(), seconds=20)
+    assert (tmp_path / "0.log").read_text().count("last words") == MAX_RESTARTS + 1

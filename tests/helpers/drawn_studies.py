@@ -1,0 +1,60 @@
+"""Studies for tests of figures and report: real searches on a fitness that costs nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+import yaml
+from optuna.trial import Trial
+from searches import DIGITS
+
+from optuna_taylorglo.recipes.loading import freeze, recipe_from_dict
+from optuna_taylorglo.search.candidates import make_sampler
+from optuna_taylorglo.search.history import CROSS_ENTROPY, N_CLASSES
+from optuna_taylorglo.verdict.statistics import Sample, Verdict, contrasts
+
+POPULATION = 6
+GENERATIONS = 4
+
+
+def searched_study(
+    trials: int = POPULATION * GENERATIONS, *, name: str = "drawn", **changes: dict[str, Any]
+) -> optuna.Study:
+    """A study of so many candidates; every seventh is aborted."""
+    content = yaml.safe_load(DIGITS.read_text())
+    content["search"] |= {"population": POPULATION, "generations": GENERATIONS}
+    content["search"] |= {"space": "theta", "filter": "trainable"}
+    content["early_abort"]["attempts"] = 1
+    for section, values in changes.items():
+        content[section] |= values
+    recipe = recipe_from_dict(content)
+    sampler = make_sampler(recipe, 10)
+    study = optuna.create_study(study_name=name, direction="maximize", sampler=sampler)
+    freeze(study, recipe)
+    study.set_user_attr(N_CLASSES, 10)
+    study.set_user_attr(CROSS_ENTROPY, {"11": 0.4, "12": 0.6})
+
+    def fitness(trial: Trial) -> float:
+        theta = sampler.suggest(trial)
+        if trial.number % 7 == 5:
+            trial.report(0.1, 50)
+            raise optuna.TrialPruned
+        return 1 / (1 + 0.02 * sum((x - 1) ** 2 for x in theta))
+
+    study.optimize(fitness, n_trials=trials)
+    return study
+
+
+def made_verdict() -> Verdict:
+    """A verdict with baselines, a control and failed trainings."""
+    samples = (
+        Sample("winner", "evolved loss", (0.98, 0.99, 0.985, 0.99)),
+        Sample("ce", "cross-entropy", (0.95, 0.96, 0.955, 0.95)),
+        Sample("ce-tuned", "cross-entropy, learning rate 0.15 (tuned)", (0.98, 0.985, 0.99, 0.98)),
+        Sample("baikal-cma", "BaikalCMA", (0.90, 0.91), failed=2),
+        Sample("baikal", "Baikal", (), failed=4),
+        Sample("ce-scaled", "cross-entropy, scaled", (0.97, 0.98, 0.975, 0.97)),
+    )
+    text = "The evolved loss is significantly better than cross-entropy.\nPart of it is scale."
+    return Verdict(samples, contrasts(samples[0], samples[1:]), text, "test_accuracy")

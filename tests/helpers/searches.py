@@ -1,0 +1,75 @@
+"""Small searches on the digits, for tests of worker and command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import yaml
+from optuna.trial import FrozenTrial, TrialState
+
+from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX
+from optuna_taylorglo.storage.urls import open_storage
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "studies" / "digits_cnn.yaml"
+
+
+def small_recipe(path: Path, **changes: dict[str, Any]) -> Path:
+    """The digits recipe cut down to a few steps, with some sections changed, as a file."""
+    content = yaml.safe_load(DIGITS.read_text())
+    content["budget"] |= {"evaluation": 6, "full": 6}
+    content["early_abort"] = {"unit": "steps", "at": 4, "threshold": 0.11, "attempts": 2}
+    content["early_stop"] = {"unit": "steps", "at": 5, "keep": 0.5}
+    content["search"] |= {"population": 4, "generations": 2}
+    content["search"] |= {"space": "theta", "filter": "trainable"}
+    for section, values in changes.items():
+        content[section] = content[section] | values if values is not None else None
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def process(*words: str, cwd: Path, storage: str | None = None) -> subprocess.Popen[str]:
+    """Start ``python -m ...`` as a user would, one thread, output captured."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    if storage is not None:
+        environment["OPTUNA_STORAGE"] = storage
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        cwd=cwd,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Wait for something to come true; fail the test if it does not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.1)
+
+
+def load(url: str, name: str) -> optuna.Study:
+    return optuna.load_study(study_name=name, storage=open_storage(url))
+
+
+def results(study: optuna.Study) -> dict[tuple[int, int, int], tuple[Any, ...]]:
+    """Candidate and outcome at each (generation, index, attempt), lost trials left out."""
+
+    def outcome(trial: FrozenTrial) -> tuple[Any, ...]:
+        return trial.params, trial.state, trial.value, trial.intermediate_values
+
+    return {
+        (t.user_attrs[GENERATION], t.user_attrs[INDEX], t.user_attrs[ATTEMPT]): outcome(t)
+        for t in study.trials
+        if t.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    }

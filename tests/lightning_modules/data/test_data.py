@@ -1,0 +1,332 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from pytorch_lightning import LightningModule, Trainer
+from torch import nn
+
+from lightning_modules.classifier import Classifier
+from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, ImageData, arrays
+from lightning_modules.data.arrays import LabelledImages
+from lightning_modules.data.batches import Chunk
+from lightning_modules.data.sources import MissingDataError
+
+ALL = [Digits, MNIST, FashionMNIST, CIFAR10, SVHN]
+
+
+def all_batches(data: ImageData, loader: Any) -> list[Any]:
+    return [data.on_after_batch_transfer(batch, 0) for batch in loader]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_batches_have_the_shape_that_the_module_states(
+    kind: type[ImageData], tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache(kind.facts.name)
+    data = kind(tmp_path, batch_size=20, flip=True, padding=2, cutout=4)
+    data.setup("test")
+    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
+        images, labels = next(iter(all_batches(data, loader)))
+        assert images.shape[1:] == data.input_shape
+        assert images.dtype == torch.float32
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert labels.dtype == torch.int64
+        assert labels.max() < data.num_classes == 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "train", "val"),
+    [
+        (MNIST, 55_000, 5_000),
+        (FashionMNIST, 55_000, 5_000),
+        (CIFAR10, 45_000, 5_000),
+        (SVHN, 47_225, 26_032),
+        (Digits, 1_077, 360),
+    ],
+)
+def test_split_sizes_are_exact_and_the_parts_disjoint(
+    kind: type[ImageData], train: int, val: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    size = kind.facts.train_size
+    channels, height, width = kind.facts.input_shape
+    # One image seen everywhere stands for arrays of the full size.
+    images = np.broadcast_to(np.zeros(1, np.uint8), (size, height, width, channels))
+    labels = (np.arange(size) % 10).astype(np.uint8)
+    monkeypatch.setattr(ImageData, "prepare_data", lambda self: None)
+    monkeypatch.setattr(ImageData, "_open", lambda self, part: LabelledImages(images, labels))
+    data = kind(tmp_path, standardise=False)
+    data.setup("fit")
+    assert (len(data.train_data.indices), len(data.val_data.indices)) == (train, val)
+    assert not set(data.train_data.indices) & set(data.val_data.indices)
+
+
+def test_every_process_and_every_seed_splits_alike(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("mnist")
+    here = []
+    for seed in (0, 5):
+        data = MNIST(tmp_path, batch_size=10, seed=seed)
+        data.setup("fit")
+        here.append(data.val_data.indices.tolist())
+    code = (
+        "from lightning_modules.data import MNIST\n"
+        f"data = MNIST({str(tmp_path)!r}, batch_size=10)\n"
+        "data.setup('fit')\n"
+        "print(data.val_data.indices.tolist())"
+    )
+    root = Path(__file__).parents[3]
+    there = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert str(here[0]) == str(here[1]) == there.stdout.strip()
+
+
+def test_a_small_cache_is_split_in_proportion_or_as_told(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("cifar10")
+    data = CIFAR10(tmp_path, batch_size=10)
+    data.setup("fit")
+    assert (len(data.train_data.indices), len(data.val_data.indices)) == (180, 20)
+    data = CIFAR10(tmp_path, batch_size=10, val_size=50)
+    data.setup("fit")
+    assert (len(data.train_data.indices), len(data.val_data.indices)) == (150, 50)
+    with pytest.raises(ValueError, match=r"val_size.*200"):
+        CIFAR10(tmp_path, val_size=200).setup("fit")
+
+
+def test_fitting_never_opens_the_test_arrays(
+    tmp_path: Path,
+    tiny_cache: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    tiny_cache("mnist")
+    opened: list[str] = []
+    real_load, real_open = np.load, Path.open
+
+    def load(path: Any, *args: Any, **kwargs: Any) -> Any:
+        opened.append(Path(path).name)
+        return real_load(path, *args, **kwargs)
+
+    def open_(self: Path, *args: Any, **kwargs: Any) -> Any:
+        opened.append(self.name)
+        return real_open(self, *args, **kwargs)
+
+    monkeypatch.setattr(arrays.np, "load", load)
+    monkeypatch.setattr(Path, "open", open_)
+    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+    data = MNIST(tmp_path, batch_size=20)
+    trainer = make_trainer(max_epochs=2)
+    trainer.fit(model, data)
+    trainer.validate(model, data, verbose=False)
+    assert "train_images.npy" in opened
+    assert not [name for name in opened if name.startswith("test_")]
+    trainer.test(model, data, verbose=False)
+    assert "test_images.npy" in opened
+
+
+def test_fraction_keeps_every_class_and_only_training_images_shrink(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("mnist", train=600)
+    data = MNIST(tmp_path, batch_size=10, fraction=0.2)
+    data.setup("fit")
+    assert len(data.train_data.indices) == 110
+    assert len(data.val_data.indices) == 50
+    whole = MNIST(tmp_path, batch_size=10)
+    whole.setup("fit")
+    kept, all_ = (np.bincount(each.train_data.labels) for each in (data, whole))
+    assert np.abs(kept - 0.2 * all_).max() < 1
+
+
+def test_label_noise_touches_training_labels_only(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("mnist", train=600)
+    clean, noisy = MNIST(tmp_path), MNIST(tmp_path, label_noise=0.3)
+    for data in (clean, noisy):
+        data.setup("test")
+    assert (clean.train_data.labels != noisy.train_data.labels).sum() == round(0.3 * 550)
+    assert np.array_equal(clean.val_data.labels, noisy.val_data.labels)
+    assert np.array_equal(clean.test_data.labels, noisy.test_data.labels)
+
+
+def test_standardised_training_images_have_mean_zero_and_deviation_one(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("cifar10")
+    data = CIFAR10(tmp_path, batch_size=180)
+    data.setup("fit")
+    images, _ = all_batches(data, data.train_dataloader())[0]
+    assert torch.allclose(images.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-4)
+    assert torch.allclose(images.std(dim=(0, 2, 3)), torch.ones(3), atol=1e-4)
+
+
+def test_other_images_are_scaled_to_the_unit_interval(tmp_path: Path) -> None:
+    data = Digits(tmp_path, batch_size=360)
+    data.setup("fit")
+    images = torch.cat([images for images, _ in all_batches(data, data.train_dataloader())])
+    assert images.min() == 0
+    assert images.max() == 1
+
+
+def test_digits_come_from_scikit_learn_with_every_class_in_proportion(tmp_path: Path) -> None:
+    data = Digits(tmp_path)
+    data.setup("test")
+    sizes = [len(part.labels) for part in (data.train_data, data.val_data, data.test_data)]
+    assert sizes == [1077, 360, 360]
+    for part in (data.train_data, data.val_data, data.test_data):
+        shares = np.bincount(part.labels) / len(part.labels)
+        assert shares.min() > 0.09
+        assert shares.max() < 0.11
+
+
+@pytest.mark.parametrize("augment", [{}, {"flip": True, "padding": 2, "cutout": 6}])
+def test_training_batches_are_bit_reproducible_from_the_seed(
+    augment: dict[str, Any], tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("cifar10")
+
+    def epoch(seed: int, chunk: int) -> torch.Tensor:
+        data = CIFAR10(tmp_path, batch_size=20, seed=seed, chunk=chunk, **augment)
+        data.setup("fit")
+        batches = all_batches(data, data.train_dataloader())
+        return torch.cat([batch[0].reshape(-1, 3, 32, 32) for batch in batches])
+
+    assert torch.equal(epoch(3, chunk=0), epoch(3, chunk=0))
+    assert torch.equal(epoch(3, chunk=0), epoch(3, chunk=4))
+    assert not torch.equal(epoch(3, chunk=0), epoch(4, chunk=0))
+
+
+def test_validation_images_are_not_augmented(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("cifar10")
+    plain = CIFAR10(tmp_path, batch_size=10)
+    augmented = CIFAR10(tmp_path, batch_size=10, flip=True, padding=4, cutout=16)
+    images = []
+    for data in (plain, augmented):
+        data.setup("fit")
+        images.append(all_batches(data, data.val_dataloader())[0][0])
+    assert torch.equal(*images)
+
+
+class PlainModule(LightningModule):
+    """A user's own module: plain batches, automatic optimisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+        self.kinds: set[type] = set()
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.kinds.add(type(batch))
+        images, labels = batch
+        return nn.functional.cross_entropy(self.net(images), labels)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_a_module_that_knows_no_chunks_gets_plain_batches(
+    tmp_path: Path, tiny_cache: Callable[..., Path], make_trainer: Callable[..., Trainer]
+) -> None:
+    tiny_cache("mnist")
+    model = PlainModule()
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(model, MNIST(tmp_path, batch_size=20))
+    assert Chunk not in model.kinds
+    assert trainer.global_step == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "chunked"),
+    [({}, True), ({"limit_train_batches": 3}, False), ({"val_check_interval": 2}, False)],
+)
+def test_chunks_are_off_where_the_trainer_counts_batches(
+    settings: dict[str, Any],
+    chunked: bool,
+    tmp_path: Path,
+    tiny_cache: Callable[..., Path],
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    tiny_cache("mnist")
+    trainer = make_trainer(max_epochs=1, **settings)
+    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+    trainer.fit(model, MNIST(tmp_path, batch_size=20))
+    assert (len(trainer.train_dataloader) < 9) is chunked
+    assert trainer.global_step == settings.get("limit_train_batches", 9)
+
+
+@pytest.mark.parametrize("kind", [MNIST, FashionMNIST, CIFAR10, SVHN])
+def test_missing_data_without_network_says_what_to_put_where(
+    kind: type[ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*args: Any, **kwargs: Any) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(torchvision.datasets, kind.__name__, unreachable)
+    with pytest.raises(MissingDataError) as error:
+        kind(tmp_path).setup("fit")
+    message = str(error.value)
+    assert str(tmp_path / kind.facts.name) in message
+    for name in ("train_images", "train_labels", "test_images", "test_labels"):
+        assert f"{name}.npy" in message
+
+
+class FakeTorchvision:
+    """Stands for a torchvision data set that lies on disk already."""
+
+    def __init__(self, root: Path, part: Any, download: bool) -> None:
+        size = 50 if part in (True, "train") else 20
+        labels = np.arange(size) % 10
+        self.data: Any = np.zeros((size, 3, 32, 32), np.uint8)
+        self.data[:, 0] = labels.reshape(-1, 1, 1)
+        self.labels = labels
+
+
+def test_svhn_is_cached_with_channels_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchvision.datasets, "SVHN", FakeTorchvision)
+    data = SVHN(tmp_path, batch_size=10)
+    data.setup("test")
+    cached = np.load(tmp_path / "svhn" / "train_images.npy")
+    assert cached.shape == (50, 32, 32, 3)
+    assert cached[:, 5, 7, 0].tolist() == (np.arange(50) % 10).tolist()
+    assert len(data.test_data.labels) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 0),
+        ("seed", -1),
+        ("fraction", 0.0),
+        ("fraction", 1.5),
+        ("label_noise", -0.1),
+        ("val_size", 0),
+        ("eval_batch_size", 0),
+        ("steps_per_epoch", 0),
+        ("chunk", -1),
+        ("padding", -2),
+    ],
+)
+def test_bad_arguments_are_named(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*{value}"):
+        MNIST(tmp_path, **{name: value})
+
+
+def test_a_batch_larger_than_the_training_set_is_refused(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("mnist")
+    with pytest.raises(ValueError, match=r"batch_size.*18 training images.*100"):
+        MNIST(tmp_path, fraction=0.1).setup("fit")

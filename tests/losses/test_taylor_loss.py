@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from optuna_taylorglo.losses.expansion import Expansion
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss, taylor_loss
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+FORMS = [("x", "y"), ("x", "y", "t"), ("x", "y", "z"), ("y",), ("x", "z"), ("x", "y", "z", "t")]
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def labels(*shape: int, n: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, n, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def equation_5(
+    logits: Tensor, x: Tensor, theta: Tensor, *, folded: bool, class_reduction: str
+) -> Tensor:
+    """Eq. 5 of the paper, term by term; the mean over samples."""
+    y = torch.softmax(logits, dim=1)
+    a = y - theta[1]
+    b = x - theta[0]
+    half, sixth = (1.0, 1.0) if folded else (1 / 2, 1 / 6)
+    terms = theta[2] * a
+    terms = terms + half * theta[3] * a**2
+    terms = terms + sixth * theta[4] * a**3
+    terms = terms + theta[5] * b * a
+    terms = terms + half * theta[6] * b * a**2
+    terms = terms + half * theta[7] * b**2 * a
+    losses = -(terms.mean(dim=1) if class_reduction == "mean" else terms.sum(dim=1))
+    return losses.mean()
+
+
+def any_order(
+    logits: Tensor, x: Tensor, theta: Tensor, *, order: int, variables: tuple[str, ...], t: float
+) -> Tensor:
+    """The trimmed expansion of any order by brute force; mean over classes and samples."""
+    values = {"x": x, "y": torch.softmax(logits, dim=1), "z": logits, "t": torch.tensor(t)}
+    centre = dict(zip(variables, theta, strict=False))
+    coefficients = iter(theta[len(variables) :])
+    total = torch.zeros_like(logits)
+    for exponents in itertools.product(range(order + 1), repeat=len(variables)):
+        alpha = dict(zip(variables, exponents, strict=True))
+        if sum(exponents) > order or alpha.get("y", 0) + alpha.get("z", 0) == 0:
+            continue
+        term = next(coefficients)
+        for v, e in alpha.items():
+            term = term * (values[v] - centre[v]) ** e / math.factorial(e)
+        total = total + term
+    assert next(coefficients, None) is None
+    return -total.mean(dim=1).mean()
+
+
+def value_and_gradient(loss: Any, logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    leaf = logits.detach().clone().requires_grad_()
+    value = loss(leaf, *rest)
+    return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
+
+
+@pytest.mark.parametrize("class_reduction", ["mean", "sum"])
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("n", [2, 10, 1000])
+def test_equation_5_to_the_letter(n: int, folded: bool, class_reduction: str) -> None:
+    conventions: dict[str, Any] = {"folded": folded, "class_reduction": class_reduction}
+    for seed in range(5):
+        theta, logits = normal(8, seed=seed, scale=2.0), normal(16, n, seed=seed, scale=3.0)
+        hard = labels(16, n=n, seed=seed)
+        soft = torch.softmax(normal(16, n, seed=seed + 100), dim=1)
+        module = TaylorLoss(theta, **conventions)
+        for target, x in ((hard, one_hot(hard, n).double()), (soft, soft)):
+            expected = value_and_gradient(
+                lambda z, x=x, theta=theta: equation_5(z, x, theta, **conventions), logits
+            )
+            found = value_and_gradient(module, logits, target)
+            torch.testing.assert_close(found, expected, **EXACT)
+            pure = value_and_gradient(
+                lambda z, y=target, theta=theta: taylor_loss(z, y, theta, **conventions), logits
+            )
+            torch.testing.assert_close(pure, expected, **EXACT)
+
+
+@pytest.mark.parametrize("order", range(1, 7))
+@pytest.mark.parametrize("variables", FORMS)
+def test_any_order_and_variables(order: int, variables: tuple[str, ...]) -> None:
+    n, t = 5, 0.375
+    theta = normal(Expansion(order, variables).n_parameters, seed=order, scale=0.7)
+    logits, hard = normal(6, n), labels(6, n=n)
+    soft = torch.softmax(normal(6, n, seed=1), dim=1)
+    module = TaylorLoss(theta, order=order, variables=variables).double()
+    module.progress = t
+    for target, x in ((hard, one_hot(hard, n).double()), (soft, soft)):
+        expected = value_and_gradient(
+            lambda z, x=x: any_order(z, x, theta, order=order, variables=variables, t=t), logits
+        )
+        torch.testing.assert_close(value_and_gradient(module, logits, target), expected, **EXACT)
+        pure = value_and_gradient(
+            lambda z, y=target: taylor_loss(
+                z, y, theta, order=order, variables=variables, progress=t
+            ),
+            logits,
+        )
+        torch.testing.assert_close(pure, expected, **EXACT)
+
+
+@pytest.mark.parametrize("variables", [("y", "x"), ("t", "z", "x", "y")])
+def test_variables_in_another_order_move_the_parameters(variables: tuple[str, ...]) -> None:
+    theta, hard = normal(Expansion(3, variables).n_parameters), labels(6, n=5)
+    module = TaylorLoss(theta, variables=variables).double()
+    module.progress = 0.5
+    expected = any_order(
+        normal(6, 5), one_hot(hard, 5).double(), theta, order=3, variables=variables, t=0.5
+    )
+    torch.testing.assert_close(module(normal(6, 5), hard), expected, **EXACT)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("variables", [("x", "y"), ("x", "y", "z")])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_first_and_second_derivatives(
+    kind: str, variables: tuple[str, ...], reduction: str
+) -> None:
+    theta = normal(Expansion(3, variables).n_parameters)
+    loss = TaylorLoss(theta, variables=variables, reduction=reduction, label_smoothing=0.1)
+    target = torch.tensor([0, -100, 2]) if kind == "hard" else torch.softmax(normal(3, 4), dim=1)
+    logits = normal(3, 4, seed=3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: loss(z, target), logits)
+    assert torch.autograd.gradcheck(
+        lambda z: loss(z, target), logits, check_forward_ad=True, check_batched_grad=True
+    )
+    assert torch.autograd.gradgradcheck(lambda z: loss(z, target), logits)
+
+
+# Around 1/n an expansion of high order is cross-entropy itself, so the conventions of the two can
+# be compared directly. Log b is the constant term, which a Taylor loss does not have.
+N_CLASSES = 4
+WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
+
+
+def assert_is_cross_entropy(
+    logits: Tensor, target: Tensor, reduction: str = "mean", **settings: Any
+) -> None:
+    loss = TaylorLoss.from_cross_entropy(12, 1 / N_CLASSES, reduction=reduction, **settings)
+    reference = {"reduction": reduction, **settings}
+    expected = value_and_gradient(lambda z: cross_entropy(z, target, **reference), logits)
+    # At equal logits every output is b: what cross-entropy is there is the missing constant.
+    constant = cross_entropy(torch.zeros_like(logits), target, **reference)
+    value, gradient = value_and_gradient(loss, logits, target)
+    assert value.shape == expected[0].shape
+    torch.testing.assert_close(value + constant, expected[0], equal_nan=True, **EXACT)
+    torch.testing.assert_close(gradient, expected[1], **EXACT)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(4,), (6, 4), (3, 4, 5), (2, 4, 3, 5), (2, 4, 1, 2, 3)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"weight": WEIGHT},
+        {"ignore_index": 2},
+        {"ignore_index": -1, "weight": WEIGHT},
+        {"label_smoothing": 0.3},
+        {"label_smoothing": 1.0, "ignore_index": 1},
+        {"label_smoothing": 1.0},
+    ],
+)
+def test_conventions_are_cross_entropys(
+    settings: dict[str, Any], shape: tuple[int, ...], reduction: str
+) -> None:
+    logits = normal(*shape, scale=0.03)
+    target = labels(*shape[:1], *shape[2:], n=4) if len(shape) > 1 else torch.tensor(3)
+    if len(shape) > 1 and settings.get("ignore_index", 0) < 0:
+        target.view(-1)[0] = settings["ignore_index"]
+    assert_is_cross_entropy(logits, target, reduction, **settings)
+    if "weight" not in settings and settings.get("ignore_index", -1) < 0:
+        soft = torch.softmax(normal(*shape, seed=2), dim=min(1, len(shape) - 1))
+        assert_is_cross_entropy(logits, soft, reduction, **settings)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("target", [torch.full((5,), -100), torch.full((5,), 3)])
+def test_all_ignored_as_in_cross_entropy(
+    target: Tensor, weight: Tensor | None, reduction: str
+) -> None:
+    ignore_index = int(target[0])
+    logits = normal(5, 4, scale=0.03)
+    assert_is_cross_entropy(logits, target, reduction, ignore_index=ignore_index, weight=weight)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(0, 4), (0, 4, 3)])
+def test_empty_batch_as_in_cross_entropy(shape: tuple[int, ...], reduction: str) -> None:
+    target = torch.zeros(shape[:1] + shape[2:], dtype=torch.long)
+    for each in (target, torch.zeros(shape, dtype=torch.float64)):
+        assert_is_cross_entropy(torch.zeros(shape, dtype=torch.float64), each, reduction)
+
+
+def test_ignored_rows_count_for_nothing_whatever_is_in_them() -> None:
+    logits, target = normal(6, 4), labels(6, n=4)
+    kept = TaylorLoss(normal(8))(logits[1:], target[1:])
+    target[0] = -100
+    logits[0] = math.nan
+    torch.testing.assert_close(TaylorLoss(normal(8))(logits, target), kept)
+    logits[0] = 1e4
+    _, gradient = value_and_gradient(TaylorLoss(normal(8)), logits, target)
+    assert gradient[0].eq(0).all()
+    assert gradient[1:].ne(0).all()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_weight_is_the_mean_weight_under_the_smoothed_target(kind: str, smoothing: float) -> None:
+    theta, logits, hard = normal(8), normal(7, 4), labels(7, n=4)
+    x = one_hot(hard, 4).double() if kind == "hard" else torch.softmax(normal(7, 4, seed=5), 1)
+    target = hard if kind == "hard" else x
+    smooth = (1 - smoothing) * x + smoothing / 4
+    form = {"folded": False, "class_reduction": "mean"}
+    losses = torch.stack(
+        [equation_5(logits[i : i + 1], smooth[i : i + 1], theta, **form) for i in range(7)]
+    )
+    losses = losses * (smooth @ WEIGHT)
+    total = WEIGHT[hard].sum() if kind == "hard" else 7
+    for reduction, expected in {
+        "none": losses,
+        "sum": losses.sum(),
+        "mean": losses.sum() / total,
+    }.items():
+        loss = TaylorLoss(theta, weight=WEIGHT, label_smoothing=smoothing, reduction=reduction)
+        torch.testing.assert_close(loss(logits, target), expected, **EXACT)
+
+
+def test_integer_types_of_targets_as_in_cross_entropy() -> None:
+    loss, logits, target = TaylorLoss(normal(8)), normal(6, 200), labels(6, n=200)
+    target[0] = 156  # -100 as an unsigned byte; it is a class and not to be ignored
+    torch.testing.assert_close(loss(logits, target.to(torch.uint8)), loss(logits, target))
+    for dtype in (torch.int32, torch.int16, torch.bool):
+        with pytest.raises(RuntimeError):
+            cross_entropy(logits, target.to(dtype))
+        with pytest.raises(ValueError, match="target has dtype"):
+            loss(logits, target.to(dtype))
+
+
+def test_probabilities_have_no_index_to_ignore() -> None:
+    logits, target = torch.zeros(2, 4), torch.full((2, 4), 0.25)
+    with pytest.raises(RuntimeError, match="ignore_index"):
+        cross_entropy(logits, target, ignore_index=1)
+    with pytest.raises(ValueError, match="ignore_index is 1"):
+        TaylorLoss(normal(8), ignore_index=1)(logits, target)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("wrong", [4, -1, 1000])
+def test_target_out_of_range_raises(wrong: int, reduction: str) -> None:
+    with pytest.raises((RuntimeError, IndexError), match="out of bounds"):
+        TaylorLoss(normal(8), reduction=reduction)(normal(2, 4), torch.tensor([0, wrong]))
+
+
+@pytest.mark.parametrize(
+    ("logits", "target", "message"),
+    [
+        ((3, 4), torch.zeros(2, dtype=torch.long), r"target has shape \(2,\).*\(3,\)"),
+        ((3, 4), torch.zeros(3, 1, dtype=torch.long), r"target has shape \(3, 1\)"),
+        ((3, 4, 5), torch.zeros(3, 4, dtype=torch.long), r"\(3, 4\).*\(3, 5\)"),
+        ((3, 4), torch.zeros(3), "class indices must be integers"),
+        ((3, 4), torch.zeros(3, 5), r"target has shape \(3, 5\)"),
+        ((), torch.tensor(0), "logits has no dimension"),
+    ],
+)
+def test_wrong_shapes_are_named(logits: tuple[int, ...], target: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TaylorLoss(normal(8))(torch.zeros(logits), target)
+
+
+@pytest.mark.parametrize("shape", [(3,), (5,), (), (4, 1)])
+@pytest.mark.parametrize("target", [torch.tensor([0, 1]), torch.full((2, 4), 0.25)])
+def test_weight_of_another_number_of_classes(target: Tensor, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"weight has shape .*4 classes take"):
+        TaylorLoss(normal(8), weight=torch.ones(shape))(torch.zeros(2, 4), target)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reduction": "average"}, "reduction must be one of mean, sum, none, not 'average'"),
+        ({"class_reduction": "none"}, "class_reduction must be one of mean, sum, not 'none'"),
+        ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], not 1.5"),
+        ({"label_smoothing": math.nan}, "label_smoothing must be"),
+        ({"order": 4}, "theta has .*; order 4"),
+        ({"variables": ("x", "w")}, "variables has 'w'"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TaylorLoss([0.0] * 8, **settings)
+    with pytest.raises(ValueError, match=message):
+        taylor_loss(torch.zeros(2, 4), torch.tensor([0, 1]), torch.zeros(8), **settings)
+
+
+def test_progress_fills_its_buffer_and_changes_the_loss() -> None:
+    loss = TaylorLoss(normal(13), variables=("x", "y", "t")).double()
+    buffer, logits, target = loss.progress, normal(5, 4), labels(5, n=4)
+    values = []
+    for progress in (0.0, 0.25, torch.tensor(0.5), 1):
+        loss.progress = progress  # type: ignore[assignment]
+        assert loss.progress is buffer
+        pure = taylor_loss(
+            logits, target, torch.tensor(loss.theta).double(), variables=("x", "y", "t"),
+            progress=progress,
+        )  # fmt: skip
+        values.append(loss(logits, target))
+        torch.testing.assert_close(values[-1], pure, rtol=1e-6, atol=1e-6)
+    assert len({value.item() for value in values}) == 4
+
+
+def test_progress_and_coefficients_survive_changes_of_type() -> None:
+    theta, logits, target = normal(13), normal(5, 4), labels(5, n=4)
+    loss = TaylorLoss(theta, variables=("x", "y", "t"))
+    loss.progress = 0.3
+    exact = taylor_loss(logits, target, theta, variables=("x", "y", "t"), progress=loss.progress)
+    loss = loss.half().bfloat16()
+    assert loss.progress.dtype == torch.float32
+    assert loss.progress.item() == torch.tensor(0.3).item()
+    loss = loss.double()
+    torch.testing.assert_close(loss(logits, target), exact, **EXACT)
+
+
+def test_state_dict_holds_what_cross_entropys_holds() -> None:
+    assert TaylorLoss(normal(8)).state_dict() == {}
+    weighted = TaylorLoss(normal(8), weight=WEIGHT).state_dict()
+    assert list(weighted) == list(nn.CrossEntropyLoss(weight=WEIGHT).state_dict()) == ["weight"]
+    assert list(TaylorLoss(normal(8)).parameters()) == []
+
+
+def test_moves_with_to() -> None:
+    loss = TaylorLoss(normal(13), variables=("x", "y", "t"), weight=WEIGHT).to("meta")
+    assert {buffer.device.type for buffer in loss.buffers()} == {"meta"}
+    value = loss(torch.zeros(3, 4, device="meta"), torch.zeros(3, device="meta").long())
+    assert value.shape == ()
+    assert value.device.type == "meta"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))])
+def test_copies_are_the_same_loss(copied: Any) -> None:
+    loss = TaylorLoss(normal(13), variables=("x", "y", "t"), weight=WEIGHT, label_smoothing=0.1)
+    loss.progress = 0.5
+    logits, target = normal(5, 4), labels(5, n=4)
+    before = loss(logits, target)
+    other = copied(loss)
+    assert other.theta == loss.theta
+    torch.testing.assert_close(other(logits, target), before, rtol=0, atol=0)
+    other.progress = 0.9
+    assert loss.progress.item() == 0.5
+    plain = TaylorLoss(normal(8))
+    plain(logits, target)
+    torch.testing.assert_close(copied(plain)(logits, target), plain(logits, target))
+
+
+def test_settings_may_change_between_calls() -> None:
+    loss, logits, target = TaylorLoss(normal(8)), normal(5, 4), labels(5, n=4)
+    for smoothing, class_reduction in itertools.product((0.0, 0.2), ("mean", "sum")):
+        loss.label_smoothing, loss.class_reduction = smoothing, class_reduction
+        fresh = TaylorLoss(normal(8), label_smoothing=smoothing, class_reduction=class_reduction)
+        torch.testing.assert_close(loss(logits, target), fresh(logits, target), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("centre", [0.5, 0.8, (0.3, 0.5)])
+def test_cross_entropys_expansion_converges_to_it(
+    centre: float | tuple[float, float], folded: bool
+) -> None:
+    b = centre if isinstance(centre, float) else centre[1]
+    p = torch.tensor([0.9 * b, b, min(1.1 * b, 0.95)], dtype=torch.float64)
+    logits, target = torch.stack([p.log(), (1 - p).log()], dim=1), torch.zeros(3).long()
+    _, expected = value_and_gradient(cross_entropy, logits, target)
+    errors = []
+    for order in (2, 4, 8, 16):
+        loss = TaylorLoss.from_cross_entropy(order, centre, folded=folded)
+        _, gradient = value_and_gradient(loss, logits, target)
+        errors.append((gradient - expected).abs().max().item())
+        if not isinstance(centre, tuple):
+            torch.testing.assert_close(gradient[1], expected[1], **EXACT)
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-8
+
+
+def test_cross_entropys_derivatives_at_the_centre() -> None:
+    order, b = 6, 0.4
+    loss = TaylorLoss.from_cross_entropy(order, b, reduction="sum")
+    p = torch.tensor(b, dtype=torch.float64, requires_grad=True)
+    logits = torch.stack([p.log(), (1 - p).log()]).unsqueeze(0)
+    ours, reference = loss(logits, torch.tensor([0])), -p.log()
+    for _ in range(order - 1):
+        (ours,) = torch.autograd.grad(ours, p, create_graph=True)
+        (reference,) = torch.autograd.grad(reference, p, create_graph=True)
+        torch.testing.assert_close(ours, reference, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("centre", [0.0, -0.5, (0.1, 0.0), math.nan])
+def test_cross_entropy_has_no_expansion_at_its_pole(centre: Any) -> None:
+    with pytest.raises(ValueError, match="centre of y must be positive"):
+        TaylorLoss.from_cross_entropy(3, centre)

@@ -1,0 +1,103 @@
+"""The Optuna dashboard with our figures, notes and artifacts, in a real browser."""
+
+import contextlib
+import socket
+import urllib.request
+
+import browser
+import optuna
+import pytest
+from optuna.artifacts import get_all_artifact_meta
+from optuna_dashboard import get_note
+from optuna_dashboard._custom_plot_data import list_graph_object_ids
+from searches import process, small_recipe, wait_until
+from torch import nn
+
+from optuna_taylorglo import cli, worker
+from optuna_taylorglo.report import dashboard
+from optuna_taylorglo.search.history import winner
+from optuna_taylorglo.storage.studies import open_study
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A directory with a finished search, made by a worker that drew as it went."""
+    directory = tmp_path_factory.mktemp("dashboard")
+    recipe = small_recipe(directory / "recipe.yaml", early_abort=None)
+    url = f"sqlite:///{directory}/taylorglo.db"
+    optuna.create_study(study_name="digits", storage=url, direction="maximize")
+    words = ["--study-name", "digits", "--storage", url, "--recipe", str(recipe)]
+    assert worker.main([*words, "--data-dir", str(directory / "data")]) == worker.DONE
+    return directory, url
+
+
+def graph_ids(study):
+    attrs = study._storage.get_study_system_attrs(study._study_id)
+    return set(list_graph_object_ids(attrs))
+
+
+def test_the_worker_drew_all_generations_in_the_end(searched):
+    study = open_study("digits", searched[1])
+    assert study.user_attrs[dashboard.DRAWN] == 2
+    assert {f"taylorglo-{name}" for name in dashboard._figures()} == graph_ids(study)
+
+
+def test_notes_tell_what_the_winner_does(searched):
+    study = open_study("digits", searched[1])
+    note = get_note(study)
+    best = winner(study)
+    assert f"trial {best.number}, val_accuracy {best.value:.4f}" in note
+    assert "first gradient" in note
+    trial = optuna.trial.Trial(study, best._trial_id)
+    assert get_note(trial).startswith("Best of its time.")
+
+
+def test_another_worker_does_not_draw_what_is_drawn(searched, monkeypatch):
+    study = open_study("digits", searched[1])
+    monkeypatch.setattr(dashboard, "refresh", lambda study: pytest.fail("drawn again"))
+    dashboard.refresh_once_a_generation(study, 2)
+
+
+def test_artifacts_are_kept_once(searched, tmp_path):
+    study = open_study("digits", searched[1])
+    for _ in range(2):
+        dashboard.keep_best_loss(study, tmp_path)
+    (meta,) = get_all_artifact_meta(study)
+    assert meta.filename == "best_loss.json"
+    assert len(list(tmp_path.iterdir())) == 1
+    trial = study.ask()
+    dashboard.keep_network(trial, nn.Linear(2, 2), tmp_path)
+    (network,) = get_all_artifact_meta(trial)
+    assert network.filename == "network.pt"
+    study.tell(trial, state=optuna.trial.TrialState.FAIL)
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
+def test_the_study_page_shows_our_figures_in_a_browser(searched, tmp_path):
+    directory, _ = searched
+    with contextlib.closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = process(
+        "optuna_taylorglo.cli", "dashboard", "digits", "--port", str(port), cwd=directory
+    )
+    try:
+        page = f"http://127.0.0.1:{port}/dashboard/studies/1"
+
+        def answers():
+            with contextlib.suppress(OSError):
+                return urllib.request.urlopen(page, timeout=5).status == 200
+            return False
+
+        wait_until(answers)
+        seen = browser.visit(page, size=(1400, 3000))
+        assert [message for message in seen.console if "rror" in message] == []
+        # Our figures, each with its title as plotly draws it.
+        for title in ("Evolution of the fitness", "Best loss function", "State of the search"):
+            assert title.lower() in seen.dom.lower()
+        assert seen.count("main-svg") >= len(dashboard._figures())
+        browser.screenshot(page, tmp_path / "dashboard.png", size=(1400, 3000))
+    finally:
+        server.terminate()
+        output, _ = server.communicate(timeout=30)
+    assert server.returncode == cli.DONE, output

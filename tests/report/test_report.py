@@ -1,0 +1,221 @@
+"""The report: what it says, that it needs nothing else, and how a real browser shows it."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import browser
+import optuna
+import pytest
+import yaml
+from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
+from optuna.trial import TrialState
+
+from optuna_taylorglo.recipes.loading import frozen_recipe, recipe_from_dict
+from optuna_taylorglo.report.build import write_report
+from optuna_taylorglo.search.history import winner
+from optuna_taylorglo.storage.studies import StudyError
+from optuna_taylorglo.visualization import plot_data_fractions
+
+FIGURES = (
+    "evolution",
+    "loss-functions",
+    "loss-shapes",
+    "theta-history",
+    "search-state",
+    "candidates",
+    "canonical",
+)
+
+
+@pytest.fixture(scope="module")
+def study():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return searched_study()
+
+
+def text_of(path: Path) -> str:
+    """What a person reads: the page without its scripts."""
+    return re.sub(r"<script.*?</script>", "", path.read_text(), flags=re.DOTALL)
+
+
+def test_report_says_everything_from_recipe_to_commands(study, tmp_path):
+    path = tmp_path / "report.html"
+    write_report(study, path, verdict=made_verdict())
+    text = text_of(path)
+    best = winner(study)
+    for said in (
+        f"{best.values[0]:.4f}",
+        f"Trial {best.number} ",
+        f"{POPULATION} candidates a generation for {GENERATIONS} generations",
+        "0.5000",  # cross-entropy's mean
+        "significantly better than cross-entropy",
+        "Part of it is scale.",
+        "BaikalCMA",
+        "load_loss",
+        "taylorglo run recipe.yaml --study-name drawn",
+        "taylorglo evaluate drawn",
+        "taylorglo export drawn -o best_loss.json",
+        f"<td>{optuna.__version__}</td>",
+        "seed of the search",
+        *map(repr, best.params.values()),
+        *(f'id="figure-{name}"' for name in (*FIGURES, "comparison")),
+    ):
+        assert said in text, said
+
+
+def test_recipe_in_the_report_is_the_recipe(study, tmp_path):
+    path = tmp_path / "report.html"
+    write_report(study, path)
+    (dump,) = re.findall(r"YAML</summary><pre>(.*?)</pre>", path.read_text(), flags=re.DOTALL)
+    assert recipe_from_dict(yaml.safe_load(html.unescape(dump))) == frozen_recipe(study)
+
+
+def test_without_a_verdict_it_says_how_to_get_one(study, tmp_path):
+    path = tmp_path / "report.html"
+    write_report(study, path, storage="postgresql://me:secret@host/db")
+    text = text_of(path)
+    assert "No verdict yet" in text
+    assert "taylorglo evaluate drawn --seeds 10 --storage" in text
+    assert "figure-comparison" not in text
+    assert "secret" not in path.read_text()
+
+
+def test_the_trial_put_to_the_test_can_be_another_than_the_best(study, tmp_path):
+    path = tmp_path / "report.html"
+    other = next(t for t in study.trials if t.state == TrialState.COMPLETE and t != winner(study))
+    write_report(study, path, trial=other)
+    assert f"Trial {other.number} " in text_of(path)
+    assert f"--trial {other.number}" in text_of(path)
+
+
+def test_a_search_under_way_is_reported_as_far_as_it_is(tmp_path):
+    path = tmp_path / "report.html"
+    write_report(searched_study(2), path)
+    text = text_of(path)
+    assert f"0 of {GENERATIONS} generations are complete" in text
+    assert "Trial " in text
+    assert "figure-evolution" not in text
+    nothing = searched_study(0)
+    write_report(nothing, path)
+    assert "No candidate is complete yet" in text_of(path)
+
+
+def test_a_study_nobody_has_begun_has_no_report(tmp_path):
+    with pytest.raises(StudyError, match="no worker has begun"):
+        write_report(optuna.create_study(direction="maximize"), tmp_path / "report.html")
+
+
+def test_a_search_over_logits_is_reported_without_the_figures_it_cannot_have(tmp_path):
+    path = tmp_path / "report.html"
+    study = searched_study(12, loss={"variables": ["x", "y", "z"]}, search={"filter": "none"})
+    write_report(study, path)
+    text = text_of(path)
+    assert "figure-theta-history" in text
+    assert "figure-loss-functions" not in text
+    assert "figure-canonical" not in text
+
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
+
+
+@pytest.fixture(scope="module")
+def evil_report(tmp_path_factory):
+    """The report of a study whose every free text is an attack."""
+    study = searched_study(
+        name=EVIL, fitness={"metric": f"val{EVIL}"}, model={"init_args": {"text": EVIL}}
+    )
+    verdict = made_verdict()
+    evil = [type(s)(s.name, s.label + EVIL, s.values, s.failed) for s in verdict.samples]
+    verdict = type(verdict)(tuple(evil), verdict.contrasts, EVIL, EVIL)
+    path = tmp_path_factory.mktemp("evil") / "report.html"
+    write_report(
+        study,
+        path,
+        verdict=verdict,
+        storage=f"journal{EVIL}",
+        figures={f"Less data {EVIL}": plot_data_fractions({EVIL: {1.0: [0.9]}})},
+    )
+    return path
+
+
+def test_what_a_database_holds_is_never_markup(evil_report):
+    page = evil_report.read_text()
+    assert "<script>alert" not in page
+    assert "<img" not in text_of(evil_report)
+    own = re.findall(r"<script nonce=", page)
+    assert len(own) == 2
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in page
+
+
+def test_nothing_is_fetched_from_anywhere(study, tmp_path):
+    path = tmp_path / "report.html"
+    write_report(study, path)
+    text = text_of(path)
+    assert "default-src 'none'" in text
+    assert not re.findall(r'(?:src|href)="(?!#)', text)
+
+
+needs_browser = pytest.mark.skipif(browser.CHROMIUM is None, reason="there is no chromium here")
+
+
+@needs_browser
+def test_a_browser_draws_every_figure_without_a_complaint(study, tmp_path):
+    path = tmp_path / "report.html"
+    figures = {"Less data.": plot_data_fractions({"a": {0.5: [0.8], 1.0: [0.9]}})}
+    write_report(study, path, verdict=made_verdict(), figures=figures)
+    seen = browser.visit(path.as_uri())
+    assert seen.console == []
+    expected = [*FIGURES, "comparison", "further-0"]
+    places = re.split(r'<div id="figure-', seen.dom)[1:]
+    assert [place.split('"')[0] for place in places] == [
+        "loss-functions",
+        "loss-shapes",
+        "evolution",
+        "theta-history",
+        "search-state",
+        "candidates",
+        "canonical",
+        "comparison",
+        "further-0",
+    ]
+    assert len(places) == len(expected)
+    for place in places:
+        assert 'class="main-svg"' in place, place[:40]
+        # A trace that was drawn, not axes only.
+        assert re.search(r'class="(trace|contour|points|bars)', place), place[:40]
+
+
+@needs_browser
+def test_a_browser_runs_no_script_of_a_database(evil_report):
+    seen = browser.visit(evil_report.as_uri())
+    assert seen.console == []
+    assert "<img" not in seen.dom
+    assert seen.count("main-svg") > 0
+
+
+@needs_browser
+def test_the_browser_helper_hears_the_console(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("<p class='a b'>x</p><script>console.error('cuckoo'); nowhere()</script>")
+    seen = browser.visit(page.as_uri())
+    assert any("cuckoo" in message for message in seen.console)
+    assert any("nowhere is not defined" in message for message in seen.console)
+    assert seen.count("b") == 1
+
+
+@needs_browser
+def test_a_picture_of_the_report_is_not_blank(study, tmp_path):
+    from PIL import Image
+
+    path, picture = tmp_path / "report.html", tmp_path / "report.png"
+    write_report(study, path, verdict=made_verdict())
+    browser.screenshot(path.as_uri(), picture, size=(1100, 6000))
+    with Image.open(picture) as image:
+        assert image.size == (1100, 6000)
+        colours = image.convert("RGB").getcolors(maxcolors=2**24)
+    assert colours is not None
+    # Ink, tints and the many colours of curves.
+    assert len(colours) > 200

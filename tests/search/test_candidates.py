@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+import pytest
+from searches import DIGITS
+
+from optuna_taylorglo.losses.canonical import collapse_ratio, gradient_scale, trainability
+from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.candidates import candidate_theta, make_pruner, make_sampler
+from optuna_taylorglo.search.pruners import EarlyAbortPruner, FallingBehindPruner
+
+N_CLASSES = 10
+
+
+def digits_recipe(**changes: Any) -> Recipe:
+    """The digits recipe with some sections changed."""
+    content = load_recipe(DIGITS).to_dict()
+    for section, values in changes.items():
+        content[section] = content[section] | values if section == "search" else values
+    return recipe_from_dict(content)
+
+
+def first_candidates(recipe: Recipe, number: int = 60) -> list[tuple[float, ...]]:
+    sampler = make_sampler(recipe, N_CLASSES)
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    proposed = [sampler.suggest(study.ask()) for _ in range(number)]
+    return [candidate_theta(recipe, parameters, N_CLASSES) for parameters in proposed]
+
+
+@pytest.mark.parametrize("space", ["theta", "canonical"])
+def test_filters_refuse_what_they_say(space: str) -> None:
+    refused = {}
+    for kind in ("none", "trainable", "steady"):
+        recipe = digits_recipe(search={"filter": kind, "space": space, "population": 60})
+        thetas = first_candidates(recipe)
+        refused[kind] = (
+            sum(trainability(theta, N_CLASSES) <= 0 for theta in thetas),
+            sum(collapse_ratio(theta, N_CLASSES) >= 1 for theta in thetas),
+        )
+    assert refused["none"][0] > 10
+    assert refused["trainable"][0] == 0
+    assert refused["trainable"][1] > 5
+    assert refused["steady"] == (0, 0)
+
+
+def test_normalised_candidates_start_as_cross_entropy_does() -> None:
+    recipe = digits_recipe(search={"filter": "steady", "scale": "normalised"})
+    for theta in first_candidates(recipe, 10):
+        scale = gradient_scale(theta, N_CLASSES, class_reduction=recipe.loss.class_reduction)
+        assert scale == pytest.approx(1.0)
+
+
+def test_pruner_counts_in_optimiser_steps() -> None:
+    recipe = digits_recipe(
+        early_abort={"unit": "epochs", "at": 3, "threshold": 0.2, "attempts": 1},
+        early_stop={"unit": "steps", "at": 20, "keep": 0.25},
+        search={"population": 8},
+    )
+    pruner = make_pruner(recipe, lambda n, unit: n if unit == "steps" else 16 * n)
+    assert isinstance(pruner.abort, EarlyAbortPruner)
+    assert (pruner.abort.step, pruner.abort.threshold) == (48, 0.2)
+    assert isinstance(pruner.stop, FallingBehindPruner)
+    assert (pruner.stop.step, pruner.stop.place) == (20, 2)
+
+
+def test_recipe_without_rules_ends_nothing_early() -> None:
+    pruner = make_pruner(digits_recipe(early_abort=None, early_stop=None), lambda n, unit: n)
+    trial = optuna.create_study(pruner=pruner).ask()
+    trial.report(0.0, 1)
+    assert not trial.should_prune()

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from optuna_taylorglo.search.generations import (
+    HANDED_BACK,
+    RETRY_OF,
+    SLOT,
+    STOPPED,
+    Ledger,
+    Rules,
+    Slot,
+    rank,
+)
+
+COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
+RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
+
+
+def study_of(*specs: dict[str, Any]) -> list[FrozenTrial]:
+    """Trials with numbers in order; ``retry=k`` marks a retry of slot k."""
+    trials = []
+    for number, spec in enumerate(specs):
+        marks = {"handed_back": HANDED_BACK, "stopped": STOPPED}
+        attrs: dict[str, Any] = {mark: True for key, mark in marks.items() if spec.get(key)}
+        if "retry" in spec:
+            attrs |= {SLOT: spec["retry"], RETRY_OF: 0}
+        trial = create_trial(
+            state=spec["state"],
+            value=spec.get("value"),
+            user_attrs=attrs,
+            intermediate_values=spec.get("reports", {}),
+        )
+        trial.number = number
+        trials.append(trial)
+    return trials
+
+
+def done(value: float = 0.0, **spec: Any) -> dict[str, Any]:
+    return {"state": COMPLETE, "value": value} | spec
+
+
+def test_kth_fresh_trial_owns_slot_k_and_retries_own_none() -> None:
+    ledger = Ledger(Rules(popsize=2, attempts=1, max_failures=3))
+    trials = study_of(done(), {"state": FAIL}, {"state": RUNNING, "retry": 1}, {"state": RUNNING})
+    ledger.read(trials)
+    assert [ledger.slot_number(trial.number) for trial in trials] == [0, 1, 1, 2]
+    assert ledger.generation == 0
+    assert [len(slot.trials) for slot in ledger.current_slots()] == [1, 2]
+    assert (ledger.n_fresh, ledger.n_trials) == (3, 4)
+
+
+def test_stop_closes_a_slot_that_has_attempts_left() -> None:
+    rules = Rules(popsize=2, attempts=3, max_failures=3)
+    aborted, stopped = {"state": PRUNED}, {"state": PRUNED, "stopped": True}
+    assert Slot(0, rules, tuple(study_of(aborted, stopped))).closed
+    lost = {"state": FAIL, "stopped": True}
+    assert not Slot(0, rules, tuple(study_of(aborted, lost))).closed
+
+
+def test_stopped_slots_rank_below_complete_ones_and_above_aborted_ones() -> None:
+    rules = Rules(popsize=5)
+    outcomes: list[dict[str, Any]] = [
+        {"state": PRUNED, "reports": {5: 0.9}},
+        {"state": PRUNED, "reports": {5: 0.5}, "stopped": True},
+        done(0.1),
+        {"state": PRUNED},
+        {"state": PRUNED, "reports": {5: 0.6}, "stopped": True},
+    ]
+    slots = [Slot(i, rules, (trial,)) for i, trial in enumerate(study_of(*outcomes))]
+    assert rank(slots, maximize=True) == [2, 4, 1, 0, 3]
+
+
+def test_abort_uses_up_an_attempt_and_loss_repeats_it() -> None:
+    rules = Rules(popsize=2, attempts=3, max_failures=3)
+    aborted, lost = {"state": PRUNED}, {"state": FAIL}
+    slot = Slot(0, rules, tuple(study_of(aborted, lost, lost)))
+    assert (slot.next_attempt, slot.failures, slot.closed) == (1, 2, False)
+    slot = Slot(0, rules, tuple(study_of(aborted, lost, aborted, aborted)))
+    assert slot.closed
+
+
+@pytest.mark.parametrize(("failures", "closed"), [(3, False), (4, True)])
+def test_losses_are_limited(failures: int, closed: bool) -> None:
+    rules = Rules(popsize=2, max_failures=3)
+    handed_back = {"state": FAIL, "handed_back": True}
+    trials = study_of(*[{"state": FAIL}] * failures, *[handed_back] * 9)
+    assert Slot(0, rules, tuple(trials)).closed == closed
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_rank_puts_completed_before_aborted_before_nothing(maximize: bool) -> None:
+    sign = 1 if maximize else -1
+    specs: list[list[dict[str, Any]]] = [
+        [{"state": FAIL}],
+        [{"state": PRUNED, "reports": {1: 0.5 * sign, 10: 0.10 * sign}}],
+        [done(0.2 * sign)],
+        [{"state": PRUNED, "reports": {1: float("nan")}}],
+        [
+            {"state": PRUNED, "reports": {9: 0.05 * sign}},
+            {"state": PRUNED, "reports": {9: 9.0 * sign}},
+        ],
+        [done(0.9 * sign)],
+        [{"state": PRUNED}, done(0.2 * sign)],
+    ]
+    rules = Rules(popsize=7)
+    slots = [Slot(i, rules, tuple(study_of(*spec))) for i, spec in enumerate(specs)]
+    assert rank(slots, maximize=maximize) == [5, 2, 6, 4, 1, 0, 3]
+
+
+def test_generation_finishes_when_every_slot_is_closed() -> None:
+    ledger = Ledger(Rules(popsize=2, attempts=2))
+    ledger.read(study_of(done(1.0), {"state": PRUNED}))
+    assert ledger.generation == 0
+    ledger.read(study_of(done(1.0), {"state": PRUNED}, done(2.0, retry=1)))
+    assert ledger.generation == 1
+    assert [slot.result.value for slot in ledger.finished[0] if slot.result] == [1.0, 2.0]
+
+
+def test_reading_piece_by_piece_equals_reading_at_once() -> None:
+    """Trials of later generations may come early, as in an ungated study."""
+    rules = Rules(popsize=3, attempts=2, max_failures=1)
+    specs: list[dict[str, Any]] = [
+        done(1.0),
+        {"state": FAIL},
+        {"state": PRUNED},
+        done(2.0),
+        done(3.0, retry=1),
+        {"state": PRUNED, "retry": 2},
+        done(4.0),
+        {"state": FAIL},
+        {"state": FAIL, "retry": 5},
+        done(5.0),
+    ]
+    trials = study_of(*specs)
+    at_once, piece_by_piece = Ledger(rules), Ledger(rules)
+    at_once.read(trials)
+    for n in range(len(trials) + 1):
+        piece_by_piece.read(trials[:n])
+    assert piece_by_piece.finished == at_once.finished
+    assert len(at_once.finished) == 2
+    assert piece_by_piece.current_slots() == at_once.current_slots()
+    assert piece_by_piece.n_fresh == at_once.n_fresh == 7
+
+
+def test_another_study_is_noticed() -> None:
+    ledger = Ledger(Rules(popsize=2))
+    ledger.read(study_of(done(1.0), done(2.0), done(3.0)))
+    ledger.read(study_of(done(4.0), done(5.0)))
+    assert [slot.result.value for slot in ledger.finished[0] if slot.result] == [4.0, 5.0]
+    ledger.read([])
+    assert (ledger.generation, ledger.n_fresh) == (0, 0)
+
+
+@pytest.mark.parametrize("slot", [7, -1, "0", None, True])
+def test_retry_of_a_slot_that_does_not_exist_counts_as_fresh(slot: object) -> None:
+    trials = study_of(done(), {"state": RUNNING, "retry": slot})
+    ledger = Ledger(Rules(popsize=4))
+    ledger.read(trials)
+    assert ledger.slot_number(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("popsize", 1), ("popsize", 2.0), ("attempts", 0), ("max_failures", -1), ("attempts", True)],
+)
+def test_bad_rules_are_named(field: str, value: Any) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{field} must be an integer of at least \d, got {value}"
+    ):
+        Rules(**{field: value})

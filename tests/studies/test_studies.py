@@ -1,0 +1,208 @@
+"""Every recipe in studies/: it loads, builds and trains on data of the right shape."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.data import ImageData
+from optuna_taylorglo.losses.canonical import to_canonical
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
+from optuna_taylorglo.recipes.loading import Recipe, load_recipe, recipe_from_dict
+from optuna_taylorglo.search.candidates import (
+    candidate_loss,
+    make_pruner,
+    make_sampler,
+    parameter_names,
+)
+from optuna_taylorglo.training.run import Machine, Training
+
+STUDIES = Path(__file__).parents[2] / "studies"
+NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+# The paper's table: data set, parameters of the network, λ, steps or epochs of evaluation and of a
+# full training, Cutout. The numbers of parameters are those of the architectures' own papers.
+TABLE = {
+    "mnist_basic_cnn": ("MNIST", 3.27e6, 28, 2_000, 20_000, 0),
+    "cifar10_alexnet": ("CIFAR10", 2.47e6, 20, 16, 164, 0),
+    "cifar10_pre_resnet_20": ("CIFAR10", 0.27e6, 20, 20, 200, 0),
+    "cifar10_all_cnn_c": ("CIFAR10", 1.37e6, 20, 35, 350, 0),
+    "cifar10_all_cnn_c_cutout": ("CIFAR10", 1.37e6, 20, 35, 350, 16),
+    "cifar10_wrn_16_8": ("CIFAR10", 10.96e6, 20, 20, 200, 0),
+    "cifar10_wrn_16_8_cutout": ("CIFAR10", 10.96e6, 20, 20, 200, 16),
+    "cifar10_wrn_28_5": ("CIFAR10", 9.13e6, 20, 20, 200, 0),
+    "cifar10_wrn_28_5_cutout": ("CIFAR10", 9.13e6, 20, 20, 200, 16),
+    "svhn_wrn_16_8": ("SVHN", 10.96e6, 20, 16, 160, 0),
+    "svhn_wrn_16_8_cutout": ("SVHN", 10.96e6, 20, 16, 160, 16),
+    "svhn_wrn_28_5": ("SVHN", 9.13e6, 20, 16, 160, 0),
+    "svhn_wrn_28_5_cutout": ("SVHN", 9.13e6, 20, 16, 160, 16),
+}
+
+
+class Recording(nn.Module):
+    """A criterion that remembers its values while training."""
+
+    def __init__(self, criterion: nn.Module) -> None:
+        super().__init__()
+        self.criterion = criterion
+        self.values: list[float] = []
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = self.criterion(logits, target)
+        if loss.requires_grad:
+            self.values.append(loss.item())
+        return loss
+
+
+def recipe_of(name: str) -> Recipe:
+    return load_recipe(STUDIES / f"{name}.yaml")
+
+
+def write_images(data_dir: Path, data: type[ImageData], size: int) -> None:
+    """A cache in which an image's brightness tells which of two classes it is of."""
+    channels, height, width = data.facts.input_shape
+    shape = (height, width) if channels == 1 else (height, width, channels)
+    folder = data_dir / data.facts.name
+    folder.mkdir()
+    labels = (np.arange(size) % 2).astype(np.uint8)
+    noise = np.random.default_rng(0).integers(0, data.facts.max_value // 4, (size, *shape))
+    brightness = labels.reshape(-1, *(1 for _ in shape)) * (data.facts.max_value // 2)
+    for part in ("train", "test"):
+        np.save(folder / f"{part}_images.npy", (noise + brightness).astype(np.uint8))
+        np.save(folder / f"{part}_labels.npy", labels)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_taylor_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None:
+    recipe = recipe_of(name)
+    data_class = data_module_class(recipe.data.class_path)
+    assert issubclass(data_class, ImageData)
+    few = 6 if data_class.facts.input_shape[0] == 3 else 8  # wide networks take their time
+    write_images(tmp_path, data_class, size=round(few / recipe.data.init_args.get("fraction", 1)))
+    data = data_class(tmp_path, batch_size=1, **recipe.data.init_args)
+    data.setup("fit")
+    # As many images a step as there are: every step sees the same ones. The rate is one at which
+    # networks with and without normalisation descend within a few steps of so few images.
+    recipe = dataclasses.replace(
+        recipe,
+        batch_size=len(data.train_data.indices),
+        optimiser=dataclasses.replace(recipe.optimiser, lr=0.01),
+    )
+    training = Training(recipe, Machine(tmp_path, device="cpu", precision="32-true"))
+    assert (training.n_classes, training.steps_per_pass) == (10, 1)
+    assert recipe.loss.variables == ("x", "y")
+    folded = recipe.loss.folded
+    parameters = TaylorLoss.from_cross_entropy(recipe.loss.order, folded=folded).theta
+    if recipe.search.space == "canonical":
+        parameters = to_canonical(parameters, folded=folded)
+    loss = Recording(candidate_loss(recipe, parameters, training.n_classes))
+
+    accuracy = training.run(loss, seed=0, steps=4)
+
+    assert len(loss.values) == 4
+    assert sum(loss.values[-2:]) < sum(loss.values[:2])
+    assert 0 <= accuracy <= 1
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_rows_of_the_paper_s_table_have_its_settings(name: str) -> None:
+    data, parameters, population, evaluation, full, cutout = TABLE[name]
+    recipe = recipe_of(name)
+    assert recipe.data.class_path == f"lightning_modules.data.{data}"
+    with torch.device("meta"):
+        net = model_class(recipe.model.class_path)(**recipe.model.init_args)
+    assert sum(p.numel() for p in net.parameters()) == pytest.approx(parameters, rel=0.01)
+    assert (recipe.search.population, recipe.search.sigma) == (population, 1.2)
+    assert (recipe.budget.evaluation, recipe.budget.full) == (evaluation, full)
+    assert recipe.data.init_args.get("cutout", 0) == cutout
+    assert recipe.data.init_args.get("padding", 0) == (0 if data == "MNIST" else 2)
+    assert (recipe.loss.order, recipe.loss.folded, recipe.loss.class_reduction) == (3, True, "sum")
+    assert (recipe.search.filter, recipe.search.scale, recipe.search.space) == (
+        ("none", "free", "theta")
+    )
+    abort = recipe.early_abort
+    assert abort is not None
+    assert (abort.unit, abort.at, abort.threshold, abort.attempts) == ("epochs", 10, 0.15, 3)
+    assert recipe.early_stop is None
+    assert recipe.search.seed_policy == "independent"
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "differences"),
+    [
+        ("mnist_basic_cnn_200_steps", "mnist_basic_cnn", {"budget.evaluation"}),
+        ("mnist_basic_cnn_20000_steps", "mnist_basic_cnn", {"budget.evaluation"}),
+        ("mnist_basic_cnn_order_2", "mnist_basic_cnn", {"loss.order"}),
+        ("mnist_basic_cnn_order_4", "mnist_basic_cnn", {"loss.order"}),
+        ("mnist_basic_cnn_reduced", "mnist_basic_cnn", {"data.init_args.fraction"}),
+        ("fashion_mnist_basic_cnn", "mnist_basic_cnn", {"data.class_path"}),
+        (
+            "cifar10_all_cnn_c_reduced",
+            "cifar10_all_cnn_c",
+            {"data.init_args.fraction", "budget.evaluation"},
+        ),
+        ("cifar10_all_cnn_c_cutout", "cifar10_all_cnn_c", {"data.init_args.cutout"}),
+        ("svhn_wrn_28_5_cutout", "svhn_wrn_28_5", {"data.init_args.cutout"}),
+    ],
+)
+def test_variants_differ_from_their_base_in_what_their_name_says(
+    name: str, base: str, differences: set[str]
+) -> None:
+    ours, theirs = (_flat(recipe_of(n).to_dict()) for n in (name, base))
+    assert {key for key in ours | theirs if ours.get(key) != theirs.get(key)} == differences
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_search_can_begin(name: str) -> None:
+    recipe = recipe_of(name)
+    names = parameter_names(recipe)
+    n_theta = {2: 5, 3: 8, 4: 12}[recipe.loss.order]
+    assert len(names) == (4 if recipe.search.space == "canonical" else n_theta)
+    make_sampler(recipe, n_classes=10)
+    make_pruner(recipe, lambda amount, unit: amount)
+    assert recipe_from_dict(recipe.to_dict()) == recipe
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_validations_during_an_evaluation_do_not_cut_it_into_crumbs(name: str) -> None:
+    """A Trainer's epoch is the greatest common divisor of the steps at which it validates."""
+    recipe = recipe_of(name)
+    budget, abort = recipe.budget, recipe.early_abort
+    assert abort is not None
+    pass_length = {"MNIST": 550, "FashionMNIST": 550, "SVHN": 368, "CIFAR10": 351, "Digits": 16}
+    data_name = recipe.data.class_path.rpartition(".")[2]
+    steps = {"steps": 1, "epochs": pass_length[data_name]}
+    end, check = budget.evaluation * steps[budget.unit], abort.at * steps[abort.unit]
+    assert check >= end or math.gcd(check, end) >= 50
+
+
+def test_the_overview_names_every_recipe() -> None:
+    overview = (STUDIES / "README.md").read_text(encoding="utf-8")
+    missing = [name for name in NAMES if f"`{name}`" not in overview]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_begins_with_what_it_is_and_costs(name: str) -> None:
+    text = (STUDIES / f"{name}.yaml").read_text(encoding="utf-8")
+    header = text[: text.index("\ndata:")]
+    assert header.startswith("# ")
+    if name != "digits_cnn":
+        assert "\n# Cost: " in header
+        assert "\n# Differs from the paper: " in header
+        assert "Paper" in header or "Not in the paper" in header
+
+
+def _flat(content: dict[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,75 @@
+"""Sweeps: which trainings they ask for, and what they make of the results."""
+
+import json
+
+import pytest
+from optuna.trial import create_trial
+from verdicts import Recorder
+
+from optuna_taylorglo import TaylorLoss
+from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
+
+LOSS = TaylorLoss((0, 0, 0, -2, 0, 2, 0, 0), class_reduction="sum")
+
+
+def test_data_sweep_trains_winner_and_cross_entropy_at_each_value(recipe):
+    def value(task):
+        if task.data_args["fraction"] == 0.1 and task.contender.kind == "cross-entropy":
+            return None
+        return task.data_args["fraction"]
+
+    do = Recorder(value)
+    accuracies = sweep_data(LOSS, recipe, "fraction", [0.1, 0.5, 1.0], 2, do)
+    assert accuracies == {
+        "evolved loss": {0.1: [0.1, 0.1], 0.5: [0.5, 0.5], 1.0: [1.0, 1.0]},
+        "cross-entropy": {0.1: [], 0.5: [0.5, 0.5], 1.0: [1.0, 1.0]},
+    }
+    assert len(do.tasks) == 12
+    assert all(task.on_test_set and task.length == recipe.budget.full for task in do.tasks)
+    with pytest.raises(ValueError, match="field must be one of fraction, label_noise"):
+        sweep_data(LOSS, recipe, "learning_rate", [1], 2, do)
+
+
+def test_rank_agreement_is_spearmans(study, recipe):
+    orders = {
+        2: {0.0: 3, 1.0: 1, 2.0: 2, 3.0: 0},  # nearly the opposite
+        5: {0.0: 1, 1.0: 3, 2.0: 2, 3.0: 0},
+        9: {0.0: 1, 1.0: 3, 2.0: 2, 3.0: 0},
+    }
+    do = Recorder(lambda task: orders[task.length][task.contender.settings["theta"][2]] / 10)
+    short, middle = rank_agreement(study, recipe, [9, 2, 5], 4, do)
+    assert (short.length, short.longest, short.n_candidates) == (2, 9, 4)
+    # d² = 4 + 4 over n = 4: 1 - 6 · 8 / (4 · 15)
+    assert short.spearman == pytest.approx(1 - 6 * 8 / 60)
+    assert middle.spearman == pytest.approx(1)
+    assert not any(task.on_test_set for task in do.tasks)
+
+
+def test_candidates_are_spread_over_the_ranks(study, recipe):
+    template = study.trials[0]
+    for number in range(20):
+        params = template.params | {"theta_2": 100.0 + number}
+        study.add_trial(
+            create_trial(
+                value=0.1 + number / 100, params=params, distributions=template.distributions
+            )
+        )
+    do = Recorder(lambda task: task.contender.settings["theta"][2])
+    rank_agreement(study, recipe, [1, 2], 3, do)
+    chosen = [task.contender.settings["theta"][2] for task in do.tasks[:3]]
+    assert chosen[0] == 1.0
+    assert chosen[-1] == 100.0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "n", "message"),
+    [([5, 5], 4, "two or more different"), ([1, 5], 2, "needs 3 candidates")],
+)
+def test_senseless_questions_are_refused(study, recipe, lengths, n, message):
+    with pytest.raises(ValueError, match=message):
+        rank_agreement(study, recipe, lengths, n, Recorder(lambda task: 0.5))
+
+
+def test_results_are_json(recipe):
+    accuracies = sweep_data(LOSS, recipe, "label_noise", [0.0, 0.2], 1, Recorder(lambda t: 0.5))
+    assert json.loads(json.dumps(accuracies))["cross-entropy"] == {"0.0": [0.5], "0.2": [0.5]}

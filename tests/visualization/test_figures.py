@@ -1,0 +1,368 @@
+"""Figures: what they draw, against the study itself, and how they look as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import optuna
+import plotly.graph_objects as go
+import pytest
+import torch
+from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
+from optuna.trial import TrialState
+from scipy import stats
+from torch import nn
+
+from optuna_taylorglo import visualization
+from optuna_taylorglo.losses.canonical import to_canonical
+from optuna_taylorglo.losses.description import target_curve
+from optuna_taylorglo.search.generations import GENERATION
+from optuna_taylorglo.search.history import progress, trial_loss
+from optuna_taylorglo.visualization._candidates import _get_candidates_info, _points
+from optuna_taylorglo.visualization._comparison import _get_comparison_info
+from optuna_taylorglo.visualization._data_fractions import _get_data_fractions_info
+from optuna_taylorglo.visualization._evolution import _get_evolution_info
+from optuna_taylorglo.visualization._history import read_history
+from optuna_taylorglo.visualization._loss_functions import _get_loss_functions_info
+from optuna_taylorglo.visualization._search_state import _get_search_state_info
+from optuna_taylorglo.visualization._style import CATEGORIES, plain, short
+from optuna_taylorglo.visualization._theta_history import _get_theta_history_info
+from optuna_taylorglo.visualization.basin import accuracy_basin
+
+OF_A_STUDY = (
+    visualization.plot_evolution,
+    visualization.plot_loss_functions,
+    visualization.plot_theta_history,
+    visualization.plot_candidates,
+    visualization.plot_search_state,
+)
+
+
+@pytest.fixture(scope="module")
+def study():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return searched_study()
+
+
+@pytest.fixture(scope="module")
+def history(study):
+    return read_history(study)
+
+
+@pytest.mark.parametrize("plot", OF_A_STUDY)
+def test_figures_of_a_study_are_drawn_small_and_titled(plot, study):
+    figure = plot(study)
+    assert isinstance(figure, go.Figure)
+    assert figure.data
+    assert figure.layout.title.text
+    assert figure.layout.xaxis.title.text or figure.layout.xaxis2.title.text
+    text = figure.to_json()
+    assert len(text) < 100_000
+    # Typed arrays are a dialect that older plotly.js, as in dashboards, does not read.
+    assert '"bdata"' not in text
+
+
+@pytest.mark.parametrize("plot", OF_A_STUDY)
+def test_what_has_not_begun_is_an_empty_figure_with_a_warning(plot):
+    with pytest.warns(UserWarning, match="no worker has begun"):
+        figure = plot(optuna.create_study(direction="maximize"))
+    assert not figure.data
+    assert "no worker has begun" in figure.layout.annotations[0].text
+
+
+@pytest.mark.parametrize("plot", OF_A_STUDY)
+def test_before_the_first_generation_is_finished_there_is_nothing_either(plot):
+    with pytest.warns(UserWarning, match="yet"):
+        assert not plot(searched_study(3)).data
+
+
+def test_figures_of_a_long_search_stay_small():
+    study = searched_study(280, search={"population": 14, "generations": 60})
+    for plot in (visualization.plot_evolution, visualization.plot_loss_functions):
+        per_generation = len(plot(study).to_json()) / 20
+        assert per_generation * 60 < 100_000
+
+
+def test_evolution_is_that_of_progress(study, history):
+    info = _get_evolution_info(study)
+    told = progress(study, history.recipe)
+    assert info.generations == list(range(GENERATIONS))
+    assert info.best == told.generation_best
+    assert info.mean == pytest.approx(told.generation_mean)
+    assert info.cross_entropy == [0.4, 0.6]
+    assert sum(info.ended_early) == told.counts[TrialState.PRUNED] > 0
+    assert len(info.points) == told.counts_of_complete
+    for generation, trial, best in zip(info.generations, info.best_trial, info.best, strict=True):
+        assert study.trials[trial].user_attrs[GENERATION] == generation
+        assert study.trials[trial].value == best
+
+
+def test_new_bests_are_those_that_surpass_all_before(study):
+    info = _get_evolution_info(study)
+    expected = [i for i in range(len(info.best)) if info.best[i] > max([-1, *info.best[:i]])]
+    assert info.new_bests == expected
+    (marked,) = [t for t in visualization.plot_evolution(study).data if t.name == "new best"]
+    assert list(marked.x) == [info.generations[i] for i in expected]
+
+
+def test_candidates_of_the_generation_in_hand_are_points_but_no_generation():
+    info = _get_evolution_info(searched_study(POPULATION + 2))
+    assert info.generations == [0]
+    assert {generation for generation, _ in info.points} == {0, 1}
+    names = [t.name for t in visualization.plot_evolution(searched_study(7), candidates=False).data]
+    assert "candidates" not in names
+    assert "best" in names
+
+
+def test_loss_functions_are_the_losses_shifted_to_zero(study, history):
+    info = _get_loss_functions_info(history)
+    assert info.generations == list(range(GENERATIONS))
+    for trial, curve in zip(info.trials, info.curves, strict=True):
+        whole = target_curve(trial_loss(study, study.trials[trial]), 2)
+        y = np.array(info.probability)
+        np.testing.assert_allclose(curve, whole(y) - whole(1.0), atol=1e-12)
+        assert curve[-1] == 0
+    # The recipe sums over classes, so cross-entropy is -log y as it stands.
+    y = np.array(info.cross_entropy_probability)
+    np.testing.assert_allclose(info.cross_entropy, -np.log(y), atol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_normalised_loss_functions_have_the_slope_of_cross_entropy(reduction):
+    study = searched_study(loss={"class_reduction": reduction})
+    info = _get_loss_functions_info(read_history(study), normalise=True)
+    y, middle = np.array(info.probability), len(info.probability) // 2
+    step = y[1] - y[0]
+    assert info.curves
+    for curve in info.curves:
+        # In binary mode a third-order loss is a parabola, whose central difference is exact.
+        slope = (curve[middle + 1] - curve[middle - 1]) / (2 * step)
+        assert slope == pytest.approx(-2 / (2 if reduction == "mean" else 1))
+    assert info.cross_entropy[0] == pytest.approx(
+        -math.log(0.01) / (2 if reduction == "mean" else 1)
+    )
+
+
+def test_losses_over_logits_have_no_curve():
+    study = searched_study(
+        6, loss={"variables": ["x", "y", "z"]}, search={"filter": "none", "population": 6}
+    )
+    with pytest.warns(UserWarning, match="raw logits"):
+        assert not visualization.plot_loss_functions(study).data
+    assert len(visualization.plot_theta_history(study).data) == 19
+
+
+def test_theta_history_holds_the_parameters_of_the_bests(study, history):
+    info = _get_theta_history_info(history)
+    assert info.labels[0] == "θ0  centre of x"
+    assert info.labels[-1] == "θ7  x²y"
+    for i, values in enumerate(info.values):
+        assert values == [study.trials[t].params[f"theta_{i}"] for t in info.trials]
+    figure = visualization.plot_theta_history(study)
+    looks = {(trace.line.color, trace.line.dash) for trace in figure.data}
+    assert len(looks) == 8
+
+
+def test_theta_history_of_a_canonical_search_speaks_greek():
+    history = read_history(searched_study(search={"space": "canonical"}))
+    assert [label[0] for label in _get_theta_history_info(history).labels] == list("αβγδ")
+
+
+def test_candidates_lie_in_a_plane_the_same_each_time(history):
+    info = _get_candidates_info(history)
+    assert info.coordinates.shape == (POPULATION * GENERATIONS, 2)
+    assert np.isfinite(info.coordinates).all()
+    np.testing.assert_array_equal(info.coordinates, _get_candidates_info(history).coordinates)
+    trained = [c.fitness for c in info.candidates if c.fitness is not None]
+    assert info.candidates[info.best].fitness == max(trained)
+    assert len(trained) < len(info.candidates)
+
+
+def test_canonical_coordinates_are_the_order_of_the_canonical_form(history):
+    points = _points(history, "canonical")
+    exact = np.array([to_canonical(c.parameters) for c in history.candidates])
+    assert points.shape == (POPULATION * GENERATIONS, 4)
+    np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-9)
+    np.testing.assert_array_equal(points.argsort(axis=0), exact.argsort(axis=0))
+
+
+def test_candidates_refuse_what_does_not_exist(study):
+    with pytest.raises(ValueError, match="space must be one of theta, canonical, not 'pca'"):
+        visualization.plot_candidates(study, space="pca")
+    fourth = searched_study(6, loss={"order": 4})
+    with pytest.raises(ValueError, match="not allowed for order 4"):
+        visualization.plot_candidates(fourth, space="canonical")
+
+
+def test_search_state_is_the_samplers(study):
+    info = _get_search_state_info(study)
+    states = study.sampler.search_state(study)
+    assert info.generations == list(range(GENERATIONS + 1))
+    assert info.sigma == [state.sigma for state in states]
+    assert info.condition_number[0] == pytest.approx(1)
+    ratios = [
+        (long / short_) ** 2
+        for short_, long in zip(info.axis_lengths[0], info.axis_lengths[-1], strict=True)
+    ]
+    assert info.condition_number == pytest.approx(ratios)
+
+
+def test_comparison_has_intervals_roles_and_p_values():
+    verdict = made_verdict()
+    bars = _get_comparison_info(verdict)
+    # A loss of which no training came to an end has no bar.
+    assert [bar.role for bar in bars] == ["evolved", "baseline", "baseline", "baseline", "control"]
+    low, high = stats.t.interval(
+        0.95, 3, loc=bars[0].mean, scale=stats.sem(verdict.samples[0].values)
+    )
+    assert bars[0].half_width == pytest.approx((high - low) / 2)
+    assert bars[0].significance == ""
+    assert bars[1].significance.startswith(f"{bars[0].mean - bars[1].mean:+.4f}, p = ")
+    figure = visualization.plot_comparison(verdict)
+    start = figure.layout.xaxis.range[0]
+    (evolved,) = [t for t in figure.data if t.type == "bar" and t.name == "evolved loss"]
+    assert evolved.base + evolved.x[0] == pytest.approx(bars[0].mean, abs=1e-6)
+    assert evolved.base == start > 0
+    assert "not at 0" in figure.layout.xaxis.title.text
+    assert "(2 failed)" in figure.layout.yaxis.ticktext[3]
+
+
+def test_comparison_of_nothing_is_empty():
+    verdict = made_verdict()
+    nothing = type(verdict)(verdict.samples[4:5], (), "", "test_accuracy")
+    with pytest.warns(UserWarning, match="no training came to an end"):
+        assert not visualization.plot_comparison(nothing).data
+
+
+def test_data_fractions_are_means_with_deviations():
+    results = {"a": {1.0: [0.9, 0.92], 0.01: [0.5]}, "b": {0.1: [0.7, 0.8, 0.9]}, "c": {0.5: []}}
+    first, second = _get_data_fractions_info(results)
+    assert first.fractions == [0.01, 1.0]
+    assert first.means == pytest.approx([0.5, 0.91])
+    assert first.stds == pytest.approx([0.0, statistics.stdev([0.9, 0.92])])
+    assert second.counts == [3]
+    figure = visualization.plot_data_fractions(results)
+    assert figure.layout.xaxis.type == "log"
+    assert figure.data[0].marker.symbol != figure.data[1].marker.symbol
+    with pytest.raises(ValueError, match=r"results\['a'\] has fraction 10, not in \(0, 1\]"):
+        visualization.plot_data_fractions({"a": {10: [0.9]}})
+    with pytest.warns(UserWarning, match="no results"):
+        assert not visualization.plot_data_fractions({}).data
+
+
+def linear_task():
+    """A net that solves its task exactly, and the task."""
+    torch.manual_seed(0)
+    inputs = torch.randn(400, 6)
+    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3))
+    with torch.no_grad():
+        return net, (inputs, net.eval()(inputs).argmax(dim=1))
+
+
+def test_basin_is_highest_at_the_trained_weights_and_leaves_them_alone():
+    net, data = linear_task()
+    net.train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    basin = accuracy_basin(net, data, points=9, tolerance=0)
+    assert basin.accuracy.shape == (9, 9)
+    assert basin.centre == basin.accuracy[4, 4] == basin.accuracy.max() == 1.0
+    assert basin.accuracy.min() < 0.9
+    assert all(module.training for module in net.modules())
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    again = accuracy_basin(
+        net, [(data[0][:150], data[1][:150]), (data[0][150:], data[1][150:])], points=9, tolerance=0
+    )
+    np.testing.assert_array_equal(basin.accuracy, again.accuracy)
+
+
+def test_basin_does_not_depend_on_the_scale_of_filters():
+    # Without biases, scaled weights are the same classifier; so must be its surroundings.
+    torch.manual_seed(1)
+    net = nn.Linear(6, 3, bias=False)
+    inputs = torch.randn(400, 6)
+    labels = net(inputs).argmax(dim=1)
+    one = accuracy_basin(net, (inputs, labels), points=5, tolerance=0)
+    with torch.no_grad():
+        net.weight.mul_(64)
+    large = accuracy_basin(net, (inputs, labels), points=5, tolerance=0)
+    np.testing.assert_array_equal(one.accuracy, large.accuracy)
+
+
+def test_basin_stops_early_only_where_accuracy_is_certain_enough():
+    net, data = linear_task()
+    exact = accuracy_basin(net, data, points=9, tolerance=0)
+    quick = accuracy_basin(net, data, points=9, tolerance=0.03)
+    assert (exact.accuracy != quick.accuracy).any()
+    assert np.abs(exact.accuracy - quick.accuracy).max() < 4 * 0.03
+    assert quick.centre == exact.centre
+    # 0.03 takes 277 inputs at an accuracy of one half; 0.02 would take more than there are.
+    whole = accuracy_basin(net, data, points=9, tolerance=0.02)
+    uncertain = np.abs(exact.accuracy - 0.5) < 0.1
+    assert uncertain.any()
+    np.testing.assert_array_equal(exact.accuracy[uncertain], whole.accuracy[uncertain])
+
+
+def test_basin_refuses_bad_input():
+    net, (inputs, labels) = linear_task()
+    with pytest.raises(ValueError, match="points must be an integer of at least 2, not 1"):
+        accuracy_basin(net, (inputs, labels), points=1)
+    with pytest.raises(ValueError, match=r"tolerance must be in \[0, 1\), not 1"):
+        accuracy_basin(net, (inputs, labels), tolerance=1)
+    with pytest.raises(ValueError, match="400 inputs and 399 labels"):
+        accuracy_basin(net, (inputs, labels[1:]))
+    with pytest.raises(ValueError, match="no batch"):
+        accuracy_basin(net, [])
+
+
+def test_basins_stand_side_by_side_on_one_scale():
+    net, data = linear_task()
+    figure = visualization.plot_basin({"evolved": net, "cross-entropy": net}, data, points=5)
+    contours = [trace for trace in figure.data if trace.type == "contour"]
+    assert [trace.name for trace in contours] == ["evolved", "cross-entropy"]
+    assert {trace.coloraxis for trace in contours} == {"coloraxis"}
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
+    assert len(figure.to_json()) < 100_000
+    with pytest.warns(UserWarning, match="no models"):
+        assert not visualization.plot_basin({}, data).data
+
+
+def test_text_from_a_database_is_no_markup():
+    verdict = made_verdict()
+    bad = type(verdict.samples[0])("ce", '<a href="javascript:alert(1)">x</a>', (0.9, 0.8))
+    figure = visualization.plot_comparison(
+        type(verdict)((verdict.samples[0], bad), (), "", "<b>metric</b>")
+    )
+    assert "<a" not in "".join(figure.layout.yaxis.ticktext)
+    assert "<b>" not in figure.layout.xaxis.title.text
+    assert plain("a < b") == "a &lt; b"
+
+
+def test_numbers_are_shortened_for_their_journey():
+    assert short([0.123456789, None, 12345678.0], 3) == [0.123, None, 12300000.0]
+    assert json.dumps(short([1 / 3])) == "[0.33333]"
+
+
+def test_colours_are_those_that_all_can_tell_apart():
+    okabe_ito = {
+        "#E69F00",
+        "#56B4E9",
+        "#009E73",
+        "#F0E442",
+        "#0072B2",
+        "#D55E00",
+        "#CC79A7",
+        "#000000",
+    }
+    assert set(CATEGORIES) < okabe_ito
+    assert len(set(CATEGORIES)) == len(CATEGORIES)
+
+
+def test_the_package_itself_does_not_load_plotly():
+    code = "import sys, optuna_taylorglo, optuna_taylorglo.report.build; print('plotly' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
