@@ -6,14 +6,13 @@ An evaluation is set-up, data, training, one validation and the report to the st
 
 - (a) ``bare``: a PyTorch loop with cross-entropy and nothing around it; images lie in memory as
   normalised tensors; precision and memory format are the best for this processor. The limit.
-- (b) ``ours``: claimed from a study in SQLite, trained by `optuna_taylorglo.training.run.Training` with
-  a Taylor loss, and finished, as a worker does it.
+- (b) ``ours``: claimed from a study in SQLite, trained by `training.run.Training` with a Taylor loss, and finished, as a worker does it.
 - (c) ``tutorial``: as the tutorials of Optuna and Lightning have it: `study.optimize` with Optuna's
   sampler and SQLite, a Trainer with its defaults, a DataLoader over torchvision images with
   transforms, a pruning callback; the loss is Eq. 5 written down with a one-hot target.
 - (d) ``bare, contiguous``: as (a), in float32 and contiguous memory.
 
-A worker also lets the C library keep freed memory (`optuna_taylorglo.training.memory`); (a) is measured
+A worker also lets the C library keep freed memory (`training.memory`); (a) is measured
 with that too. Every way has a process of its own, of one thread. They take turns in every round,
 so that a slow moment of the machine hits all of them; ratios are taken round by round, of CPU time
 too, because other processes share the machine. Before the first round every way trains the digits
@@ -54,7 +53,7 @@ from lightning_modules.nets import AllCNN, BasicCNN, DigitsCNN
 from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
-from optuna_taylorglo.search.scheduler import Gate, Heartbeat
+from optuna_taylorglo.search.scheduler import GenerationScheduler, Heartbeat
 from optuna_taylorglo.storage.studies import create_study
 from optuna_taylorglo.training.memory import keep_freed_memory
 from optuna_taylorglo.training.precision import Precision, resolve_precision
@@ -189,7 +188,7 @@ class Ours:
         self.study = create_study("ours", f"sqlite:///{folder}/ours.db")
         self.study.sampler = sampler = make_sampler(recipe, training.n_classes)
         self.study.pruner = make_pruner(recipe, training.in_steps)
-        self.gate = Gate(self.study)
+        self.gate = GenerationScheduler(self.study)
         self.objective = Objective(training, sampler)
         self.steps = task.steps
         self.parts = (0.0, 0.0, 0.0)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightning_modules.classifier import Diverged
+from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.training.run import Machine, Training

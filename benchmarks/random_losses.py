@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from savings import TASKS, recipe_of
 
-from lightning_modules.classifier import Diverged
+from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.canonical import collapse_ratio, trainability
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.training.run import Machine, Training

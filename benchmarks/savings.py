@@ -31,12 +31,12 @@ import torch
 from optuna.trial import TrialState
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_modules.classifier import Diverged
+from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
-from optuna_taylorglo.search.scheduler import Gate
+from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.training.memory import keep_freed_memory
 from optuna_taylorglo.training.run import Machine, Training
 
@@ -130,7 +130,7 @@ def search(task: str, row: str, seed: int, data_dir: Path) -> dict[str, Any]:
     sampler = make_sampler(recipe, training.n_classes)
     pruner = make_pruner(recipe, training.in_steps)
     study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
-    gate, objective = Gate(study), Objective(training, sampler)
+    gate, objective = GenerationScheduler(study), Objective(training, sampler)
     budget = TASKS[task][2]
     taken = 0
 

@@ -43,8 +43,8 @@ from evaluation import TASKS as EVALUATIONS
 from evaluation import Bare
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.search.generations import GENERATION, INDEX
 from optuna_taylorglo.storage.studies import create_study
 from optuna_taylorglo.training.precision import Precision
 

@@ -36,7 +36,7 @@ from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
 
 from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
-from optuna_taylorglo.search.scheduler import Gate
+from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.storage.urls import open_storage
 
 POPSIZE, SIGMA, BOUND, DIMENSION = 28, 1.2, 1000.0, 8
@@ -148,7 +148,7 @@ def ours(problem: str, seed: int, n_workers: int) -> Result:
     judge = Judge(problem, seed)
     sampler = TaylorGLOSampler(popsize=POPSIZE, sigma=SIGMA, seed=seed, bound=BOUND)
     study = optuna.create_study(sampler=sampler)
-    gate = Gate(study)
+    gate = GenerationScheduler(study)
 
     def take() -> tuple[Any, Sequence[float]] | None:
         trial = gate.claim()
@@ -232,7 +232,9 @@ N_PROCESSES = 8
 
 def work_ours(url: str, name: str, n_trials: int, barrier: Any) -> None:
     sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    gate = Gate(optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler))
+    gate = GenerationScheduler(
+        optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler)
+    )
     barrier.wait()
     for _ in range(n_trials):
         trial = gate.wait_for_trial()
@@ -278,7 +280,7 @@ def throughput(url: str, work: Callable[..., None], name: str, n_trials: int) ->
 def record(n_trials: int) -> list[optuna.trial.FrozenTrial]:
     """Trials of a search in memory."""
     sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    gate = Gate(optuna.create_study(sampler=sampler, direction="maximize"))
+    gate = GenerationScheduler(optuna.create_study(sampler=sampler, direction="maximize"))
     for _ in range(n_trials):
         trial = gate.claim()
         assert trial is not None
@@ -348,7 +350,9 @@ def join_and_ask(url: str, name: str, n_asks: int = 30) -> tuple[float, float, f
     """Seconds for a new process to its first trial; then median seconds to ask and to tell."""
     start = time.perf_counter()
     sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    gate = Gate(optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler))
+    gate = GenerationScheduler(
+        optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler)
+    )
     trial = gate.claim()
     joined = time.perf_counter() - start
     asks, tells = [], []

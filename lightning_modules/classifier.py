@@ -14,6 +14,7 @@ from torchmetrics import MeanMetric
 
 from lightning_modules.data.batches import Chunk
 from lightning_modules.optim import OptimiserSettings, ScheduleSettings
+from optuna_taylorglo.errors import Diverged
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -24,10 +25,6 @@ STEP_HOOKS = (
     "on_after_backward",
     "on_before_optimizer_step",
 )
-
-
-class Diverged(ArithmeticError):
-    """Training produced a loss that is not finite."""
 
 
 class Classifier(LightningModule):

@@ -1,5 +1,98 @@
-"""The exception that says: stop here, somebody asked for it."""
+"""Every error class of the package.
+
+`UsageError` is the one base of all that the user can mend by typing something else: commands
+answer it with one line and exit code 2. `OperationError` is the base of what went wrong around us
+and was understood: one line and exit code 1. Any other exception is a bug, in here or in the
+user's own code, and is shown with its traceback.
+"""
+
+from __future__ import annotations
 
 
-class Interrupted(Exception):
-    """A signal asked this process to stop; what it holds is handed back."""
+class UsageError(ValueError):
+    """Something was asked for that cannot be done; the message says what to change."""
+
+
+class OperationError(RuntimeError):
+    """Something that was rightly asked for failed; the message says what, and what to do."""
+
+
+class RecipeError(UsageError):
+    """A recipe that cannot be used: names the source, the field, the value and what is allowed.
+
+    Attributes:
+        field: Dotted path of the field, empty when the whole recipe is meant.
+        problem: What is wrong with it, value included.
+        source: Where the recipe came from, usually the file's name.
+    """
+
+    def __init__(self, field: str, problem: str, source: str = "") -> None:
+        super().__init__(field, problem, source)
+        self.field = field
+        self.problem = problem
+        self.source = source
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.source, self.field, self.problem) if part)
+
+    def within(self, section: str) -> RecipeError:
+        """The same error, seen from the section's parent."""
+        path = f"{section}.{self.field}" if self.field else section
+        return RecipeError(path, self.problem, self.source)
+
+    def from_source(self, source: str) -> RecipeError:
+        """The same error, with the place the recipe came from."""
+        return RecipeError(self.field, self.problem, source)
+
+
+class RecipeMismatch(UsageError):
+    """The study was started with another recipe.
+
+    Attributes:
+        differences: One line for each field that differs.
+    """
+
+    def __init__(self, study_name: str, differences: list[str]) -> None:
+        self.differences = differences
+        lines = "\n".join(f"  {line}" for line in differences)
+        super().__init__(
+            f"study {study_name!r} was started with another recipe:\n{lines}\n"
+            "Go on with the study's own by leaving the recipe out, or give the new recipe a study "
+            "of its own under another name."
+        )
+
+
+class StudyError(UsageError):
+    """A study that cannot be worked on; the message says what to type instead."""
+
+
+class StorageURLError(UsageError):
+    """A storage URL that cannot be used; the message shows it without its password."""
+
+
+class StorageUnreachable(OperationError, ConnectionError):
+    """A database that cannot be reached or refuses us; the message says which and why."""
+
+
+class LossFileError(UsageError):
+    """A loss file that cannot be read; the message names the file and the field."""
+
+
+class MissingDataError(UsageError, FileNotFoundError):
+    """A data set is neither on this machine nor to be fetched from the network."""
+
+
+class CorruptCacheError(OperationError):
+    """A cached file is not what its manifest or its format says."""
+
+
+class WorkersFailed(OperationError):
+    """No worker is left that could go on; the message has the last words of one."""
+
+
+class Diverged(ArithmeticError):
+    """Training produced a loss or a metric that is not finite."""
+
+
+class StopRequested(Exception):
+    """A signal asked this process to stop; what it holds is released for others."""

@@ -26,17 +26,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from optuna_taylorglo.errors import Interrupted
-from optuna_taylorglo.recipes.loading import RecipeMismatch, load_recipe
-from optuna_taylorglo.recipes.rules import RecipeError
-from optuna_taylorglo.search.history import N_CLASSES
-from optuna_taylorglo.storage.studies import (
-    COMPANION_OF,
-    StudyError,
-    companion_name,
-    open_study,
-    settle_recipe,
-)
+from optuna_taylorglo.attributes import COMPANION_OF, DRAWN, N_CLASSES
+from optuna_taylorglo.errors import RecipeError, RecipeMismatch, StopRequested, StudyError
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import companion_name, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 
 if TYPE_CHECKING:
@@ -46,7 +40,7 @@ if TYPE_CHECKING:
 
     from optuna_taylorglo.recipes.schema import Recipe
     from optuna_taylorglo.search.objective import Objective
-    from optuna_taylorglo.search.scheduler import Gate
+    from optuna_taylorglo.search.scheduler import GenerationScheduler
     from optuna_taylorglo.training.run import Machine
     from optuna_taylorglo.verdict.task_queue import Task, TaskQueue, TaskRunner
 
@@ -180,7 +174,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     companion = study if COMPANION_OF in study.user_attrs else None
     if companion is not None:
         study = open_(companion.user_attrs[COMPANION_OF])
-    recipe = settle_recipe(study, recipe)
+    recipe = attach_recipe(study, recipe)
 
     limits = Limits(arguments.timeout, arguments.max_trials)
     machine = machine_of(arguments)
@@ -240,7 +234,7 @@ def _search(
     """Evaluate candidates until the search is over or something ends it; returns the exit code."""
     from optuna_taylorglo.search.candidates import make_pruner, make_sampler
     from optuna_taylorglo.search.objective import Objective
-    from optuna_taylorglo.search.scheduler import Gate
+    from optuna_taylorglo.search.scheduler import GenerationScheduler
     from optuna_taylorglo.training.run import Training
 
     training = Training(recipe, machine)
@@ -248,7 +242,7 @@ def _search(
     study.sampler = sampler = make_sampler(recipe, training.n_classes)
     study.pruner = make_pruner(recipe, training.in_steps)
     generations = min(n_generations or recipe.search.generations, recipe.search.generations)
-    gate = Gate(study, n_generations=generations)
+    gate = GenerationScheduler(study, n_generations=generations)
     objective = Objective(training, sampler, stop)
     logger.info(
         "study %s: worker %d on %s, %d generations of %d candidates",
@@ -258,7 +252,7 @@ def _search(
         generations,
         recipe.search.population,
     )
-    artist = _Artist(gate)
+    artist = DashboardRefresher(gate)
     failures_in_a_row = 0
     while not stop.is_set():
         if limits.reached():
@@ -283,7 +277,7 @@ def _search(
     return DONE
 
 
-def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
+def _evaluate(gate: GenerationScheduler, objective: Objective, trial: Trial) -> bool:
     """Evaluate one candidate and record what became of it, with a line in the log.
 
     Returns:
@@ -292,7 +286,7 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
     from optuna import TrialPruned
     from optuna.trial import TrialState
 
-    from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX, STOPPED
+    from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, STOPPED
     from optuna_taylorglo.search.scheduler import Heartbeat
 
     attrs = trial.user_attrs
@@ -308,8 +302,8 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
         outcome = "stopped" if trial.user_attrs.get(STOPPED) else "aborted"
         logger.info("%s: %s, %s (%.1f s)", place, outcome, early_end, time.monotonic() - begin)
         return True
-    except Interrupted:
-        gate.hand_back(trial)
+    except StopRequested:
+        gate.release(trial)
         logger.info("%s: handed back", place)
         return False
     except Exception as error:
@@ -321,14 +315,14 @@ def _evaluate(gate: Gate, objective: Objective, trial: Trial) -> bool:
     return True
 
 
-class _Artist:
+class DashboardRefresher:
     """Shows complete generations in the dashboard, if there is one, for little of a worker's time.
 
     Args:
         gate: Hands out the study's trials.
     """
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: GenerationScheduler) -> None:
         self._gate = gate
         self._due = time.monotonic() + FIRST_DRAWING / DRAWING_SHARE
 
@@ -344,7 +338,7 @@ class _Artist:
             return
         study, begin = self._gate.study, time.monotonic()
         generation = self._gate.sampler.read(study).generation
-        if generation > study.user_attrs.get(dashboard.DRAWN, 0) and dashboard.is_installed():
+        if generation > study.user_attrs.get(DRAWN, 0) and dashboard.is_installed():
             try:
                 dashboard.refresh_once_a_generation(study, generation)
             except Exception as error:
@@ -380,7 +374,7 @@ def _do_tasks(
 def _do_task(queue: TaskQueue, runner: TaskRunner, trial: Trial, task: Task) -> None:
     from optuna.trial import TrialState
 
-    from lightning_modules.classifier import Diverged
+    from optuna_taylorglo.errors import Diverged
     from optuna_taylorglo.report import dashboard
     from optuna_taylorglo.search.scheduler import Heartbeat
 
@@ -388,13 +382,13 @@ def _do_task(queue: TaskQueue, runner: TaskRunner, trial: Trial, task: Task) -> 
         if task.keep_network:
             dashboard.keep_network(trial, module)
 
-    place = f"training {trial.number}: {task.contender.label}, {task.length} {task.unit}"
+    place = f"training {trial.number}: {task.loss.label}, {task.length} {task.unit}"
     begin = time.monotonic()
     try:
         with Heartbeat(trial):
             value = runner(task, keep)
-    except Interrupted:
-        queue.hand_back(trial)
+    except StopRequested:
+        queue.release(trial)
         logger.info("%s: handed back", place)
     except Diverged as error:
         queue.finish(trial, None, TrialState.PRUNED)

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from searches import ROOT, load, process, results, small_recipe, wait_until
 
 from optuna_taylorglo import worker
-from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, HANDED_BACK, INDEX, STOPPED
+from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, RELEASED, STOPPED
 
 
 def create_study(url: str, name: str = "digits") -> None:
@@ -126,7 +126,7 @@ def test_a_signal_hands_the_trial_back_at_once(tmp_path, data_dir, sqlite_url, n
     assert "Traceback" not in output
     (trial,) = study.trials
     assert trial.state == TrialState.FAIL
-    assert trial.user_attrs[HANDED_BACK]
+    assert trial.user_attrs[RELEASED]
 
 
 def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):

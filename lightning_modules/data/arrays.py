@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
+from optuna_taylorglo.errors import CorruptCacheError
+
 Part = Literal["train", "test"]
 UInt8Array = npt.NDArray[np.uint8]
 MANIFEST = "manifest.json"
@@ -31,10 +33,6 @@ class LabelledImages(NamedTuple):
 
     images: UInt8Array
     labels: UInt8Array
-
-
-class CorruptCacheError(RuntimeError):
-    """A cached file is not what its manifest or its format says."""
 
 
 def is_cached(folder: Path) -> bool:

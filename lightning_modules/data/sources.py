@@ -10,13 +10,10 @@ import numpy as np
 
 from lightning_modules.data.arrays import FILES, UInt8Array
 from lightning_modules.data.splits import split
+from optuna_taylorglo.errors import MissingDataError
 
 Arrays = Mapping[str, UInt8Array]
 IDX_FILES = "{}/raw/ with the four decompressed *-ubyte files"
-
-
-class MissingDataError(FileNotFoundError):
-    """A data set is neither on this machine nor to be fetched from the network."""
 
 
 def read_digits(_: Path) -> Arrays:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from optuna_taylorglo.cli.supervisor import Supervisor
-from optuna_taylorglo.errors import Interrupted
+from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.verdict.task_queue import Task, TaskQueue
 
 
@@ -21,7 +21,7 @@ class LocalTasks:
     Args:
         companion: The study that holds the tasks.
         supervisor: Workers on that study.
-        stop: Ends the wait with `Interrupted` when set.
+        stop: Ends the wait with `StopRequested` when set.
         console: Where progress is shown.
     """
 
@@ -48,7 +48,7 @@ class LocalTasks:
             Their values in order, None for a training that failed.
 
         Raises:
-            Interrupted: If told to stop.
+            StopRequested: If told to stop.
         """
         self._queue.enqueue(tasks)
         line = self._bar.add_task(f"{len(tasks)} trainings", total=len(tasks))
@@ -57,6 +57,6 @@ class LocalTasks:
             if not self._supervisor.poll():
                 self._supervisor.start()
             if self._stop.wait(0.5):
-                raise Interrupted
+                raise StopRequested
         self._bar.update(line, completed=len(tasks))
         return values

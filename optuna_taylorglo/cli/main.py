@@ -19,7 +19,6 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from optuna_taylorglo.cli.supervisor import WorkersFailed
 from optuna_taylorglo.cli.verbs import (
     baseline,
     dashboard,
@@ -30,10 +29,13 @@ from optuna_taylorglo.cli.verbs import (
     status,
     sweep,
 )
-from optuna_taylorglo.errors import Interrupted
-from optuna_taylorglo.recipes.loading import RecipeMismatch
-from optuna_taylorglo.recipes.rules import RecipeError
-from optuna_taylorglo.storage.studies import StudyError
+from optuna_taylorglo.errors import (
+    RecipeError,
+    RecipeMismatch,
+    StopRequested,
+    StudyError,
+    WorkersFailed,
+)
 from optuna_taylorglo.worker import (
     DONE,
     FAILED,
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (WorkersFailed, OSError, RuntimeError) as error:
         logger.error("%s", error)
         return FAILED
-    except Interrupted:
+    except StopRequested:
         logger.info("stopped; the same command goes on where it was")
         return INTERRUPTED
     return code

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from optuna_taylorglo.errors import WorkersFailed
+
 MAX_RESTARTS = 5
 """How often one worker is started again after it died."""
 
 _USAGE = 2
-
-
-class WorkersFailed(RuntimeError):
-    """No worker is left that could go on; the message has the last words of one."""
 
 
 @dataclass

@@ -12,12 +12,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from optuna_taylorglo.errors import LossFileError
+
 FORMAT = "optuna-taylorglo loss"
 VERSION = 1
-
-
-class LossFileError(ValueError):
-    """A loss file that cannot be read; the message names the file and the field."""
 
 
 @dataclass(frozen=True)

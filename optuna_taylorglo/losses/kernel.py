@@ -1,7 +1,7 @@
 """Evaluates a polynomial loss on a batch of logits, with the conventions of cross-entropy.
 
 For hard targets a class has one of two label values, so the loss is one polynomial in the
-prediction for all classes and one more for the target's, (C1) in `optuna_taylorglo.losses.canonical`:
+prediction for all classes and one more for the target's, (C1) in `losses.canonical`:
 
     L = -s [ Σ_i q_0(y_i) + (q_1 - q_0)(y_t) ],     s = 1/n or 1.
 
@@ -32,7 +32,7 @@ CLASS_REDUCTIONS = ("mean", "sum")
 
 
 class Conventions(NamedTuple):
-    """How classes and samples add up to one number; see `optuna_taylorglo.losses.taylor_loss.taylor_loss`."""
+    """How classes and samples add up to one number; see `taylor_loss`."""
 
     class_reduction: str = "mean"
     reduction: str = "mean"

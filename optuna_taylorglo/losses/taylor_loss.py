@@ -1,7 +1,7 @@
 """θ as a PyTorch loss: the pure function `taylor_loss` and its module `TaylorLoss`.
 
 Both are called like `torch.nn.functional.cross_entropy` and `torch.nn.CrossEntropyLoss`. Here θ
-becomes the coefficients of a polynomial in plain powers; `optuna_taylorglo.losses.kernel` evaluates it.
+becomes the coefficients of a polynomial in plain powers; `losses.kernel` evaluates it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.canonical import arranged_coefficients
 from optuna_taylorglo.losses.expansion import Expansion, expansion
-from optuna_taylorglo.losses.files import LossFileError, Origin, read_loss, write_loss
+from optuna_taylorglo.losses.files import Origin, read_loss, write_loss
 from optuna_taylorglo.losses.kernel import (
     Conventions,
     HardTargetPlan,
@@ -82,7 +83,7 @@ class TaylorLoss(nn.Module):
         loss(model(images), labels).backward()
 
     Args:
-        theta: The parameters, in the order of `optuna_taylorglo.losses.expansion.Expansion`: the centre,
+        theta: The parameters, in the order of `losses.expansion.Expansion`: the centre,
             then the terms. For the default form the eight numbers of Eq. 5.
         order: Order of the expansion.
         variables: Its variables, out of x (target), y (softmax output), z (logits), t (progress).

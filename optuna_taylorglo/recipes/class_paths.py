@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from optuna_taylorglo.recipes.rules import RecipeError
+from optuna_taylorglo.errors import RecipeError
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl

@@ -15,18 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from optuna_taylorglo.recipes.rules import RecipeError, nearest, show
+from optuna_taylorglo.attributes import RECIPE
+from optuna_taylorglo.errors import RecipeError, RecipeMismatch
+from optuna_taylorglo.recipes.rules import nearest, show
 from optuna_taylorglo.recipes.schema import (
     MACHINE_FIELDS,
-    BudgetSettings,
-    Component,
-    EarlyAbortSettings,
-    FitnessSettings,
-    LossSettings,
-    OptimiserSettings,
     Recipe,
-    ScheduleSettings,
-    SearchSettings,
     Section,
     section_types,
 )
@@ -34,51 +28,12 @@ from optuna_taylorglo.recipes.schema import (
 if TYPE_CHECKING:
     import optuna
 
-__all__ = [
-    "RECIPE_ATTRIBUTE",
-    "BudgetSettings",
-    "Component",
-    "EarlyAbortSettings",
-    "FitnessSettings",
-    "LossSettings",
-    "OptimiserSettings",
-    "Recipe",
-    "RecipeError",
-    "RecipeMismatch",
-    "ScheduleSettings",
-    "SearchSettings",
-    "freeze",
-    "frozen_recipe",
-    "load_recipe",
-    "recipe_differences",
-    "recipe_from_dict",
-    "recipe_reference",
-]
-
-RECIPE_ATTRIBUTE = "taylorglo:recipe"
 SCHEMA_VERSION = 1
 
 # MySQL keeps an attribute in a TEXT column of 65,535 bytes; the rest is room for the envelope.
 _MAX_RECIPE_BYTES = 60_000
 
 _SectionT = TypeVar("_SectionT", bound=Section)
-
-
-class RecipeMismatch(ValueError):
-    """The study was started with another recipe.
-
-    Attributes:
-        differences: One line a field that differs.
-    """
-
-    def __init__(self, study_name: str, differences: list[str]) -> None:
-        self.differences = differences
-        lines = "\n".join(f"  {line}" for line in differences)
-        super().__init__(
-            f"study {study_name!r} was started with another recipe:\n{lines}\n"
-            "Go on with the study's own by leaving the recipe out, or give the new recipe a study "
-            "of its own under another name."
-        )
 
 
 def load_recipe(path: str | os.PathLike[str]) -> Recipe:
@@ -142,7 +97,7 @@ def freeze(study: "optuna.Study", recipe: Recipe) -> None:
         raise RecipeError("", f"{length} bytes as JSON, at most {_MAX_RECIPE_BYTES} fit the study")
     if frozen_recipe(study) is None:
         envelope = {"schema": SCHEMA_VERSION, "recipe": content}
-        study.set_user_attr(RECIPE_ATTRIBUTE, envelope)
+        study.set_user_attr(RECIPE, envelope)
     # Read back, since another worker may have been the first at the same moment.
     in_study = frozen_recipe(study)
     if in_study is not None and (differences := recipe_differences(in_study, recipe)):
@@ -155,10 +110,10 @@ def frozen_recipe(study: "optuna.Study") -> Recipe | None:
     Raises:
         RecipeError: If the attribute holds no recipe that this version can read.
     """
-    envelope = study.user_attrs.get(RECIPE_ATTRIBUTE)
+    envelope = study.user_attrs.get(RECIPE)
     if envelope is None:
         return None
-    source = f"study {study.study_name!r}, attribute {RECIPE_ATTRIBUTE}"
+    source = f"study {study.study_name!r}, attribute {RECIPE}"
     version = envelope.get("schema") if isinstance(envelope, dict) else None
     if isinstance(version, bool) or not isinstance(version, int) or "recipe" not in envelope:
         raise RecipeError("", f"{show(envelope)} is not a frozen recipe", source)

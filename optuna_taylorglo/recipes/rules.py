@@ -7,33 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used: names the source, the field, the value and what is allowed.
-
-    Attributes:
-        field: Dotted path of the field, empty when the whole recipe is meant.
-        problem: What is wrong with it, value included.
-        source: Where the recipe came from, usually the file's name.
-    """
-
-    def __init__(self, field: str, problem: str, source: str = "") -> None:
-        super().__init__(field, problem, source)
-        self.field = field
-        self.problem = problem
-        self.source = source
-
-    def __str__(self) -> str:
-        return ": ".join(part for part in (self.source, self.field, self.problem) if part)
-
-    def within(self, section: str) -> "RecipeError":
-        """The same error, seen from the section's parent."""
-        path = f"{section}.{self.field}" if self.field else section
-        return RecipeError(path, self.problem, self.source)
-
-    def from_source(self, source: str) -> "RecipeError":
-        """The same error, with the place the recipe came from."""
-        return RecipeError(self.field, self.problem, source)
+from optuna_taylorglo.errors import RecipeError
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, cast, get_args, get_type_hints
 
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes import rules
-from optuna_taylorglo.recipes.rules import RecipeError, Rule, show
+from optuna_taylorglo.recipes.rules import Rule, show
 
 _WORKER_OPTIONS = {
     "data_dir": "--data-dir",

@@ -22,15 +22,15 @@ import yaml
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_taylorglo.attributes import ATTEMPT, CROSS_ENTROPY, GENERATION, INDEX, N_CLASSES
+from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.loading import frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.report.page import bullets, figure_place, page, paragraphs, table
 from optuna_taylorglo.report.wording import search_in_words, training_in_words
-from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX
-from optuna_taylorglo.search.history import CROSS_ENTROPY, N_CLASSES, Progress, progress, trial_loss
+from optuna_taylorglo.search.history import Progress, progress, trial_loss
 from optuna_taylorglo.search.history import winner as best_trial
-from optuna_taylorglo.search.sampler import training_seed
-from optuna_taylorglo.storage.studies import StudyError
+from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.storage.urls import shown_url
 from optuna_taylorglo.verdict.statistics import Verdict
 

@@ -13,19 +13,14 @@ from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
 from optuna.trial import Trial, TrialState
 
+from optuna_taylorglo.attributes import DRAWN, KEPT_LOSS, N_CLASSES
 from optuna_taylorglo.recipes.loading import frozen_recipe
-from optuna_taylorglo.search.history import N_CLASSES, progress, trial_loss, winner
+from optuna_taylorglo.search.history import progress, trial_loss, winner
 from optuna_taylorglo.storage.locks import study_lock
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from pytorch_lightning import LightningModule
-
-DRAWN = "taylorglo:drawn"
-"""User attribute of a study: generations that its figures show."""
-
-KEPT_LOSS = "taylorglo:kept_loss"
-"""User attribute of a study: number of the trial whose loss is its newest artifact."""
 
 ARTIFACT_DIR = Path("taylorglo-artifacts")
 """Where artifacts lie, relative to the directory that commands are run in."""

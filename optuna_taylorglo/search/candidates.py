@@ -20,7 +20,7 @@ from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
-from optuna_taylorglo.storage.studies import slot_rules
+from optuna_taylorglo.search.study import slot_rules
 
 
 def parameter_names(recipe: Recipe) -> tuple[str, ...]:

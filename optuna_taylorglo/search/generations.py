@@ -24,13 +24,15 @@ from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
-GENERATION = "taylorglo:generation"
-INDEX = "taylorglo:index"
-ATTEMPT = "taylorglo:attempt"
-SLOT = "taylorglo:slot"
-RETRY_OF = "taylorglo:retry_of"
-HANDED_BACK = "taylorglo:handed_back"
-STOPPED = "taylorglo:stopped"
+from optuna_taylorglo.attributes import (
+    ATTEMPT,
+    GENERATION,
+    INDEX,
+    RELEASED,
+    RETRY_OF,
+    SLOT,
+    STOPPED,
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Slot:
     def failures(self) -> int:
         """Losses so far; a trial handed back on purpose is not one."""
         failed = self._in_state(TrialState.FAIL)
-        return sum(1 for trial in failed if not trial.user_attrs.get(HANDED_BACK))
+        return sum(1 for trial in failed if not trial.user_attrs.get(RELEASED))
 
     @property
     def closed(self) -> bool:
@@ -168,7 +170,7 @@ def rank(slots: Sequence[Slot], *, maximize: bool) -> list[int]:
     return sorted(range(len(slots)), key=key)
 
 
-class Ledger:
+class GenerationLog:
     """The slots of a growing list of trials, brought up to date at the cost of what is new.
 
     Trials of finished generations never change, so the leading ones are settled once; what remains

@@ -9,19 +9,14 @@ from typing import TYPE_CHECKING
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
 from optuna_taylorglo.recipes.loading import frozen_recipe
-from optuna_taylorglo.search.generations import Ledger
-from optuna_taylorglo.storage.studies import slot_rules
+from optuna_taylorglo.search.generations import GenerationLog
+from optuna_taylorglo.search.study import slot_rules
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
     from optuna_taylorglo.recipes.schema import Recipe
-
-N_CLASSES = "taylorglo:n_classes"
-"""User attribute of a study: number of classes of its data."""
-
-CROSS_ENTROPY = "taylorglo:cross_entropy"
-"""User attribute of a study: what cross-entropy reached at the candidates' budget, by seed."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def progress(study: Study, recipe: Recipe) -> Progress:
         recipe: Its recipe.
     """
     trials = study.get_trials(deepcopy=False)
-    ledger = Ledger(slot_rules(recipe))
+    ledger = GenerationLog(slot_rules(recipe))
     ledger.read(trials)
     values = [
         [slot.result.value for slot in slots if slot.result is not None]

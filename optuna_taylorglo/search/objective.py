@@ -11,25 +11,23 @@ import optuna
 import torch
 from optuna.trial import Trial
 
-from lightning_modules.classifier import Diverged
+from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
+from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.search.candidates import candidate_loss
-from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.search.pruners import EarlyEndPruner
-from optuna_taylorglo.search.sampler import SeedPolicy, TaylorGLOSampler, training_seed
+from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import report
+from optuna_taylorglo.seeds import SeedPolicy, training_seed
 from optuna_taylorglo.training.run import Training
-
-DIVERGED = "taylorglo:diverged"
-"""User attribute of a trial whose training diverged: how."""
 
 
 class Objective:
-    """Evaluates trials that `optuna_taylorglo.search.scheduler.Gate` handed out.
+    """Evaluates trials that `optuna_taylorglo.search.scheduler.GenerationScheduler` handed out.
 
     Args:
         training: Trains as the study's recipe says.
         sampler: The study's sampler.
-        stop: Ends an evaluation with `optuna_taylorglo.errors.Interrupted` when set.
+        stop: Ends an evaluation with `optuna_taylorglo.errors.StopRequested` when set.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_taylorglo.search.generations import GENERATION, INDEX
+from optuna_taylorglo.attributes import GENERATION, INDEX
 
 
 class EarlyAbortPruner(BasePruner):

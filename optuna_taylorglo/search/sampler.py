@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import cmaes  # type: ignore[import-untyped]
 import numpy as np
@@ -14,58 +14,14 @@ from optuna.samplers import CmaEsSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial
 
-from optuna_taylorglo.search.generations import RETRY_OF, Ledger, Rules, Slot, rank, slot_attrs
-
-SeedPolicy = Literal["independent", "common"]
+from optuna_taylorglo.attributes import RETRY_OF
+from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank, slot_attrs
+from optuna_taylorglo.seeds import candidate_seed
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
 
-# Streams of random numbers that must never coincide, whatever the other coordinates.
-_CANDIDATE_STREAM = 0
-_TRAINING_STREAM = 1
-
 # With half of all draws refused, a thousand refusals in a row have probability 1e-301.
 _MAX_REFUSALS = 1000
-
-
-def _derive_seed(seed: int, *coordinates: int) -> int:
-    """A 32-bit seed for one place in a stream.
-
-    The coordinates go in as a spawn key: plain entropy lists are padded with zeros, so that
-    [1, 2] and [1, 2, 0] would share their numbers.
-    """
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=coordinates)
-    return int(sequence.generate_state(1)[0])
-
-
-def training_seed(
-    seed: int,
-    generation: int,
-    index: int,
-    attempt: int,
-    *,
-    repeat: int = 0,
-    policy: SeedPolicy = "independent",
-) -> int:
-    """Seed of one training, from its place in the search and from nothing else.
-
-    Args:
-        seed: The search's seed.
-        generation: Generation of the candidate.
-        index: Index of the candidate in its generation.
-        attempt: Attempt after aborts, from 0; a lost evaluation keeps its number.
-        repeat: Which of several trainings of one evaluation.
-        policy: ``"independent"`` gives every candidate its own seed, ``"common"`` gives all
-            candidates of a generation the same (common random numbers).
-
-    Returns:
-        An integer in [0, 2³²).
-    """
-    if policy not in ("independent", "common"):
-        raise ValueError(f"policy must be 'independent' or 'common', got {policy!r}.")
-    # One more than the index, so that no candidate shares its seed with the common policy.
-    place = 0 if policy == "common" else index + 1
-    return _derive_seed(seed, _TRAINING_STREAM, generation, place, attempt, repeat)
 
 
 @dataclass(frozen=True)
@@ -99,8 +55,8 @@ class TaylorGLOSampler(CmaEsSampler):
     to an update, none of them ignored. Nothing is stored but three small numbers a trial; each
     process replays the finished generations for itself.
 
-    Used with :class:`~optuna_taylorglo.search.scheduler.Gate`, a generation starts when the one before it is
-    finished, and any number of workers, crashes and restarts gives exactly the candidates of a
+    Used with :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, a generation
+    starts when the one before it is finished, and any number of workers, crashes and restarts gives exactly the candidates of a
     serial run. In a plain ``study.optimize(..., n_jobs=4)`` nothing waits: a trial whose previous
     generation is unfinished is drawn from the newest finished distribution, and its result still
     counts in its own generation. A trial that stays RUNNING for ever (a killed process, without
@@ -156,7 +112,7 @@ class TaylorGLOSampler(CmaEsSampler):
         self._start()
 
     def _start(self) -> None:
-        self._ledger = Ledger(self.rules)
+        self._ledger = GenerationLog(self.rules)
         self._replay = _Replay(self)
         self._lock = threading.RLock()
 
@@ -177,7 +133,7 @@ class TaylorGLOSampler(CmaEsSampler):
         """The candidate of a trial, parameter by parameter."""
         return [trial.suggest_float(name, -self.bound, self.bound) for name in self.names]
 
-    def read(self, study: Study) -> Ledger:
+    def read(self, study: Study) -> GenerationLog:
         """Read a study's trials and bring the search up to date with them.
 
         Returns:
@@ -309,7 +265,7 @@ class _Replay:
 
     def draw(self, generation: int, index: int) -> list[float]:
         """Draw candidate (generation, index) from the newest distribution."""
-        self._cma.reseed_rng(_derive_seed(self._sampler.seed, _CANDIDATE_STREAM, generation, index))
+        self._cma.reseed_rng(candidate_seed(self._sampler.seed, generation, index))
         accept = self._sampler.accept
         for _ in range(_MAX_REFUSALS):
             theta = [float(x) for x in self._cma.ask()]

@@ -20,10 +20,11 @@ from optuna.storages import fail_stale_trials
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from optuna_taylorglo.search.generations import HANDED_BACK, Ledger, Slot, slot_attrs
+from optuna_taylorglo.attributes import RELEASED
+from optuna_taylorglo.search.generations import GenerationLog, Slot, slot_attrs
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.storage.locks import study_lock
-from optuna_taylorglo.storage.retry import DEFAULT_PATIENCE, impatient, patiently
+from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT, retry_during_outage, without_retry
 
 _logger = get_logger(__name__)
 
@@ -31,11 +32,11 @@ _logger = get_logger(__name__)
 _HAND_BACK_PATIENCE = 10.0
 
 
-class Gate:
+class GenerationScheduler:
     """Hands out the trials of a study, generation by generation.
 
     ```
-    gate = Gate(study, n_generations=60)
+    gate = GenerationScheduler(study, n_generations=60)
     while (trial := gate.wait_for_trial()) is not None:
         with Heartbeat(trial):
             value = evaluate(sampler.suggest(trial))
@@ -46,7 +47,7 @@ class Gate:
     particular trial need them; this module is where they are used.
 
     Args:
-        study: A study whose sampler is a :class:`~optuna_taylorglo.search.sampler.TaylorGLOSampler`.
+        study: A study whose sampler is a `TaylorGLOSampler`.
         n_generations: Generations after which the search is over; None for no end.
     """
 
@@ -63,7 +64,7 @@ class Gate:
         self.over = False
         self._storage: Any = study._storage
         self._patience: float = getattr(
-            getattr(self._storage, "_backend", None), "patience", DEFAULT_PATIENCE
+            getattr(self._storage, "_backend", None), "patience", DEFAULT_OUTAGE_LIMIT
         )
         self._stale_check_due = 0.0
         self._idle = True
@@ -97,7 +98,7 @@ class Gate:
             A running trial, or None: ``over`` tells whether the search is, or whether others are
             still busy with the generation.
         """
-        trial_id = patiently(self._claim, patience=self._patience)
+        trial_id = retry_during_outage(self._claim, patience=self._patience)
         self._idle = trial_id is None
         return None if trial_id is None else Trial(self.study, trial_id)
 
@@ -128,7 +129,7 @@ class Gate:
             fail_stale_trials(self.study)
         self._stale_check_due = time.monotonic() + (_beat_interval(self._storage) or 60) / 4
 
-    def _choose(self, ledger: Ledger) -> Slot | None:
+    def _choose(self, ledger: GenerationLog) -> Slot | None:
         """The slot to work on next: lost, aborted and queued ones before untouched ones."""
         self.over = self.n_generations is not None and ledger.generation >= self.n_generations
         if self.over:
@@ -147,7 +148,7 @@ class Gate:
         started = self._storage.set_trial_state_values(trial_id, TrialState.RUNNING)
         return trial_id if started else None
 
-    def _create(self, slot: Slot, ledger: Ledger) -> int | None:
+    def _create(self, slot: Slot, ledger: GenerationLog) -> int | None:
         """Create a running trial for a slot; None if somebody else created one just before."""
         study_id = self.study._study_id
         expected_number = ledger.n_trials
@@ -157,7 +158,7 @@ class Gate:
         expected = self._storage.get_trial_id_from_study_id_trial_number(study_id, expected_number)
         if trial_id == expected:
             return trial_id
-        self._storage.set_trial_user_attr(trial_id, HANDED_BACK, True)
+        self._storage.set_trial_user_attr(trial_id, RELEASED, True)
         self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
         return None
 
@@ -205,7 +206,7 @@ class Gate:
         elif state not in (TrialState.PRUNED, TrialState.FAIL) or value is not None:
             raise ValueError(f"state must be PRUNED or FAIL, without a value, got {state!r}.")
         told = value if state == TrialState.COMPLETE else None
-        patiently(lambda: self._finish(trial, told, state), patience=self._patience)
+        retry_during_outage(lambda: self._finish(trial, told, state), patience=self._patience)
 
     def _finish(self, trial: Trial, value: float | None, state: TrialState) -> None:
         # SQLite reads and writes a state in two steps; without the lock, giving up a trial and
@@ -235,15 +236,15 @@ class Gate:
                 )
             )
 
-    def hand_back(self, trial: Trial) -> None:
+    def release(self, trial: Trial) -> None:
         """Give back a trial that this worker will not finish; it does not count as a loss."""
 
         def give_back() -> None:
-            trial.set_user_attr(HANDED_BACK, True)
+            trial.set_user_attr(RELEASED, True)
             self._finish(trial, None, TrialState.FAIL)
 
         try:
-            patiently(give_back, patience=min(_HAND_BACK_PATIENCE, self._patience))
+            retry_during_outage(give_back, patience=min(_HAND_BACK_PATIENCE, self._patience))
         except UpdateFinishedTrialError:
             pass
         except Exception as error:
@@ -292,7 +293,7 @@ class Heartbeat:
         while not self._stop.wait(wait):
             wait = float(self._interval)
             try:
-                with impatient():
+                with without_retry():
                     self._storage.record_heartbeat(self._trial_id)
             except Exception as error:
                 wait = min(wait, 5.0)

@@ -23,7 +23,7 @@ from optuna.storages._rdb.storage import _create_scoped_session
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
-from optuna_taylorglo.storage.retry import DEFAULT_PATIENCE, patiently
+from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT, retry_during_outage
 
 
 class PatientRDBStorage(RDBStorage):
@@ -37,7 +37,7 @@ class PatientRDBStorage(RDBStorage):
     may be killed at any moment, and Optuna never gives up a trial without one.
     """
 
-    def __init__(self, url: str, *, patience: float = DEFAULT_PATIENCE, **kwargs: Any) -> None:
+    def __init__(self, url: str, *, patience: float = DEFAULT_OUTAGE_LIMIT, **kwargs: Any) -> None:
         self.patience = patience
         self._compatible: set[tuple[int, str, BaseDistribution]] = set()
         super().__init__(url, **kwargs)
@@ -56,7 +56,7 @@ class PatientRDBStorage(RDBStorage):
             create = functools.partial(self._create_running_trial, study_id, template_trial)
         else:
             create = functools.partial(super()._create_new_trial, study_id, template_trial)
-        return patiently(create, patience=self.patience)
+        return retry_during_outage(create, patience=self.patience)
 
     def _create_running_trial(self, study_id: int, template: FrozenTrial) -> FrozenTrial:
         """Insert a trial and its parameters at once: 8 statements where Optuna needs 35."""
@@ -108,7 +108,7 @@ class PatientRDBStorage(RDBStorage):
             load = functools.partial(
                 super()._get_trials, study_id, states, included_trial_ids, trial_id_greater_than
             )
-        return patiently(load, patience=self.patience)
+        return retry_during_outage(load, patience=self.patience)
 
     def _load_all_trials(self, study_id: int) -> list[FrozenTrial]:
         """Load a whole study from plain rows, without an object for each of them."""
@@ -193,7 +193,7 @@ def _make_patient(name: str) -> None:
 
     @functools.wraps(method)
     def wrapper(self: PatientRDBStorage, *args: Any, **kwargs: Any) -> Any:
-        return patiently(lambda: method(self, *args, **kwargs), patience=self.patience)
+        return retry_during_outage(lambda: method(self, *args, **kwargs), patience=self.patience)
 
     setattr(PatientRDBStorage, name, wrapper)
 

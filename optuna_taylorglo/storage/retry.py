@@ -13,7 +13,7 @@ import sqlalchemy
 from optuna.exceptions import StorageInternalError
 from optuna.logging import get_logger
 
-DEFAULT_PATIENCE = 600.0
+DEFAULT_OUTAGE_LIMIT = 600.0
 
 _logger = get_logger(__name__)
 
@@ -30,14 +30,14 @@ _state = threading.local()
 
 
 @contextlib.contextmanager
-def impatient() -> Iterator[None]:
+def without_retry() -> Iterator[None]:
     """Let database errors of this thread through at once, for callers that start over."""
-    before = getattr(_state, "impatient", False)
-    _state.impatient = True
+    before = getattr(_state, "without_retry", False)
+    _state.without_retry = True
     try:
         yield
     finally:
-        _state.impatient = before
+        _state.without_retry = before
 
 
 def is_outage(error: BaseException) -> bool:
@@ -49,20 +49,20 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, _OUTAGES)
 
 
-def patiently(call: Callable[[], T], *, patience: float) -> T:
+def retry_during_outage(call: Callable[[], T], *, patience: float) -> T:
     """Make a call, again and again while the database is away.
 
     Waits grow from a quarter of a second to 15 seconds, each with jitter, so that workers do not
     all come back at the same moment.
     """
-    if getattr(_state, "impatient", False):
+    if getattr(_state, "without_retry", False):
         return call()
     deadline = time.monotonic() + patience
     wait = 0.25
     while True:
         try:
             # A nested call must fail at once, or every level would wait in its turn.
-            with impatient():
+            with without_retry():
                 return call()
         except Exception as error:
             if not is_outage(error) or time.monotonic() + wait > deadline:

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import warnings
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
 from optuna.study import Study, StudyDirection
 
-from optuna_taylorglo.recipes.loading import RECIPE_ATTRIBUTE, freeze, frozen_recipe
-from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.generations import GENERATION, Rules
-from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, RECIPE
+from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.storage.urls import open_storage, shown_url
-
-MAX_FAILURES = 3
-"""Evaluations of a candidate that may be lost to crashes before it counts as the worst."""
-
-
-COMPANION_OF = "taylorglo:companion_of"
-"""User attribute of a companion study: the study whose trainings it holds."""
-
-
-class StudyError(ValueError):
-    """A study that cannot be worked on; the message says what to type instead."""
 
 
 def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 240) -> Study:
@@ -84,45 +69,9 @@ def create_companion(study: Study, url: str) -> Study:
     return companion
 
 
-def settle_recipe(study: Study, recipe: Recipe | None) -> Recipe:
-    """Freeze a recipe into a study, or take the one that is frozen there.
-
-    Args:
-        study: The study.
-        recipe: The recipe to work by, or None for the study's.
-
-    Returns:
-        The study's recipe.
-
-    Raises:
-        RecipeMismatch: If the study was started with another recipe.
-        StudyError: If there is none at all.
-    """
-    if recipe is not None:
-        # Two workers that start at once must not both find the study without a recipe.
-        with study_lock(study._storage, study.study_name):
-            freeze(study, recipe)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
-                study.set_metric_names([recipe.fitness.metric])
-    settled = frozen_recipe(study)
-    if settled is None:
-        raise StudyError(
-            f"study {study.study_name!r} has no recipe yet: give the first worker one, such as\n"
-            "  --recipe studies/digits_cnn.yaml"
-        )
-    return settled
-
-
 def companion_name(study_name: str) -> str:
     """Name of the study that holds the trainings for a study's verdict."""
     return f"{study_name}-verdict"
-
-
-def slot_rules(recipe: Recipe) -> Rules:
-    """How the trials of a recipe's study fill the slots of its generations."""
-    attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
-    return Rules(recipe.search.population, attempts, MAX_FAILURES)
 
 
 def create_command(study_name: str, url: str) -> str:
@@ -140,7 +89,7 @@ def _check(study: Study, url: str) -> None:
             f"another name, or delete the study and create it anew with\n"
             f"  {create_command(name, url)}"
         )
-    if RECIPE_ATTRIBUTE in study.user_attrs or COMPANION_OF in study.user_attrs:
+    if RECIPE in study.user_attrs or COMPANION_OF in study.user_attrs:
         return
     strangers = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
     # Trials that wait are candidates that somebody enqueued for the search to start with.

@@ -28,7 +28,7 @@ from sqlalchemy.engine import URL, make_url
 
 from optuna_taylorglo.storage.database import PatientRDBStorage
 from optuna_taylorglo.storage.locks import database_lock
-from optuna_taylorglo.storage.retry import DEFAULT_PATIENCE
+from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT
 
 DEFAULT_STORAGE = "sqlite:///taylorglo.db"
 
@@ -55,7 +55,7 @@ def resolve_storage_url(option: str | None = None) -> str:
 
 
 def open_storage(
-    url: str, *, heartbeat: int = 60, grace: int = 240, patience: float = DEFAULT_PATIENCE
+    url: str, *, heartbeat: int = 60, grace: int = 240, patience: float = DEFAULT_OUTAGE_LIMIT
 ) -> BaseStorage:
     """Open a storage for many workers, creating its tables when they are missing.
 

@@ -17,11 +17,10 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.classifier import Classifier, Diverged
+from lightning_modules.classifier import Classifier
 from lightning_modules.optim import OptimiserSettings, ScheduleSettings
-from optuna_taylorglo.errors import Interrupted
+from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested
 from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
-from optuna_taylorglo.recipes.rules import RecipeError
 from optuna_taylorglo.recipes.schema import Component, Recipe
 from optuna_taylorglo.training.memory import keep_freed_memory
 from optuna_taylorglo.training.precision import Precision, PrecisionName, resolve_precision
@@ -147,7 +146,7 @@ class Training:
             check_at: Steps at which to validate besides the end.
             on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
             on_trained: Called with the trained module.
-            stop: Ends the training with `Interrupted` when set.
+            stop: Ends the training with `StopRequested` when set.
 
         Returns:
             The recipe's fitness, the last or the best validation's metric; or the same metric on
@@ -155,7 +154,7 @@ class Training:
 
         Raises:
             Diverged: If the loss stopped being finite.
-            Interrupted: If `stop` was set.
+            StopRequested: If `stop` was set.
         """
         pl.seed_everything(seed, verbose=False)
         module = self._build_module(criterion)
@@ -332,7 +331,7 @@ class _Watch(pl.Callback):
 
     def _check_stop(self) -> None:
         if self.stop.is_set():
-            raise Interrupted
+            raise StopRequested
 
     def _check_divergence(self, step: int) -> None:
         losses, self._unchecked = self._unchecked, []

@@ -1,6 +1,6 @@
 """The losses that a verdict compares, as plain values that a database can hold.
 
-A contender is described by JSON, never by code: a Taylor loss by its settings, the others by name.
+A loss is described by JSON, never by code: a Taylor loss by its settings, the others by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TAYLOR_SETTINGS = ("theta", "order", "variables", "folded", "class_reduction", 
 
 
 @dataclass(frozen=True)
-class Contender:
+class ComparedLoss:
     """A loss and how it is trained.
 
     Attributes:
@@ -80,8 +80,8 @@ class ScaledLoss(nn.Module):
         return getattr(self.loss, "progress", None)
 
 
-def taylor_contender(name: str, label: str, loss: TaylorLoss) -> Contender:
-    """A Taylor loss as a contender."""
+def taylor_loss_compared(name: str, label: str, loss: TaylorLoss) -> ComparedLoss:
+    """A Taylor loss as a loss."""
     settings = {
         "theta": list(loss.theta),
         "order": loss.form.order,
@@ -90,16 +90,16 @@ def taylor_contender(name: str, label: str, loss: TaylorLoss) -> Contender:
         "class_reduction": loss.class_reduction,
         "label_smoothing": loss.label_smoothing,
     }
-    return Contender(name, label, "taylor", settings)
+    return ComparedLoss(name, label, "taylor", settings)
 
 
-def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> Contender:
-    """Cross-entropy as a contender; `changes` are further fields of `Contender`."""
-    return Contender(name, label, "cross-entropy", **changes)
+def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> ComparedLoss:
+    """Cross-entropy as a loss; `changes` are further fields of `ComparedLoss`."""
+    return ComparedLoss(name, label, "cross-entropy", **changes)
 
 
-def scale_controls(loss: TaylorLoss, n_classes: int) -> list[Contender]:
-    """Two contenders that tell scale from shape: a loss's scale acts as a learning rate.
+def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
+    """Two losses that tell scale from shape: a loss's scale acts as a learning rate.
 
     Args:
         loss: The evolved loss.
@@ -126,6 +126,8 @@ def scale_controls(loss: TaylorLoss, n_classes: int) -> list[Contender]:
         label_smoothing=loss.label_smoothing,
     )
     return [
-        taylor_contender("winner-normalised", "evolved loss, scale of cross-entropy", normalised),
+        taylor_loss_compared(
+            "winner-normalised", "evolved loss, scale of cross-entropy", normalised
+        ),
         cross_entropy("ce-scaled", f"cross-entropy times {scale:.3g}", scale=scale),
     ]

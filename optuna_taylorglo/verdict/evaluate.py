@@ -1,12 +1,11 @@
 """The verdict: full trainings of the winner, of baselines and of controls, and what they say.
 
-Everything that trains is a task of the companion study (`optuna_taylorglo.verdict.task_queue`), so any worker
-can do it and nothing is done twice. The stages, each waiting for the one before it:
+Everything that trains is a task of the companion study (`verdict.task_queue`), so any worker can do it and nothing is done twice. The stages, each waiting for the one before it:
 
 1. Rerank: the best candidates once more, with fresh seeds, because the best of many noisy
    evaluations owes part of its rank to luck.
 2. Tune: cross-entropy's learning rate and label smoothing, on validation, with a stated budget.
-3. Test: every contender at the recipe's full budget, judged by the test set.
+3. Test: every loss at the recipe's full budget, judged by the test set.
 """
 
 from __future__ import annotations
@@ -19,16 +18,17 @@ from pathlib import Path
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.losses.taylor_loss import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.history import N_CLASSES, trial_loss
-from optuna_taylorglo.search.sampler import training_seed
+from optuna_taylorglo.search.history import trial_loss
+from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.training.run import test_metric
 from optuna_taylorglo.verdict.compared_losses import (
-    Contender,
+    ComparedLoss,
     cross_entropy,
     scale_controls,
-    taylor_contender,
+    taylor_loss_compared,
 )
 from optuna_taylorglo.verdict.statistics import Sample, Verdict, contrasts
 from optuna_taylorglo.verdict.task_queue import Task
@@ -43,9 +43,6 @@ GUESSING_FACTOR = 1.5
 BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal", "baikal-cma")
 DEFAULT_BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal-cma")
 
-# The search counts its generations from 0; these lie beyond any of them.
-_RERANK, _TUNE, _TEST = (2**20 + stage for stage in range(3))
-
 Do = Callable[[Sequence[Task]], list[float | None]]
 """Does tasks and returns their values in order, None for those that failed."""
 
@@ -55,7 +52,7 @@ class Plan:
     """What to compare.
 
     Attributes:
-        seeds: Full trainings of each contender.
+        seeds: Full trainings of each loss.
         against: Names out of `BASELINES`, or paths of loss files.
         rerank: How many of the best candidates are evaluated again before one is chosen; 0 for
             the paper's rule, the single best evaluation.
@@ -95,18 +92,18 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
     trial = choose_winner(study, recipe, plan.rerank, do)
     loss = trial_loss(study, trial)
     n_classes = study.user_attrs[N_CLASSES]
-    contenders = [taylor_contender("winner", "evolved loss", loss)]
-    contenders += [_baseline(name, recipe, do) for name in plan.against]
-    contenders += scale_controls(loss, n_classes)
+    losses = [taylor_loss_compared("winner", "evolved loss", loss)]
+    losses += [_baseline(name, recipe, do) for name in plan.against]
+    losses += scale_controls(loss, n_classes)
     tasks = [
-        _task(recipe, contender, _TEST, seed, full=True)
-        for contender in contenders
+        _task(recipe, loss, Stage.TEST, seed, full=True)
+        for loss in losses
         for seed in range(plan.seeds)
     ]
     values = do(tasks)
     samples = tuple(
-        _sample(contender, values[i * plan.seeds : (i + 1) * plan.seeds])
-        for i, contender in enumerate(contenders)
+        _sample(loss, values[i * plan.seeds : (i + 1) * plan.seeds])
+        for i, loss in enumerate(losses)
     )
     verdict = Verdict(
         samples, contrasts(samples[0], samples[1:]), "", test_metric(recipe), trial.number
@@ -126,8 +123,8 @@ def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTr
     tasks = [
         _task(
             recipe,
-            taylor_contender("candidate", f"trial {t.number}", trial_loss(study, t)),
-            _RERANK,
+            taylor_loss_compared("candidate", f"trial {t.number}", trial_loss(study, t)),
+            Stage.RERANK,
             seed,
         )
         for t in best
@@ -188,7 +185,7 @@ def words(verdict: Verdict, n_classes: int) -> str:
     return "\n".join(lines)
 
 
-def _baseline(name: str, recipe: Recipe, do: Do) -> Contender:
+def _baseline(name: str, recipe: Recipe, do: Do) -> ComparedLoss:
     if name == "ce":
         return cross_entropy()
     if name == "ce-tuned":
@@ -211,28 +208,28 @@ def _baseline(name: str, recipe: Recipe, do: Do) -> Contender:
         ]
         return _tuned(tried, recipe, do)
     if name in ("baikal", "baikal-cma"):
-        return Contender(name, {"baikal": "Baikal", "baikal-cma": "BaikalCMA"}[name], name)
-    return taylor_contender(Path(name).stem, name, load_loss(name))
+        return ComparedLoss(name, {"baikal": "Baikal", "baikal-cma": "BaikalCMA"}[name], name)
+    return taylor_loss_compared(Path(name).stem, name, load_loss(name))
 
 
-def _tuned(tried: Sequence[Contender], recipe: Recipe, do: Do) -> Contender:
-    """The contender that is best on validation at the candidates' budget."""
-    tasks = [_task(recipe, c, _TUNE, seed) for c in tried for seed in range(TUNING_SEEDS)]
+def _tuned(tried: Sequence[ComparedLoss], recipe: Recipe, do: Do) -> ComparedLoss:
+    """The loss that is best on validation at the candidates' budget."""
+    tasks = [_task(recipe, c, Stage.TUNE, seed) for c in tried for seed in range(TUNING_SEEDS)]
     means = _means(do(tasks), TUNING_SEEDS)
     return tried[max(range(len(tried)), key=lambda i: (means[i], -i))]
 
 
 def _task(
-    recipe: Recipe, contender: Contender, stage: int, seed: int, *, full: bool = False
+    recipe: Recipe, loss: ComparedLoss, stage: Stage, seed: int, *, full: bool = False
 ) -> Task:
     return Task(
-        contender=contender,
-        # The same seeds for all contenders of a stage: they start from the same weights.
-        seed=training_seed(recipe.search.seed, stage, seed, 0),
+        loss=loss,
+        # The same seeds for all losses of a stage: they start from the same weights.
+        seed=stage_seed(recipe.search.seed, stage, seed),
         length=recipe.budget.full if full else recipe.budget.evaluation,
         unit=recipe.budget.unit,
         on_test_set=full,
-        keep_network=full and contender.name == "winner" and seed == 0,
+        keep_network=full and loss.name == "winner" and seed == 0,
     )
 
 
@@ -242,9 +239,9 @@ def _means(values: Sequence[float | None], size: int) -> list[float]:
     return [statistics.fmean(counted[i : i + size]) for i in range(0, len(counted), size)]
 
 
-def _sample(contender: Contender, values: Sequence[float | None]) -> Sample:
+def _sample(loss: ComparedLoss, values: Sequence[float | None]) -> Sample:
     done = tuple(value for value in values if value is not None)
-    return Sample(contender.name, contender.label, done, failed=len(values) - len(done))
+    return Sample(loss.name, loss.label, done, failed=len(values) - len(done))
 
 
 def _list(names: Sequence[str]) -> str:

@@ -13,11 +13,9 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from optuna_taylorglo.attributes import VERDICT
 from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.verdict.statistics import Contrast, Sample, Verdict
-
-VERDICT = "taylorglo:verdict"
-"""User attribute of a companion study: its newest verdict."""
 
 HEADER = ("loss", "mean", "sd", "n", "failed", "difference", "95 % interval", "p", "p (Holm)", "g")
 SHORT_HEADER = ("loss", "mean (sd)", "n", "difference (95 % interval)", "p (Holm)")

@@ -7,8 +7,8 @@ import threading
 from optuna.study import Study
 from torch import nn
 
-from optuna_taylorglo.search.history import CROSS_ENTROPY
-from optuna_taylorglo.search.sampler import training_seed
+from optuna_taylorglo.attributes import CROSS_ENTROPY
+from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.training.run import Training
 
 

@@ -16,16 +16,17 @@ from scipy import stats
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import trial_loss
-from optuna_taylorglo.search.sampler import training_seed
-from optuna_taylorglo.verdict.compared_losses import Contender, cross_entropy, taylor_contender
+from optuna_taylorglo.seeds import Stage, stage_seed
+from optuna_taylorglo.verdict.compared_losses import (
+    ComparedLoss,
+    cross_entropy,
+    taylor_loss_compared,
+)
 from optuna_taylorglo.verdict.evaluate import Do
 from optuna_taylorglo.verdict.task_queue import Task
 
 DATA_FIELDS = ("fraction", "label_noise")
 """Arguments of the data module that can be swept."""
-
-# The search counts its generations from 0; this lies beyond any of them.
-_SWEEP = 2**20 + 10
 
 Accuracies = dict[str, dict[float, list[float]]]
 """Test accuracies by label of the loss and value of the setting; failed trainings are absent."""
@@ -65,13 +66,13 @@ def sweep_data(
     """
     if field not in DATA_FIELDS:
         raise ValueError(f"field must be one of {', '.join(DATA_FIELDS)}, not {field!r}.")
-    contenders = [taylor_contender("winner", "evolved loss", loss), cross_entropy()]
-    places = [(c, value, seed) for c in contenders for value in values for seed in range(n_seeds)]
+    losses = [taylor_loss_compared("winner", "evolved loss", loss), cross_entropy()]
+    places = [(c, value, seed) for c in losses for value in values for seed in range(n_seeds)]
     results = do([_data_task(recipe, c, field, value, seed) for c, value, seed in places])
-    accuracies: Accuracies = {c.label: {value: [] for value in values} for c in contenders}
-    for (contender, value, _), result in zip(places, results, strict=True):
+    accuracies: Accuracies = {c.label: {value: [] for value in values} for c in losses}
+    for (compared, value, _), result in zip(places, results, strict=True):
         if result is not None:
-            accuracies[contender.label][value].append(result)
+            accuracies[compared.label][value].append(result)
     return accuracies
 
 
@@ -95,8 +96,8 @@ def rank_agreement(
     chosen = _spread(study, n_candidates)
     tasks = [
         Task(
-            contender=taylor_contender("candidate", f"trial {t.number}", trial_loss(study, t)),
-            seed=training_seed(recipe.search.seed, _SWEEP, position, 0),
+            loss=taylor_loss_compared("candidate", f"trial {t.number}", trial_loss(study, t)),
+            seed=stage_seed(recipe.search.seed, Stage.SWEEP, position),
             length=length,
             unit=recipe.budget.unit,
             on_test_set=False,
@@ -113,10 +114,10 @@ def rank_agreement(
     ]
 
 
-def _data_task(recipe: Recipe, contender: Contender, field: str, value: float, seed: int) -> Task:
+def _data_task(recipe: Recipe, loss: ComparedLoss, field: str, value: float, seed: int) -> Task:
     return Task(
-        contender=contender,
-        seed=training_seed(recipe.search.seed, _SWEEP, seed, 0),
+        loss=loss,
+        seed=stage_seed(recipe.search.seed, Stage.SWEEP, seed),
         length=recipe.budget.full,
         unit=recipe.budget.unit,
         on_test_set=True,

@@ -21,14 +21,11 @@ from optuna.storages import fail_stale_trials
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
+from optuna_taylorglo.attributes import KEY, RELEASED, TASK
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.generations import HANDED_BACK
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.training.run import Machine, OnTrained, Training
-from optuna_taylorglo.verdict.compared_losses import Contender
-
-TASK = "taylorglo:task"
-KEY = "taylorglo:key"
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 
 _OPEN, _FAILED = "open", "failed"
 
@@ -41,7 +38,7 @@ class Task:
     """One training.
 
     Attributes:
-        contender: The loss and how it is trained.
+        loss: The loss and how it is trained.
         seed: Decides weights, order of data and augmentation.
         length: How long, in `unit`.
         unit: "steps" or "epochs".
@@ -50,7 +47,7 @@ class Task:
         keep_network: Whether the trained network is kept as an artifact.
     """
 
-    contender: Contender
+    loss: ComparedLoss
     seed: int
     length: int
     unit: str
@@ -64,7 +61,7 @@ class Task:
         content = asdict(self)
         del content["keep_network"]
         for name in ("name", "label"):
-            del content["contender"][name]
+            del content["loss"][name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,7 +71,7 @@ class Task:
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Task:
         """The task that `to_dict` wrote."""
-        return cls(**(content | {"contender": Contender(**content["contender"])}))
+        return cls(**(content | {"loss": ComparedLoss(**content["loss"])}))
 
 
 class TaskQueue:
@@ -138,13 +135,13 @@ class TaskQueue:
         with self._lock():
             self.study.tell(trial, value, state, skip_if_finished=True)
 
-    def hand_back(self, trial: Trial) -> None:
+    def release(self, trial: Trial) -> None:
         """Give back a task that this worker will not finish; it does not count as a failure."""
-        trial.set_user_attr(HANDED_BACK, True)
+        trial.set_user_attr(RELEASED, True)
         self.finish(trial, None, TrialState.FAIL)
 
     def _add(self, task: Task) -> None:
-        attrs = {TASK: task.to_dict(), KEY: task.key, "loss": task.contender.label}
+        attrs = {TASK: task.to_dict(), KEY: task.key, "loss": task.loss.label}
         self.study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attrs))
 
     def _trials_by_key(self) -> dict[str, list[FrozenTrial]]:
@@ -164,7 +161,7 @@ class TaskRunner:
     Args:
         recipe: The recipe of the study that the tasks belong to.
         machine: Where it runs.
-        stop: Ends a task with `optuna_taylorglo.errors.Interrupted` when set.
+        stop: Ends a task with `optuna_taylorglo.errors.StopRequested` when set.
     """
 
     def __init__(
@@ -187,7 +184,7 @@ class TaskRunner:
         """
         training = self._training(task)
         return training.run(
-            task.contender.criterion(),
+            task.loss.criterion(),
             seed=task.seed,
             steps=training.in_steps(task.length, task.unit),
             on_test_set=task.on_test_set,
@@ -196,11 +193,11 @@ class TaskRunner:
         )
 
     def _training(self, task: Task) -> Training:
-        variant = json.dumps([task.contender.learning_rate, task.data_args], sort_keys=True)
+        variant = json.dumps([task.loss.learning_rate, task.data_args], sort_keys=True)
         if variant not in self._trainings:
             recipe = self.recipe
-            if task.contender.learning_rate is not None:
-                optimiser = dataclasses.replace(recipe.optimiser, lr=task.contender.learning_rate)
+            if task.loss.learning_rate is not None:
+                optimiser = dataclasses.replace(recipe.optimiser, lr=task.loss.learning_rate)
                 recipe = dataclasses.replace(recipe, optimiser=optimiser)
             if task.data_args:
                 data = dataclasses.replace(
@@ -218,6 +215,6 @@ def _outcome(trials: Sequence[FrozenTrial]) -> float | str:
             return float(trial.values[0])
     if any(trial.state == TrialState.PRUNED for trial in trials):
         return _FAILED  # it diverged, and would do so again
-    lost = [t for t in trials if t.state == TrialState.FAIL and not t.user_attrs.get(HANDED_BACK)]
+    lost = [t for t in trials if t.state == TrialState.FAIL and not t.user_attrs.get(RELEASED)]
     in_hand = any(not trial.state.is_finished() for trial in trials)
     return _FAILED if len(lost) >= MAX_FAILURES and not in_hand else _OPEN

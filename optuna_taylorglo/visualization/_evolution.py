@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.search.history import CROSS_ENTROPY
+from optuna_taylorglo.attributes import CROSS_ENTROPY
 from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH, read_history
 from optuna_taylorglo.visualization._style import (
     BLUE,

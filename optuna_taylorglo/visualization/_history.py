@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from optuna.study import Study
 
+from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.recipes.loading import frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.generations import Ledger, Slot
-from optuna_taylorglo.search.history import N_CLASSES
-from optuna_taylorglo.storage.studies import slot_rules
+from optuna_taylorglo.search.generations import GenerationLog, Slot
+from optuna_taylorglo.search.study import slot_rules
 
 NO_SEARCH = "the study has no recipe, no worker has begun on it."
 NO_GENERATION = "no generation is finished yet."
@@ -76,7 +76,7 @@ def read_history(study: Study) -> History | None:
     if recipe is None or n_classes is None:
         return None
     names = parameter_names(recipe)
-    ledger = Ledger(slot_rules(recipe))
+    ledger = GenerationLog(slot_rules(recipe))
     ledger.read(study.get_trials(deepcopy=False))
     in_hand = [slot for slot in ledger.current_slots() if slot.closed]
     return History(

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from optuna.study import Study
 from plotly.subplots import make_subplots
 
+from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.recipes.loading import frozen_recipe
-from optuna_taylorglo.search.history import N_CLASSES
 from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH
 from optuna_taylorglo.visualization._style import (
     BLUE,

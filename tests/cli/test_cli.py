@@ -11,7 +11,8 @@ from optuna.trial import TrialState
 from searches import load, process, small_recipe, wait_until
 
 from optuna_taylorglo import cli, load_loss
-from optuna_taylorglo.cli.supervisor import MAX_RESTARTS, Supervisor, WorkersFailed
+from optuna_taylorglo.cli.supervisor import MAX_RESTARTS, Supervisor
+from optuna_taylorglo.errors import WorkersFailed
 
 URL = "sqlite:///taylorglo.db"
 

@@ -14,9 +14,9 @@ from optuna.trial import TrialState
 from torch import Tensor, nn
 
 from optuna_taylorglo import load_loss, worker
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
-from optuna_taylorglo.recipes.rules import RecipeError
 from optuna_taylorglo.storage.studies import create_study
 from optuna_taylorglo.training.run import Machine, Training
 

@@ -14,7 +14,7 @@ import optuna
 import yaml
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX
+from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
 from optuna_taylorglo.storage.urls import open_storage
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,11 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_modules.classifier import Classifier, Diverged
+from lightning_modules.classifier import Classifier
 from lightning_modules.data import MNIST, Digits
 from lightning_modules.nets import DigitsCNN
 from lightning_modules.optim import OptimiserSettings, ScheduleSettings
+from optuna_taylorglo.errors import Diverged
 
 MakeTrainer = Callable[..., Trainer]
 

@@ -8,8 +8,8 @@ import pytest
 import pytorch_lightning as pl
 from torch import nn
 
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.class_paths import data_module_class, model_class, resolve_class
-from optuna_taylorglo.recipes.rules import RecipeError
 
 NETS = """
 import os

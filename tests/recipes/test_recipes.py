@@ -10,14 +10,13 @@ from typing import Any
 import optuna
 import pytest
 
+from optuna_taylorglo.attributes import RECIPE
+from optuna_taylorglo.errors import RecipeError, RecipeMismatch
 from optuna_taylorglo.recipes.loading import (
-    RECIPE_ATTRIBUTE,
     Component,
     EarlyAbortSettings,
     LossSettings,
     Recipe,
-    RecipeError,
-    RecipeMismatch,
     SearchSettings,
     freeze,
     frozen_recipe,
@@ -397,7 +396,7 @@ def test_the_loser_of_a_simultaneous_first_start_is_told(monkeypatch: pytest.Mon
 )
 def test_a_study_with_an_unreadable_recipe(value: object, expected: str) -> None:
     study = optuna.create_study(study_name="odd", direction="maximize")
-    study.set_user_attr(RECIPE_ATTRIBUTE, value)
+    study.set_user_attr(RECIPE, value)
     with pytest.raises(
         RecipeError, match=f"^study 'odd', attribute taylorglo:recipe: .*{expected}"
     ):

@@ -5,16 +5,8 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_taylorglo.search.generations import (
-    HANDED_BACK,
-    RETRY_OF,
-    SLOT,
-    STOPPED,
-    Ledger,
-    Rules,
-    Slot,
-    rank,
-)
+from optuna_taylorglo.attributes import RELEASED, RETRY_OF, SLOT, STOPPED
+from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank
 
 COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
@@ -24,7 +16,7 @@ def study_of(*specs: dict[str, Any]) -> list[FrozenTrial]:
     """Trials with numbers in order; ``retry=k`` marks a retry of slot k."""
     trials = []
     for number, spec in enumerate(specs):
-        marks = {"handed_back": HANDED_BACK, "stopped": STOPPED}
+        marks = {"handed_back": RELEASED, "stopped": STOPPED}
         attrs: dict[str, Any] = {mark: True for key, mark in marks.items() if spec.get(key)}
         if "retry" in spec:
             attrs |= {SLOT: spec["retry"], RETRY_OF: 0}
@@ -44,7 +36,7 @@ def done(value: float = 0.0, **spec: Any) -> dict[str, Any]:
 
 
 def test_kth_fresh_trial_owns_slot_k_and_retries_own_none() -> None:
-    ledger = Ledger(Rules(popsize=2, attempts=1, max_failures=3))
+    ledger = GenerationLog(Rules(popsize=2, attempts=1, max_failures=3))
     trials = study_of(done(), {"state": FAIL}, {"state": RUNNING, "retry": 1}, {"state": RUNNING})
     ledger.read(trials)
     assert [ledger.slot_number(trial.number) for trial in trials] == [0, 1, 1, 2]
@@ -112,7 +104,7 @@ def test_rank_puts_completed_before_aborted_before_nothing(maximize: bool) -> No
 
 
 def test_generation_finishes_when_every_slot_is_closed() -> None:
-    ledger = Ledger(Rules(popsize=2, attempts=2))
+    ledger = GenerationLog(Rules(popsize=2, attempts=2))
     ledger.read(study_of(done(1.0), {"state": PRUNED}))
     assert ledger.generation == 0
     ledger.read(study_of(done(1.0), {"state": PRUNED}, done(2.0, retry=1)))
@@ -136,7 +128,7 @@ def test_reading_piece_by_piece_equals_reading_at_once() -> None:
         done(5.0),
     ]
     trials = study_of(*specs)
-    at_once, piece_by_piece = Ledger(rules), Ledger(rules)
+    at_once, piece_by_piece = GenerationLog(rules), GenerationLog(rules)
     at_once.read(trials)
     for n in range(len(trials) + 1):
         piece_by_piece.read(trials[:n])
@@ -147,7 +139,7 @@ def test_reading_piece_by_piece_equals_reading_at_once() -> None:
 
 
 def test_another_study_is_noticed() -> None:
-    ledger = Ledger(Rules(popsize=2))
+    ledger = GenerationLog(Rules(popsize=2))
     ledger.read(study_of(done(1.0), done(2.0), done(3.0)))
     ledger.read(study_of(done(4.0), done(5.0)))
     assert [slot.result.value for slot in ledger.finished[0] if slot.result] == [4.0, 5.0]
@@ -158,7 +150,7 @@ def test_another_study_is_noticed() -> None:
 @pytest.mark.parametrize("slot", [7, -1, "0", None, True])
 def test_retry_of_a_slot_that_does_not_exist_counts_as_fresh(slot: object) -> None:
     trials = study_of(done(), {"state": RUNNING, "retry": slot})
-    ledger = Ledger(Rules(popsize=4))
+    ledger = GenerationLog(Rules(popsize=4))
     ledger.read(trials)
     assert ledger.slot_number(1) == 1
 

@@ -7,7 +7,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from optuna_taylorglo.search.generations import GENERATION, INDEX
+from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 
 NAN, INF = math.nan, math.inf

@@ -18,9 +18,11 @@ from optuna.testing.pytest_samplers import (
 )
 from optuna.trial import TrialState
 
-from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX, Slot
-from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler, training_seed
-from optuna_taylorglo.search.scheduler import Gate
+from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
+from optuna_taylorglo.search.generations import Slot
+from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
+from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.seeds import training_seed
 
 
 class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):
@@ -280,7 +282,7 @@ def test_gate_and_plain_loop_propose_the_same() -> None:
     plain, _ = optimize(40, popsize=8)
     sampler = TaylorGLOSampler(popsize=8)
     study = optuna.create_study(sampler=sampler)
-    gate = Gate(study, n_generations=5)
+    gate = GenerationScheduler(study, n_generations=5)
     while (trial := gate.claim()) is not None:
         gate.finish(trial, ellipsoid(sampler.suggest(trial)))
     assert candidates(study) == candidates(plain)

@@ -18,9 +18,11 @@ import sqlalchemy
 from databases import PostgreSQL
 from optuna.trial import Trial, TrialState
 
-from optuna_taylorglo.search.generations import ATTEMPT, GENERATION, INDEX, RETRY_OF, Ledger, Slot
-from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler, training_seed
-from optuna_taylorglo.search.scheduler import Gate, Heartbeat, report
+from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, RETRY_OF
+from optuna_taylorglo.search.generations import GenerationLog, Slot
+from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
+from optuna_taylorglo.search.scheduler import GenerationScheduler, Heartbeat, report
+from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.storage.database import PatientRDBStorage
 from optuna_taylorglo.storage.urls import open_storage
 
@@ -33,7 +35,9 @@ def sampler(popsize: int = 2, attempts: int = 3, max_failures: int = 3) -> Taylo
     return TaylorGLOSampler(popsize=popsize, attempts=attempts, max_failures=max_failures)
 
 
-def new_gate(storage: Any = None, n_generations: int | None = None, **rules: int) -> Gate:
+def new_gate(
+    storage: Any = None, n_generations: int | None = None, **rules: int
+) -> GenerationScheduler:
     study = optuna.create_study(
         study_name="a",
         storage=storage,
@@ -41,10 +45,10 @@ def new_gate(storage: Any = None, n_generations: int | None = None, **rules: int
         direction="maximize",
         load_if_exists=True,
     )
-    return Gate(study, n_generations=n_generations)
+    return GenerationScheduler(study, n_generations=n_generations)
 
 
-def take(gate: Gate) -> Trial:
+def take(gate: GenerationScheduler) -> Trial:
     trial = gate.claim()
     assert trial is not None
     return trial
@@ -120,7 +124,7 @@ def test_handing_back_is_not_a_loss() -> None:
     for _ in range(5):
         trial = take(gate)
         assert place(trial) == (0, 0, 0)
-        gate.hand_back(trial)
+        gate.release(trial)
     gate.finish(take(gate), 1.0)
     assert place(take(gate)) == (0, 1, 0)
 
@@ -167,7 +171,7 @@ def test_bad_outcomes_are_refused(value: float | None, state: TrialState | None)
 
 def test_gate_needs_our_sampler() -> None:
     with pytest.raises(ValueError, match="must have a TaylorGLOSampler, got TPESampler"):
-        Gate(optuna.create_study())
+        GenerationScheduler(optuna.create_study())
     with pytest.raises(ValueError, match="n_generations must be at least 0, got -1"):
         new_gate(n_generations=-1)
 
@@ -247,20 +251,23 @@ def age_heartbeats(storage: Any) -> None:
         )
 
 
+Silenced = tuple[str, Callable[[GenerationScheduler], None]]
+
+
 @pytest.fixture(params=["sqlite", "journal"])
-def silenced(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[Gate], None]]:
+def silenced(request: pytest.FixtureRequest, tmp_path: Path) -> Silenced:
     """A storage, and how to make all its running trials look dead to a gate."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path}/a.db"
 
-        def silence(gate: Gate) -> None:
+        def silence(gate: GenerationScheduler) -> None:
             age_heartbeats(gate._storage._backend)
             gate._stale_check_due = 0.0
 
     else:
         url = str(tmp_path / "a.log")
 
-        def silence(gate: Gate) -> None:
+        def silence(gate: GenerationScheduler) -> None:
             gate._stale_check_due = 0.0
             gate.claim()
             gate._storage.grace_period = -1
@@ -270,7 +277,7 @@ def silenced(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Calla
 
 
 def test_worker_killed_before_its_first_beat_blocks_nothing(
-    silenced: tuple[str, Callable[[Gate], None]],
+    silenced: tuple[str, Callable[[GenerationScheduler], None]],
 ) -> None:
     url, silence = silenced
     dead, alive = new_gate(open_storage(url)), new_gate(open_storage(url))
@@ -283,7 +290,7 @@ def test_worker_killed_before_its_first_beat_blocks_nothing(
 
 
 def test_result_of_a_worker_given_up_too_early(
-    silenced: tuple[str, Callable[[Gate], None]], caplog: pytest.LogCaptureFixture
+    silenced: tuple[str, Callable[[GenerationScheduler], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     url, silence = silenced
     slow, quick = new_gate(open_storage(url)), new_gate(open_storage(url))
@@ -351,7 +358,7 @@ def many_workers_sampler() -> TaylorGLOSampler:
     return sampler(popsize=POPSIZE, attempts=3, max_failures=50)
 
 
-def evaluate(gate: Gate, trial: Trial) -> float | None:
+def evaluate(gate: GenerationScheduler, trial: Trial) -> float | None:
     """A noisy objective whose noise, like a training's, comes from the training seed only.
 
     Returns:
@@ -365,7 +372,7 @@ def evaluate(gate: Gate, trial: Trial) -> float | None:
     return -sum((x - 1) ** 2 for x in theta) + dice.gauss(0, 0.1)
 
 
-def conclude(gate: Gate, trial: Trial, value: float | None) -> None:
+def conclude(gate: GenerationScheduler, trial: Trial, value: float | None) -> None:
     if value is None:
         gate.finish(trial, state=PRUNED)
     else:
@@ -381,7 +388,7 @@ def work(url: str, log: Path, n_generations: int, chaos: bool) -> None:
         direction="maximize",
         load_if_exists=True,
     )
-    gate = Gate(study, n_generations=n_generations)
+    gate = GenerationScheduler(study, n_generations=n_generations)
     (log.parent / f"started-{os.getpid()}").touch()
     dice = random.Random()
     while (trial := gate.wait_for_trial(longest_wait=0.5)) is not None:
@@ -430,9 +437,9 @@ class Crew:
             time.sleep(0.05)
 
 
-def serial_run(n_generations: int) -> Ledger:
+def serial_run(n_generations: int) -> GenerationLog:
     study = optuna.create_study(sampler=many_workers_sampler(), direction="maximize")
-    gate = Gate(study, n_generations=n_generations)
+    gate = GenerationScheduler(study, n_generations=n_generations)
     while (trial := gate.claim()) is not None:
         conclude(gate, trial, evaluate(gate, trial))
     return gate.sampler.read(study)

@@ -23,7 +23,7 @@ from optuna.trial import TrialState, create_trial
 from optuna_taylorglo.storage import retry as patience
 from optuna_taylorglo.storage.database import PatientRDBStorage
 from optuna_taylorglo.storage.locks import study_lock
-from optuna_taylorglo.storage.retry import impatient, patiently
+from optuna_taylorglo.storage.retry import retry_during_outage, without_retry
 from optuna_taylorglo.storage.urls import open_storage, resolve_storage_url
 
 fork = multiprocessing.get_context("fork")
@@ -253,7 +253,7 @@ def _outage(*_: Any) -> Any:
 
 def test_outage_is_waited_for_with_growing_breaks(waits: list[float]) -> None:
     answers = iter([_outage] * 9 + [lambda: "here"])
-    assert patiently(lambda: next(answers)(), patience=1e9) == "here"
+    assert retry_during_outage(lambda: next(answers)(), patience=1e9) == "here"
     assert len(waits) == 9
     assert waits[0] <= 0.25
     assert 7.5 <= waits[-1] <= 15
@@ -261,7 +261,7 @@ def test_outage_is_waited_for_with_growing_breaks(waits: list[float]) -> None:
 
 def test_patience_ends(waits: list[float]) -> None:
     with pytest.raises(sqlalchemy.exc.OperationalError):
-        patiently(_outage, patience=0.1)
+        retry_during_outage(_outage, patience=0.1)
     assert waits == []
 
 
@@ -273,7 +273,7 @@ def test_other_errors_are_not_waited_for(waits: list[float]) -> None:
         raise sqlalchemy.exc.ProgrammingError("SELEC 1", None, Exception("syntax"))
 
     with pytest.raises(sqlalchemy.exc.ProgrammingError):
-        patiently(wrong, patience=1e9)
+        retry_during_outage(wrong, patience=1e9)
     assert (len(calls), waits) == (1, [])
 
 
@@ -305,7 +305,7 @@ def test_every_call_of_a_study_is_patient(sqlite_url: str, waits: list[float]) -
     assert study.trials[1].user_attrs == {"b": 2}
     assert len(waits) > 20
     sqlalchemy.event.listen(sessions, "before_commit", _outage)
-    with pytest.raises(optuna.exceptions.StorageInternalError), impatient():
+    with pytest.raises(optuna.exceptions.StorageInternalError), without_retry():
         storage.get_all_studies()
 
 

@@ -5,8 +5,8 @@ import pytest
 from optuna.trial import create_trial
 from searches import small_recipe
 
+from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.recipes.loading import freeze, load_recipe
-from optuna_taylorglo.search.history import N_CLASSES
 
 THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.0)
 

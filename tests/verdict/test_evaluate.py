@@ -10,13 +10,13 @@ from searches import load, process, small_recipe, wait_until
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
+from optuna_taylorglo.attributes import KEY, RELEASED
 from optuna_taylorglo.losses.canonical import gradient_scale
-from optuna_taylorglo.search.generations import HANDED_BACK
-from optuna_taylorglo.verdict.compared_losses import Contender, ScaledLoss
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss, ScaledLoss
 from optuna_taylorglo.verdict.evaluate import RERANK_SEEDS, Plan, choose_winner, evaluate, words
 from optuna_taylorglo.verdict.files import from_json, rows, to_csv, to_json, to_markdown
 from optuna_taylorglo.verdict.statistics import Sample, Verdict, contrasts
-from optuna_taylorglo.verdict.task_queue import KEY, MAX_FAILURES, Task, TaskQueue
+from optuna_taylorglo.verdict.task_queue import MAX_FAILURES, Task, TaskQueue
 
 
 def test_contenders_controls_and_budgets(study, recipe):
@@ -29,17 +29,17 @@ def test_contenders_controls_and_budgets(study, recipe):
     tests = [task for task in do.tasks if task.on_test_set]
     assert len(tests) == 3 * 7
     assert {task.length for task in tests} == {recipe.budget.full}
-    # All contenders start from the same weights, none of which the search or the tuning has seen.
+    # All losses start from the same weights, none of which the search or the tuning has seen.
     seeds = {task.seed for task in tests}
     assert len(seeds) == 3
     assert not seeds & {task.seed for task in do.tasks if not task.on_test_set}
-    scaled = next(t.contender for t in tests if t.contender.name == "ce-scaled")
-    theta = tests[0].contender.settings["theta"]
+    scaled = next(t.loss for t in tests if t.loss.name == "ce-scaled")
+    theta = tests[0].loss.settings["theta"]
     assert theta[2] == 1.0  # the single best trial
     assert verdict.trial == 1
     expected = gradient_scale(theta, 10, class_reduction=recipe.loss.class_reduction)
     assert scaled.scale == pytest.approx(expected)
-    normalised = next(t.contender for t in tests if t.contender.name == "winner-normalised")
+    normalised = next(t.loss for t in tests if t.loss.name == "winner-normalised")
     assert gradient_scale(
         normalised.settings["theta"], 10, class_reduction=recipe.loss.class_reduction
     ) == pytest.approx(1)
@@ -50,9 +50,9 @@ def test_tuning_takes_the_best_on_validation_never_on_test(study, recipe):
     def value(task):
         if task.on_test_set:
             return 0.5
-        if task.contender.name == "ce-tuned":
-            return 1 - abs(math.log(task.contender.learning_rate / (3 * recipe.optimiser.lr)))
-        return task.contender.settings["label_smoothing"]
+        if task.loss.name == "ce-tuned":
+            return 1 - abs(math.log(task.loss.learning_rate / (3 * recipe.optimiser.lr)))
+        return task.loss.settings["label_smoothing"]
 
     do = Recorder(value)
     plan = Plan(seeds=2, against=("ce-tuned", "ce-smoothed"), rerank=0)
@@ -63,9 +63,7 @@ def test_tuning_takes_the_best_on_validation_never_on_test(study, recipe):
 
 
 def test_reranking_decides_by_fresh_seeds_only(study, recipe):
-    lucky = Recorder(
-        lambda task: {1.0: 0.6, 2.0: 0.8, 0.0: 0.7}[task.contender.settings["theta"][2]]
-    )
+    lucky = Recorder(lambda task: {1.0: 0.6, 2.0: 0.8, 0.0: 0.7}[task.loss.settings["theta"][2]])
     assert choose_winner(study, recipe, 3, lucky).number == 2
     assert len(lucky.tasks) == 3 * RERANK_SEEDS
     assert choose_winner(study, recipe, 0, lucky).number == 1
@@ -87,7 +85,7 @@ def test_senseless_plans_are_refused(settings, message):
 
 
 def test_failed_trainings_are_reported_not_dropped(study, recipe):
-    do = Recorder(lambda task: None if task.contender.name == "baikal-cma" else 0.9)
+    do = Recorder(lambda task: None if task.loss.name == "baikal-cma" else 0.9)
     verdict = evaluate(study, recipe, Plan(seeds=3, rerank=0), do)
     baikal = next(sample for sample in verdict.samples if sample.name == "baikal-cma")
     assert (baikal.values, baikal.failed) == ((), 3)
@@ -136,18 +134,18 @@ def test_every_form_of_a_verdict_says_the_same():
 
 def task(seed, **changes):
     fields = {"length": 5, "unit": "steps", "on_test_set": True}
-    return Task(Contender("ce", "cross-entropy", "cross-entropy"), seed, **(fields | changes))
+    return Task(ComparedLoss("ce", "cross-entropy", "cross-entropy"), seed, **(fields | changes))
 
 
 def test_a_task_is_known_by_what_it_trains_not_by_its_name():
-    renamed = Task(Contender("x", "other", "cross-entropy"), 1, 5, "steps", True)
+    renamed = Task(ComparedLoss("x", "other", "cross-entropy"), 1, 5, "steps", True)
     assert renamed.key == task(1).key
     assert (
         len({task(1).key, task(2).key, task(1, length=6).key, task(1, on_test_set=False).key}) == 4
     )
     assert Task.from_dict(json.loads(json.dumps(task(1).to_dict()))) == task(1)
     with pytest.raises(ValueError, match="kind must be one of"):
-        Contender("evil", "evil", "os.system")
+        ComparedLoss("evil", "evil", "os.system")
 
 
 def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes():
@@ -163,7 +161,7 @@ def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes():
     diverging, _ = queue.claim()
     queue.finish(diverging, None, TrialState.PRUNED)
     handed_back, _ = queue.claim()
-    queue.hand_back(handed_back)
+    queue.release(handed_back)
     for _ in range(MAX_FAILURES):
         assert queue.results(tasks) is None
         crashing, claimed = queue.claim()
@@ -171,7 +169,7 @@ def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes():
         queue.finish(crashing, None, TrialState.FAIL)
     assert queue.claim() is None
     assert queue.results(tasks) == [0.5, None, None]
-    assert handed_back.user_attrs[HANDED_BACK]
+    assert handed_back.user_attrs[RELEASED]
 
 
 def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ LOSS = TaylorLoss((0, 0, 0, -2, 0, 2, 0, 0), class_reduction="sum")
 
 def test_data_sweep_trains_winner_and_cross_entropy_at_each_value(recipe):
     def value(task):
-        if task.data_args["fraction"] == 0.1 and task.contender.kind == "cross-entropy":
+        if task.data_args["fraction"] == 0.1 and task.loss.kind == "cross-entropy":
             return None
         return task.data_args["fraction"]
 
@@ -36,7 +36,7 @@ def test_rank_agreement_is_spearmans(study, recipe):
         5: {0.0: 1, 1.0: 3, 2.0: 2, 3.0: 0},
         9: {0.0: 1, 1.0: 3, 2.0: 2, 3.0: 0},
     }
-    do = Recorder(lambda task: orders[task.length][task.contender.settings["theta"][2]] / 10)
+    do = Recorder(lambda task: orders[task.length][task.loss.settings["theta"][2]] / 10)
     short, middle = rank_agreement(study, recipe, [9, 2, 5], 4, do)
     assert (short.length, short.longest, short.n_candidates) == (2, 9, 4)
     # d² = 4 + 4 over n = 4: 1 - 6 · 8 / (4 · 15)
@@ -54,9 +54,9 @@ def test_candidates_are_spread_over_the_ranks(study, recipe):
                 value=0.1 + number / 100, params=params, distributions=template.distributions
             )
         )
-    do = Recorder(lambda task: task.contender.settings["theta"][2])
+    do = Recorder(lambda task: task.loss.settings["theta"][2])
     rank_agreement(study, recipe, [1, 2], 3, do)
-    chosen = [task.contender.settings["theta"][2] for task in do.tasks[:3]]
+    chosen = [task.loss.settings["theta"][2] for task in do.tasks[:3]]
     assert chosen[0] == 1.0
     assert chosen[-1] == 100.0
 

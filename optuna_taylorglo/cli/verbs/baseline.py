@@ -9,7 +9,8 @@ from rich.console import Console
 
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.search.history import progress
-from optuna_taylorglo.storage.studies import open_study, settle_recipe
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 from optuna_taylorglo.worker import (
     DONE,
@@ -33,7 +34,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Train, and keep the results in the study."""
     study = open_study(arguments.study, resolve_storage_url(arguments.storage))
-    recipe = settle_recipe(study, None)
+    recipe = attach_recipe(study, None)
 
     from optuna_taylorglo.training.run import Training
     from optuna_taylorglo.verdict.reference import evaluate_cross_entropy

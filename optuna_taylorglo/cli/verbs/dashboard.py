@@ -10,7 +10,8 @@ import threading
 from rich.console import Console
 
 from optuna_taylorglo.report import dashboard
-from optuna_taylorglo.storage.studies import open_study, settle_recipe
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 from optuna_taylorglo.worker import DONE, add_storage_option, positive
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             "the dashboard is not installed: pip install 'optuna-taylorglo[dashboard]'."
         )
     study = open_study(arguments.study, resolve_storage_url(arguments.storage))
-    settle_recipe(study, None)
+    attach_recipe(study, None)
     dashboard.refresh(study)
     dashboard.keep_best_loss(study)
     _check_port(arguments.port)

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.cli.local_workers import add_workers_option, done_by_workers
-from optuna_taylorglo.storage.studies import create_companion, open_study, settle_recipe
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import create_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 from optuna_taylorglo.worker import (
     DONE,
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the verdict."""
     url = resolve_storage_url(arguments.storage)
     study = open_study(arguments.study, url)
-    recipe = settle_recipe(study, None)
+    recipe = attach_recipe(study, None)
 
     from optuna_taylorglo.verdict.evaluate import Plan, evaluate
     from optuna_taylorglo.verdict.files import SHORT_HEADER, keep_verdict, short_rows, write_verdict

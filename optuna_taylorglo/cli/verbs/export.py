@@ -8,8 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.search.history import trial_loss, winner
-from optuna_taylorglo.storage.studies import StudyError, open_study, settle_recipe
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 from optuna_taylorglo.worker import DONE, add_storage_option
 
@@ -29,7 +31,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the file."""
     study = open_study(arguments.study, resolve_storage_url(arguments.storage))
-    settle_recipe(study, None)
+    attach_recipe(study, None)
     if arguments.trial is None:
         trial = winner(study)
         if trial is None:

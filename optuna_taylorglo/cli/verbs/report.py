@@ -9,7 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from optuna_taylorglo.storage.studies import StudyError, companion_name, open_study, settle_recipe
+from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import companion_name, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 from optuna_taylorglo.worker import DONE, add_storage_option
 
@@ -29,7 +31,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the page, with the newest verdict if there is one."""
     url = resolve_storage_url(arguments.storage)
     study = open_study(arguments.study, url)
-    settle_recipe(study, None)
+    attach_recipe(study, None)
 
     from optuna_taylorglo.report.build import write_report
     from optuna_taylorglo.verdict.files import evaluated_trial, kept_verdict

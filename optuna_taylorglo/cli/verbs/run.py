@@ -18,11 +18,12 @@ from optuna_taylorglo.cli.local_workers import (
     supervise,
 )
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.errors import Interrupted
+from optuna_taylorglo.errors import StopRequested, StudyError
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import progress, trial_loss, winner
-from optuna_taylorglo.storage.studies import StudyError, create_study, settle_recipe
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import create_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.worker import DONE, add_machine_options, add_storage_option
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     url = resolve_storage_url(arguments.storage)
     recipe = load_recipe(arguments.recipe)
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
-    recipe = settle_recipe(study, recipe)
+    recipe = attach_recipe(study, recipe)
     console = Console()
     if progress(study, recipe).generation < recipe.search.generations:
         _search(study, recipe, arguments, url, stop, console)
@@ -80,7 +81,7 @@ def _search(
     finally:
         supervisor.stop()
     if stop.is_set():
-        raise Interrupted
+        raise StopRequested
 
 
 def _announce_winner(

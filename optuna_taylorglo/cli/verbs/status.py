@@ -9,7 +9,8 @@ from rich.console import Console
 
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.search.history import progress
-from optuna_taylorglo.storage.studies import open_study, settle_recipe
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.worker import DONE, add_storage_option
 
@@ -26,7 +27,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print generations, trials by state, and the best."""
     url = resolve_storage_url(arguments.storage)
     study = open_study(arguments.study, url)
-    recipe = settle_recipe(study, None)
+    recipe = attach_recipe(study, None)
     state = progress(study, recipe)
     console = Console()
     console.print(f"Study [bold]{study.study_name}[/] in {shown_url(url)}")

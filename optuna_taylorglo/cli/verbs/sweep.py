@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.cli.local_workers import add_workers_option, done_by_workers
-from optuna_taylorglo.storage.studies import create_companion, open_study, settle_recipe
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.studies import create_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 from optuna_taylorglo.worker import (
     DONE,
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the results."""
     url = resolve_storage_url(arguments.storage)
     study = open_study(arguments.study, url)
-    recipe = settle_recipe(study, None)
+    recipe = attach_recipe(study, None)
 
     from optuna_taylorglo.search.history import trial_loss
     from optuna_taylorglo.training.run import test_metric

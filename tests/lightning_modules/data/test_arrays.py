@@ -6,14 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_modules.data.arrays import (
-    FILES,
-    MANIFEST,
-    CorruptCacheError,
-    is_cached,
-    open_part,
-    write_cache,
-)
+from lightning_modules.data.arrays import FILES, MANIFEST, is_cached, open_part, write_cache
+from optuna_taylorglo.errors import CorruptCacheError
 
 
 def arrays(size: int = 30) -> dict[str, np.ndarray]:

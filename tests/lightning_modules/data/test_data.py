@@ -16,7 +16,7 @@ from lightning_modules.classifier import Classifier
 from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, ImageData, arrays
 from lightning_modules.data.arrays import LabelledImages
 from lightning_modules.data.batches import Chunk
-from lightning_modules.data.sources import MissingDataError
+from optuna_taylorglo.errors import MissingDataError
 
 ALL = [Digits, MNIST, FashionMNIST, CIFAR10, SVHN]
 

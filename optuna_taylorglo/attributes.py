@@ -1,0 +1,61 @@
+"""Every key under which something is kept in the user attributes of studies and trials.
+
+The texts are part of the format of a study: changing one makes older studies unreadable.
+"""
+
+# Of a study.
+RECIPE = "taylorglo:recipe"
+"""The recipe, frozen by the first worker."""
+
+N_CLASSES = "taylorglo:n_classes"
+"""Number of classes of the data."""
+
+CROSS_ENTROPY = "taylorglo:cross_entropy"
+"""What cross-entropy reached at the candidates' budget, by training seed."""
+
+DRAWN = "taylorglo:drawn"
+"""Generations that the dashboard's figures show."""
+
+KEPT_LOSS = "taylorglo:kept_loss"
+"""Number of the trial whose loss is the study's newest artifact."""
+
+# Of a companion study, which holds the trainings for a verdict.
+COMPANION_OF = "taylorglo:companion_of"
+"""Name of the study that it belongs to."""
+
+VERDICT = "taylorglo:verdict"
+"""The newest verdict."""
+
+# Of a candidate's trial.
+GENERATION = "taylorglo:generation"
+INDEX = "taylorglo:index"
+"""Place of the candidate in its generation."""
+
+ATTEMPT = "taylorglo:attempt"
+"""How many attempts of the candidate were aborted before this one."""
+
+SLOT = "taylorglo:slot"
+"""Of a retry: the slot it is made for."""
+
+RETRY_OF = "taylorglo:retry_of"
+"""Of a retry: number of the trial that it repeats."""
+
+STOPPED = "taylorglo:stopped"
+"""The candidate fell behind the generation before and was stopped, with a rank."""
+
+DIVERGED = "taylorglo:diverged"
+"""How the training diverged."""
+
+# Of a training's trial in a companion study.
+TASK = "taylorglo:task"
+"""What is trained, and how."""
+
+KEY = "taylorglo:key"
+"""Hash of all that the training's result depends on."""
+
+# Of any trial.
+RELEASED = "taylorglo:handed_back"
+"""The worker gave the trial back unfinished, on purpose."""
+
+BEAT = "taylorglo:beat"
+"""Signs of life so far, in a storage without a clock of its own."""

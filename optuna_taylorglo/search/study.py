@@ -1,0 +1,53 @@
+"""What makes a study a TaylorGLO search: its recipe, and how its trials fill slots."""
+
+from __future__ import annotations
+
+import warnings
+
+from optuna.exceptions import ExperimentalWarning
+from optuna.study import Study
+
+from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.recipes.loading import freeze, frozen_recipe
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.generations import Rules
+from optuna_taylorglo.storage.locks import study_lock
+
+MAX_FAILURES = 3
+"""Evaluations of a candidate that may be lost to crashes before it counts as the worst."""
+
+
+def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
+    """Freeze a recipe into a study, or take the one that is frozen there.
+
+    Args:
+        study: The study.
+        recipe: The recipe to work by, or None for the study's.
+
+    Returns:
+        The study's recipe.
+
+    Raises:
+        RecipeMismatch: If the study was started with another recipe.
+        StudyError: If there is none at all.
+    """
+    if recipe is not None:
+        # Two workers that start at once must not both find the study without a recipe.
+        with study_lock(study._storage, study.study_name):
+            freeze(study, recipe)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                study.set_metric_names([recipe.fitness.metric])
+    settled = frozen_recipe(study)
+    if settled is None:
+        raise StudyError(
+            f"study {study.study_name!r} has no recipe yet: give the first worker one, such as\n"
+            "  --recipe studies/digits_cnn.yaml"
+        )
+    return settled
+
+
+def slot_rules(recipe: Recipe) -> Rules:
+    """How the trials of a recipe's study fill the slots of its generations."""
+    attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
+    return Rules(recipe.search.population, attempts, MAX_FAILURES)

@@ -1,0 +1,79 @@
+"""Every stream of random numbers of a search and of its verdict, in one place.
+
+A seed is a function of the search's seed and of the place that it is for, and of nothing else: so
+results do not depend on workers, on their order or on crashes. (What is drawn *inside* a training
+follows from the training's seed; which examples validate is fixed once for a data set, in
+`lightning_modules.data.splits`.)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+import numpy as np
+
+SeedPolicy = Literal["independent", "common"]
+
+# The first coordinate of every place: streams never coincide, whatever the other coordinates.
+_CANDIDATES = 0
+_TRAININGS = 1
+
+
+class Stage(IntEnum):
+    """Trainings outside the search. Generations count from 0; these lie beyond any of them."""
+
+    RERANK = 2**20
+    TUNE = 2**20 + 1
+    TEST = 2**20 + 2
+    SWEEP = 2**20 + 10
+
+
+def candidate_seed(seed: int, generation: int, index: int) -> int:
+    """Seed of the draw of candidate `index` of a generation."""
+    return _derive(seed, _CANDIDATES, generation, index)
+
+
+def training_seed(
+    seed: int,
+    generation: int,
+    index: int,
+    attempt: int,
+    *,
+    repeat: int = 0,
+    policy: SeedPolicy = "independent",
+) -> int:
+    """Seed of one training of a candidate.
+
+    Args:
+        seed: The search's seed.
+        generation: Generation of the candidate.
+        index: Index of the candidate in its generation.
+        attempt: Attempt after aborts, from 0; a lost evaluation keeps its number.
+        repeat: Which of several trainings of one evaluation.
+        policy: ``"independent"`` gives every candidate its own seed, ``"common"`` gives all
+            candidates of a generation the same (common random numbers).
+
+    Returns:
+        An integer in [0, 2³²).
+    """
+    if policy not in ("independent", "common"):
+        raise ValueError(f"policy must be 'independent' or 'common', got {policy!r}.")
+    # One more than the index, so that no candidate shares its seed with the common policy.
+    place = 0 if policy == "common" else index + 1
+    return _derive(seed, _TRAININGS, generation, place, attempt, repeat)
+
+
+def stage_seed(seed: int, stage: Stage, number: int) -> int:
+    """Seed of training `number` of a stage; all losses of a stage start from the same weights."""
+    return training_seed(seed, stage, number, 0)
+
+
+def _derive(seed: int, *coordinates: int) -> int:
+    """A 32-bit seed for one place in a stream.
+
+    The coordinates go in as a spawn key: plain entropy lists are padded with zeros, so that
+    [1, 2] and [1, 2, 0] would share their numbers.
+    """
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=coordinates)
+    return int(sequence.generate_state(1)[0])
