@@ -6,7 +6,8 @@ An evaluation is set-up, data, training, one validation and the report to the st
 
 - (a) ``bare``: a PyTorch loop with cross-entropy and nothing around it; images lie in memory as
   normalised tensors; precision and memory format are the best for this processor. The limit.
-- (b) ``ours``: claimed from a study in SQLite, trained by `training.run.Training` with a Taylor loss, and finished, as a worker does it.
+- (b) ``ours``: claimed from a study in SQLite, trained by `training.run.Training` with a Taylor
+  loss, and finished, as a worker does it.
 - (c) ``tutorial``: as the tutorials of Optuna and Lightning have it: `study.optimize` with Optuna's
   sampler and SQLite, a Trainer with its defaults, a DataLoader over torchvision images with
   transforms, a pruning callback; the loss is Eq. 5 written down with a one-hot target.

@@ -10,17 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
 from optuna_taylorglo.errors import CorruptCacheError
+from optuna_taylorglo.files import write_atomically
 
 Part = Literal["train", "test"]
 UInt8Array = npt.NDArray[np.uint8]
@@ -86,24 +86,8 @@ def open_part(folder: Path, part: Part, image_shape: tuple[int, ...]) -> Labelle
 
 
 def _write_array(path: Path, array: UInt8Array) -> None:
-    _replace(path, lambda file: np.save(file, array))
+    write_atomically(path, lambda file: np.save(file, array))
     _record(path, _checksum(path))
-
-
-def _replace(path: Path, write: Callable[[Any], None]) -> None:
-    """Write a file beside its place and move it there, so that no reader sees half of it."""
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}-", delete=False
-    ) as file:
-        try:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
 
 
 def _open_verified(path: Path) -> UInt8Array:
@@ -156,4 +140,4 @@ def _record(path: Path, checksum: str) -> None:
     with FileLock(path.parent / ".manifest.lock"):
         manifest = {**_read_manifest(path.parent), path.name: checksum}
         text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
-        _replace(path.parent / MANIFEST, lambda file: file.write(text.encode()))
+        write_atomically(path.parent / MANIFEST, text)

@@ -56,8 +56,8 @@ class TaylorGLOSampler(CmaEsSampler):
     process replays the finished generations for itself.
 
     Used with :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, a generation
-    starts when the one before it is finished, and any number of workers, crashes and restarts gives exactly the candidates of a
-    serial run. In a plain ``study.optimize(..., n_jobs=4)`` nothing waits: a trial whose previous
+    starts when the one before it is finished, and any number of workers, crashes and restarts
+    gives exactly the candidates of a serial run. In a plain ``study.optimize(..., n_jobs=4)`` nothing waits: a trial whose previous
     generation is unfinished is drawn from the newest finished distribution, and its result still
     counts in its own generation. A trial that stays RUNNING for ever (a killed process, without
     Optuna's heartbeat) then keeps its generation from finishing.

@@ -1,6 +1,7 @@
 """The verdict: full trainings of the winner, of baselines and of controls, and what they say.
 
-Everything that trains is a task of the companion study (`verdict.task_queue`), so any worker can do it and nothing is done twice. The stages, each waiting for the one before it:
+Everything that trains is a task of the companion study (`verdict.task_queue`), so any worker can do
+it and nothing is done twice. The stages, each waiting for the one before it:
 
 1. Rerank: the best candidates once more, with fresh seeds, because the best of many noisy
    evaluations owes part of its rank to luck.
