@@ -57,10 +57,10 @@ class TaylorGLOSampler(CmaEsSampler):
 
     Used with :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, a generation
     starts when the one before it is finished, and any number of workers, crashes and restarts
-    gives exactly the candidates of a serial run. In a plain ``study.optimize(..., n_jobs=4)`` nothing waits: a trial whose previous
-    generation is unfinished is drawn from the newest finished distribution, and its result still
-    counts in its own generation. A trial that stays RUNNING for ever (a killed process, without
-    Optuna's heartbeat) then keeps its generation from finishing.
+    gives exactly the candidates of a serial run. In a plain ``study.optimize(..., n_jobs=4)``
+    nothing waits: a trial whose previous generation is unfinished is drawn from the newest finished
+    distribution, and its result still counts in its own generation. A trial that stays RUNNING for
+    ever (a killed process, without Optuna's heartbeat) then keeps its generation from finishing.
 
     CMA-ES is told ranks: complete trials by value, below them pruned ones by their best last
     report, below them failed ones. Enqueued trials take the next slots and count as they are.
