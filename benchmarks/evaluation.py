@@ -55,7 +55,7 @@ from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler, Heartbeat
-from optuna_taylorglo.storage.studies import create_study
+from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.training.memory import keep_freed_memory
 from optuna_taylorglo.training.precision import Precision, resolve_precision
 from optuna_taylorglo.training.run import Machine, Training

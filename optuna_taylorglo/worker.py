@@ -30,7 +30,7 @@ from optuna_taylorglo.attributes import COMPANION_OF, DRAWN, N_CLASSES
 from optuna_taylorglo.errors import RecipeError, RecipeMismatch, StopRequested, StudyError
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.studies import companion_name, open_study
+from optuna_taylorglo.storage.open_study import companion_name, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """From a study's trials to the slots of its generations.
 
 A *slot* is one place in one generation of CMA-ES: one candidate, evaluated once or, after an abort
-or a loss, several times. Which trial fills which slot follows from the trials alone, so all workers
-agree on it without talking to each other:
+or a failure, several times. Which trial fills which slot follows from the trials alone, so all
+workers agree on it without talking to each other:
 
 - A trial that is not marked as a retry is *fresh*; the k-th fresh trial, by trial number, owns
   slot k, and (generation, index) = divmod(k, popsize).
@@ -10,7 +10,7 @@ agree on it without talking to each other:
 
 There are two kinds of "again", and one of "no further". An *abort* (PRUNED: below the threshold, or
 diverged) says something about the candidate: the next attempt starts from fresh weights, and
-attempts are limited as in the paper. A *loss* (FAIL: crash, kill, lost heartbeat) says nothing
+attempts are limited as in the paper. A *failure* (FAIL: crash, kill, no sign of life) says nothing
 about it: the same attempt is made again, with the same training seed, so that the result is the one
 an undisturbed run would have had. A *stop* (PRUNED and marked so: it fell behind the generation
 before) closes the slot; what it reported is its result.
@@ -43,7 +43,7 @@ class Rules:
         popsize: Slots a generation (λ).
         attempts: Evaluations a candidate gets before it counts as aborted; 3 is the paper's "tried
             again up to two more times".
-        max_failures: Losses a slot is made up for; one more closes it as the worst.
+        max_failures: Failures that a slot is made up for; one more closes it as the worst.
     """
 
     popsize: int = 28
@@ -110,12 +110,12 @@ class Slot:
 
     @property
     def next_attempt(self) -> int:
-        """Number of the attempt to make next: losses repeat an attempt, aborts use it up."""
+        """Number of the attempt to make next: failures repeat an attempt, aborts use it up."""
         return len(self._in_state(TrialState.PRUNED))
 
     @property
     def failures(self) -> int:
-        """Losses so far; a trial handed back on purpose is not one."""
+        """Failures so far; a trial released on purpose is not one."""
         failed = self._in_state(TrialState.FAIL)
         return sum(1 for trial in failed if not trial.user_attrs.get(RELEASED))
 

@@ -13,21 +13,21 @@ from optuna.trial import Trial
 
 from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.errors import Diverged
+from optuna_taylorglo.queue.trial_queue import annotate, report
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.pruners import EarlyEndPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
-from optuna_taylorglo.search.scheduler import report
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
 from optuna_taylorglo.training.run import Training
 
 
 class Objective:
-    """Evaluates trials that `optuna_taylorglo.search.scheduler.GenerationScheduler` handed out.
+    """Evaluates trials that a `GenerationScheduler` handed out.
 
     Args:
         training: Trains as the study's recipe says.
         sampler: The study's sampler.
-        stop: Ends an evaluation with `optuna_taylorglo.errors.StopRequested` when set.
+        stop: Ends an evaluation with `StopRequested` when set.
     """
 
     def __init__(
@@ -66,7 +66,9 @@ class Objective:
             if repeat == 0:
                 report(trial, value, step)
                 if trial.should_prune():
-                    self._mark_if_stopped(trial)
+                    pruner = trial.study.pruner
+                    if isinstance(pruner, EarlyEndPruner) and pruner.reason == "stop":
+                        annotate(trial, STOPPED, True)
                     raise optuna.TrialPruned(f"{value:.4f} at step {step}")
 
         try:
@@ -88,13 +90,5 @@ class Objective:
                 stop=self.stop,
             )
         except Diverged as error:
-            trial.set_user_attr(DIVERGED, str(error))
+            annotate(trial, DIVERGED, str(error))
             raise optuna.TrialPruned(str(error)) from error
-
-    def _mark_if_stopped(self, trial: Trial) -> None:
-        """Tell a candidate that fell behind, and is ranked, from one to try again."""
-        pruner = trial.study.pruner
-        if isinstance(pruner, EarlyEndPruner):
-            stored = trial.study.get_trials(deepcopy=False)[trial.number]
-            if not pruner.abort.prune(trial.study, stored):
-                trial.set_user_attr(STOPPED, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from optuna.pruners import BasePruner
 from optuna.study import Study
@@ -69,7 +70,7 @@ class FallingBehindPruner(BasePruner):
         if generation is None or value is None:
             return False
         reached: dict[int, float] = {}
-        # A lost trial's reports come again with its repetition.
+        # The reports of a trial that was lost come again with its repetition.
         told = (TrialState.COMPLETE, TrialState.PRUNED)
         for other in study.get_trials(deepcopy=False, states=told):
             if other.user_attrs.get(GENERATION) == generation - 1:
@@ -86,11 +87,21 @@ class EarlyEndPruner(BasePruner):
     Args:
         abort: Finds trainings that failed; their candidates may be tried again.
         stop: Finds trainings that are not worth going on with; their candidates are ranked.
+
+    Attributes:
+        reason: Why the trial that was asked about last is to end; None if it is to go on.
     """
 
     def __init__(self, abort: BasePruner, stop: BasePruner) -> None:
         self.abort = abort
         self.stop = stop
+        self.reason: Literal["abort", "stop"] | None = None
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        return self.abort.prune(study, trial) or self.stop.prune(study, trial)
+        if self.abort.prune(study, trial):
+            self.reason = "abort"
+        elif self.stop.prune(study, trial):
+            self.reason = "stop"
+        else:
+            self.reason = None
+        return self.reason is not None

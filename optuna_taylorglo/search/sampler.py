@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, Trial
 from optuna_taylorglo.attributes import RETRY_OF
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank, slot_attrs
 from optuna_taylorglo.seeds import candidate_seed
+from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
 
@@ -139,7 +140,10 @@ class TaylorGLOSampler(CmaEsSampler):
         Returns:
             The slots, for looking at only; valid until the next call.
         """
-        self._raise_error_if_multi_objective(study)
+        if len(study.directions) > 1:
+            raise ValueError(
+                f"study must have one objective, {study.study_name!r} has {len(study.directions)}."
+            )
         trials = study.get_trials(deepcopy=False)
         maximize = study.direction == StudyDirection.MAXIMIZE
         with self._lock:
@@ -166,7 +170,6 @@ class TaylorGLOSampler(CmaEsSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        self._raise_error_if_multi_objective(study)
         # Anything but our parameters gets what Optuna would give it outside a relative space. The
         # parent's answer would unpickle what the database holds.
         foreign = {
@@ -183,7 +186,7 @@ class TaylorGLOSampler(CmaEsSampler):
             # A sampler has no public way to annotate the trial it samples for; Optuna's own
             # samplers write to the storage in the same manner.
             for key, value in slot_attrs(slot, attempt=0).items():
-                study._storage.set_trial_user_attr(trial._trial_id, key, value)
+                storage_of(study).set_trial_user_attr(trial_id_of(trial), key, value)
         own = dict(zip(self.names, theta, strict=True))
         return foreign | {name: own[name] for name in search_space if name in own}
 
@@ -197,7 +200,6 @@ class TaylorGLOSampler(CmaEsSampler):
         # Optuna comes here with one of our names when the candidate lies outside the range that
         # was asked for. A uniform draw in its place would be a candidate nobody proposed.
         if param_name in self.names and isinstance(param_distribution, FloatDistribution):
-            self._raise_error_if_multi_objective(study)
             with self._lock:
                 theta = self.candidate(self._slot_of(study, trial))
             value = theta[self.names.index(param_name)]

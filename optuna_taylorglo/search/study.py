@@ -12,9 +12,10 @@ from optuna_taylorglo.recipes.loading import freeze, frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import Rules
 from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.optuna_private import storage_of
 
 MAX_FAILURES = 3
-"""Evaluations of a candidate that may be lost to crashes before it counts as the worst."""
+"""Crashes of a candidate's evaluation that are made up for; one more, and it is the worst."""
 
 
 def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
@@ -33,7 +34,7 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
     """
     if recipe is not None:
         # Two workers that start at once must not both find the study without a recipe.
-        with study_lock(study._storage, study.study_name):
+        with study_lock(storage_of(study), study.study_name):
             freeze(study, recipe)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)

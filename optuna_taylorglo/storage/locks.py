@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import sqlalchemy
+from filelock import FileLock
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
+
+from optuna_taylorglo.storage.optuna_private import backend_of, path_of
+from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
+
+Lock = contextlib.AbstractContextManager[object]
 
 _thread_locks: WeakKeyDictionary[BaseStorage, threading.Lock] = WeakKeyDictionary()
 _thread_locks_guard = threading.Lock()
@@ -30,12 +34,15 @@ def study_lock(storage: BaseStorage, study_name: str) -> Iterator[None]:
         storage: A study's storage.
         study_name: The study.
     """
-    # Optuna hides both an RDBStorage (behind a cache) and a journal's file under this name.
-    backend = getattr(storage, "_backend", storage)
+    if isinstance(storage, OutageTolerantStorage):
+        backend = storage.database
+    else:
+        backend = backend_of(storage)
+    lock: Lock
     if isinstance(backend, RDBStorage):
         lock = database_lock(backend.engine, study_name)
     elif isinstance(backend, JournalFileBackend):
-        lock = _file_lock(backend._file_path)
+        lock = _file_lock(path_of(backend))
     else:
         lock = _thread_lock(storage)
     with lock:
@@ -50,7 +57,9 @@ def _thread_lock(storage: BaseStorage) -> Iterator[None]:
         yield
 
 
-def database_lock(engine: sqlalchemy.Engine, name: str) -> contextlib.AbstractContextManager[None]:
+def database_lock(
+    engine: sqlalchemy.Engine, name: str
+) -> contextlib.AbstractContextManager[object]:
     """A named lock between all users of a database."""
     if engine.dialect.name == "postgresql":
         return _postgresql_lock(engine, name)
@@ -99,12 +108,8 @@ def _release(call: Callable[[], object]) -> None:
         call()
 
 
-@contextlib.contextmanager
-def _file_lock(path: str | None) -> Iterator[None]:
+def _file_lock(path: str | None) -> Lock:
     if not path or path == ":memory:":
-        yield
-        return
+        return contextlib.nullcontext()
     # Optuna's journal has a lock of its own at <path>.lock.
-    with Path(f"{path}.taylorglo.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return FileLock(f"{path}.taylorglo.lock", poll_interval=0.01)

@@ -14,6 +14,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.logging import get_logger
 
 DEFAULT_OUTAGE_LIMIT = 600.0
+"""Seconds to wait for a database that went away before giving up."""
 
 _logger = get_logger(__name__)
 
@@ -49,15 +50,19 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, _OUTAGES)
 
 
-def retry_during_outage(call: Callable[[], T], *, patience: float) -> T:
+def retry_during_outage(call: Callable[[], T], *, limit: float) -> T:
     """Make a call, again and again while the database is away.
 
     Waits grow from a quarter of a second to 15 seconds, each with jitter, so that workers do not
     all come back at the same moment.
+
+    Args:
+        call: What to do; it is repeated as a whole.
+        limit: Seconds after which the database's error is let through.
     """
     if getattr(_state, "without_retry", False):
         return call()
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + limit
     wait = 0.25
     while True:
         try:

@@ -17,7 +17,7 @@ from optuna_taylorglo import load_loss, worker
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
-from optuna_taylorglo.storage.studies import create_study
+from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.training.run import Machine, Training
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from torch import nn
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
-from optuna_taylorglo.storage.studies import open_study
+from optuna_taylorglo.storage.open_study import open_study
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,14 @@ import pytest
 import sqlalchemy
 from databases import PostgreSQL
 from optuna.trial import Trial, TrialState
+from optuna_taylorglo.storage.database import PatientRDBStorage
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, RETRY_OF
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler, Heartbeat, report
 from optuna_taylorglo.seeds import training_seed
-from optuna_taylorglo.storage.database import PatientRDBStorage
-from optuna_taylorglo.storage.urls import open_storage
+from optuna_taylorglo.storage.open_storage import open_storage
 
 fork = multiprocessing.get_context("fork")
 

@@ -19,12 +19,13 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBSto
 from optuna.storages.journal import JournalFileBackend
 from optuna.testing.pytest_storages import StorageTestCase
 from optuna.trial import TrialState, create_trial
+from optuna_taylorglo.storage.database import PatientRDBStorage
 
 from optuna_taylorglo.storage import retry as patience
-from optuna_taylorglo.storage.database import PatientRDBStorage
 from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.retry import retry_during_outage, without_retry
-from optuna_taylorglo.storage.urls import open_storage, resolve_storage_url
+from optuna_taylorglo.storage.urls import resolve_storage_url
 
 fork = multiprocessing.get_context("fork")
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.studies import open_study
+from optuna_taylorglo.storage.open_study import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 from optuna_taylorglo.worker import DONE, add_storage_option, positive
 

@@ -23,7 +23,7 @@ from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import progress, trial_loss, winner
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.studies import create_study
+from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.worker import DONE, add_machine_options, add_storage_option
 

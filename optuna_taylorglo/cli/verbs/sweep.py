@@ -14,7 +14,7 @@ from rich.table import Table
 
 from optuna_taylorglo.cli.local_workers import add_workers_option, done_by_workers
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.studies import create_companion, open_study
+from optuna_taylorglo.storage.open_study import create_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 from optuna_taylorglo.worker import (
     DONE,

@@ -9,7 +9,9 @@ from optuna.study import Study, StudyDirection
 
 from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.storage.urls import open_storage, shown_url
+from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.storage.optuna_private import storage_of
+from optuna_taylorglo.storage.urls import shown_url
 
 
 def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 240) -> Study:
@@ -17,14 +19,14 @@ def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 2
 
     Args:
         study_name: Its name.
-        url: Storage URL, as in `optuna_taylorglo.storage.urls.open_storage`.
+        url: Storage URL, as in `open_storage`.
         heartbeat: Seconds between two signs of life of a running trial.
         grace: Seconds without one after which a trial is given up.
 
     Raises:
         StudyError: If it does not exist, minimises, or holds trials of something else.
-        ValueError: If the URL is wrong.
-        ConnectionError: If the database cannot be reached.
+        StorageURLError: If the URL is wrong.
+        StorageUnreachable: If the database cannot be reached.
     """
     storage = open_storage(url, heartbeat=heartbeat, grace=grace)
     try:
@@ -55,7 +57,7 @@ def create_companion(study: Study, url: str) -> Study:
     """Create or load the study that holds the trainings for a study's verdict."""
     companion = optuna.create_study(
         study_name=companion_name(study.study_name),
-        storage=study._storage,
+        storage=storage_of(study),
         direction="maximize",
         load_if_exists=True,
     )
