@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.run import Machine, Training
+from optuna_taylorglo.training.machine import Machine
+from optuna_taylorglo.training.run import Training
 
 
 class Recorder(nn.Module):

@@ -13,7 +13,7 @@ An evaluation is set-up, data, training, one validation and the report to the st
   transforms, a pruning callback; the loss is Eq. 5 written down with a one-hot target.
 - (d) ``bare, contiguous``: as (a), in float32 and contiguous memory.
 
-A worker also lets the C library keep freed memory (`training.memory`); (a) is measured
+A worker also lets the C library keep freed memory (`training.machine`); (a) is measured
 with that too. Every way has a process of its own, of one thread. They take turns in every round,
 so that a slow moment of the machine hits all of them; ratios are taken round by round, of CPU time
 too, because other processes share the machine. Before the first round every way trains the digits
@@ -56,9 +56,9 @@ from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler, Heartbeat
 from optuna_taylorglo.storage.open_study import create_study
-from optuna_taylorglo.training.memory import keep_freed_memory
+from optuna_taylorglo.training.machine import Machine, keep_freed_memory
 from optuna_taylorglo.training.precision import Precision, resolve_precision
-from optuna_taylorglo.training.run import Machine, Training
+from optuna_taylorglo.training.run import Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 # The published loss of MNIST, for (c), which draws candidates that do not all train.

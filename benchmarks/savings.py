@@ -37,8 +37,8 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.training.memory import keep_freed_memory
-from optuna_taylorglo.training.run import Machine, Training
+from optuna_taylorglo.training.machine import Machine, keep_freed_memory
+from optuna_taylorglo.training.run import Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 JUDGING_SEEDS = range(1000, 1005)

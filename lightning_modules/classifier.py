@@ -13,12 +13,11 @@ from torch.optim.lr_scheduler import MultiStepLR
 from torchmetrics import MeanMetric
 
 from lightning_modules.data.batches import Chunk
+from lightning_modules.monitor import TrainingMonitor
 from lightning_modules.optim import OptimiserSettings, ScheduleSettings
-from optuna_taylorglo.errors import Diverged
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
-STEPS_BETWEEN_CHECKS = 10
 STEP_HOOKS = (
     "on_before_zero_grad",
     "on_before_backward",
@@ -67,9 +66,8 @@ class Classifier(LightningModule):
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.val_accuracy, self.val_loss = MeanMetric(), MeanMetric()
         self.test_accuracy, self.test_loss = MeanMetric(), MeanMetric()
-        self._total_steps = 1.0
+        self._monitor = TrainingMonitor(total_steps=1)
         self._needs_hooks = True
-        self._unchecked_losses: list[Tensor] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; the criterion may change from a module to a function and back."""
@@ -104,7 +102,7 @@ class Classifier(LightningModule):
         if trainer.max_epochs is not None and trainer.max_epochs >= 0:
             by_epochs = trainer.max_epochs * steps
         by_steps = float("inf") if trainer.max_steps < 0 else trainer.max_steps
-        self._total_steps = min(by_epochs, by_steps)
+        self._monitor = TrainingMonitor(min(by_epochs, by_steps))
         # Lightning's hooks around a step cost as much as the optimiser of a small network. Float16
         # gradients are scaled in them.
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -118,28 +116,23 @@ class Classifier(LightningModule):
         """Take one optimiser step on each mini-batch.
 
         Raises:
-            Diverged: If a loss since the last check is not finite. Checks are some steps apart, as
-                each one waits for the device.
+            Diverged: If a loss since the last check is not finite.
         """
         batches = zip(*batch, strict=True) if isinstance(batch, Chunk) else (batch,)
         optimiser = cast(LightningOptimizer, self.optimizers())
         plain = isinstance(batch, Chunk) and not self._needs_hooks
         update = self._update_without_hooks if plain else self._update
-        progress = self._progress()
         losses = []
         first_step = self.trainer.global_step
         for step, (inputs, labels) in enumerate(batches, start=first_step):
             if step == self.trainer.max_steps:
                 break  # the budget ends inside a chunk
-            if progress is not None:
-                progress.fill_(min(step / self._total_steps, 1.0))
+            self._monitor.tell_progress(self.criterion, step)
             loss = self.criterion(self(inputs), labels)
             update(optimiser, loss)
             self._step_schedule("steps")
             losses.append(loss.detach())
-        self._unchecked_losses += losses
-        if len(self._unchecked_losses) >= STEPS_BETWEEN_CHECKS:
-            self._check_divergence()
+        self._monitor.observe(losses, self.trainer.global_step)
 
     def _update(self, optimiser: LightningOptimizer, loss: Tensor) -> None:
         """Take an optimiser step with all of Lightning's hooks around it."""
@@ -161,10 +154,9 @@ class Classifier(LightningModule):
 
     def on_validation_start(self) -> None:
         """Do not validate a network that has diverged; else take stock at the present progress."""
-        self._check_divergence()
-        progress = self._progress()
-        if progress is not None and self.trainer.state.fn == "fit":
-            progress.fill_(min(self.trainer.global_step / self._total_steps, 1.0))
+        self._monitor.check(self.trainer.global_step)
+        if self.trainer.state.fn == "fit":
+            self._monitor.tell_progress(self.criterion, self.trainer.global_step)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Add a batch to the validation metrics."""
@@ -182,18 +174,9 @@ class Classifier(LightningModule):
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True)
         self.log(f"{stage}_loss", loss)
 
-    def _progress(self) -> Tensor | None:
-        progress = getattr(self.criterion, "progress", None)
-        return progress if isinstance(progress, Tensor) else None
-
     def _step_schedule(self, unit: str) -> None:
         if self.schedule_settings.unit == unit and self.schedule_settings.milestones:
             cast(MultiStepLR, self.lr_schedulers()).step()
-
-    def _check_divergence(self) -> None:
-        losses, self._unchecked_losses = self._unchecked_losses, []
-        if losses and not torch.stack(losses).isfinite().all():
-            raise Diverged(f"the loss is not finite at step {self.trainer.global_step}")
 
 
 def _overrides(instance: object, base: type, method: str) -> bool:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from optuna_taylorglo.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -35,7 +37,7 @@ class Augmentation:
         for name in ("padding", "cutout"):
             value = getattr(self, name)
             if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value!r}")
+                raise UsageError(f"{name} must not be negative, got {value!r}")
 
     @property
     def moves(self) -> bool:

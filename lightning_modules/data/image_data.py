@@ -28,6 +28,7 @@ from lightning_modules.data.batches import (
 )
 from lightning_modules.data.normalisation import ChannelStatistics, channel_statistics
 from lightning_modules.data.splits import split, stratified_choice, with_symmetric_noise
+from optuna_taylorglo.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class ImageData(LightningDataModule):
         input_shape: Shape (C, H, W) of one image as the network sees it.
 
     Raises:
-        ValueError: If an argument is out of range.
+        UsageError: If an argument is out of range.
     """
 
     facts: ClassVar[DataSetFacts]
@@ -165,7 +166,7 @@ class ImageData(LightningDataModule):
         self.val_data = Subset(train.images, held_out, train.labels[held_out])
         self.train_data = self._training_subset(train, rest)
         if len(self.train_data.indices) < self.batch_size:
-            raise ValueError(
+            raise UsageError(
                 f"batch_size must not exceed the {len(self.train_data.indices)} training images "
                 f"(fraction={self.fraction}), got {self.batch_size}"
             )
@@ -251,7 +252,7 @@ class ImageData(LightningDataModule):
             _warn_of_size(self.folder, size, self.facts.train_size)
         val_size = self.val_size or round(size * self.facts.val_size / self.facts.train_size)
         if not 0 < val_size < size:
-            raise ValueError(
+            raise UsageError(
                 f"val_size must be in [1, {size - 1}] with {size} images, got {val_size}"
             )
         return split(train.labels, val_size, self.facts.stratified)
@@ -318,7 +319,7 @@ def _statistics(folder: Path, subset: Subset) -> ChannelStatistics:
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:
     if not holds:
-        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+        raise UsageError(f"{name} must be {allowed}, got {value!r}")
 
 
 class Digits(ImageData):

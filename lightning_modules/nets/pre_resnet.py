@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from lightning_modules.nets.initialisation import residual_
+from optuna_taylorglo.errors import UsageError
 
 
 class PreActivationBlock(nn.Module):
@@ -100,10 +101,10 @@ class PreResNet(PreActivationNet):
     Parameters: 272,282 at depth 20 with ten classes (0.27 M).
 
     Raises:
-        ValueError: If ``depth`` is not 6n + 2 with n ≥ 1.
+        UsageError: If ``depth`` is not 6n + 2 with n ≥ 1.
     """
 
     def __init__(self, num_classes: int = 10, depth: int = 20) -> None:
         if depth < 8 or (depth - 2) % 6 != 0:
-            raise ValueError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth!r}")
+            raise UsageError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth!r}")
         super().__init__((depth - 2) // 6, (16, 32, 64), num_classes)

@@ -1,6 +1,7 @@
 """Wide residual networks."""
 
 from lightning_modules.nets.pre_resnet import PreActivationNet
+from optuna_taylorglo.errors import UsageError
 
 
 class WideResNet(PreActivationNet):
@@ -17,15 +18,15 @@ class WideResNet(PreActivationNet):
         dropout: Dropout between the convolutions of a block (0.3 for CIFAR-10, 0.4 for SVHN).
 
     Raises:
-        ValueError: If ``depth`` is not 6n + 4 with n ≥ 1 or ``width`` is not positive.
+        UsageError: If ``depth`` is not 6n + 4 with n ≥ 1 or ``width`` is not positive.
     """
 
     def __init__(
         self, num_classes: int = 10, depth: int = 16, width: int = 8, dropout: float = 0.3
     ) -> None:
         if depth < 10 or (depth - 4) % 6 != 0:
-            raise ValueError(f"depth must be 6n + 4 with n >= 1 (10, 16, 22, ...), got {depth!r}")
+            raise UsageError(f"depth must be 6n + 4 with n >= 1 (10, 16, 22, ...), got {depth!r}")
         if width < 1:
-            raise ValueError(f"width must be at least 1, got {width!r}")
+            raise UsageError(f"width must be at least 1, got {width!r}")
         widths = (16 * width, 32 * width, 64 * width)
         super().__init__((depth - 4) // 6, widths, num_classes, dropout)

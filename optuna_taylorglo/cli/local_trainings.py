@@ -12,10 +12,11 @@ from rich.progress import Progress
 
 from optuna_taylorglo.cli.supervisor import Supervisor
 from optuna_taylorglo.errors import StopRequested
-from optuna_taylorglo.verdict.task_queue import Task, TaskQueue
+from optuna_taylorglo.verdict.task_queue import TaskQueue
+from optuna_taylorglo.verdict.tasks import Task
 
 
-class LocalTasks:
+class LocalTrainings:
     """A callable that has tasks done; workers are started when there is something to do.
 
     Args:
@@ -28,6 +29,7 @@ class LocalTasks:
     def __init__(
         self, companion: Study, supervisor: Supervisor, stop: threading.Event, console: Console
     ) -> None:
+        self.companion = companion
         self._queue = TaskQueue(companion)
         self._supervisor = supervisor
         self._stop = stop

@@ -11,21 +11,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optuna.study import Study
 from rich.console import Console
 
+from optuna_taylorglo.cli.options import OpenedStudy, machine_words, positive
 from optuna_taylorglo.cli.supervisor import Supervisor
-from optuna_taylorglo.worker import positive
+from optuna_taylorglo.storage.open_study import create_companion
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.cli.local_trainings import LocalTasks
+    from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
 LOG_DIR = Path("taylorglo-logs")
 
 
 def add_workers_option(parser: argparse.ArgumentParser) -> None:
     """The option that says how many."""
-    parser.add_argument("--workers", type=positive, help="processes; default: one a core or GPU")
+    parser.add_argument("--workers", type=positive, help="processes; default: one per core or GPU")
 
 
 def supervise(
@@ -60,32 +60,20 @@ def supervise(
 
 
 @contextlib.contextmanager
-def done_by_workers(
-    companion: Study,
-    url: str,
-    arguments: argparse.Namespace,
-    stop: threading.Event,
-    console: Console,
-) -> Iterator[LocalTasks]:
-    """What has the tasks of a companion study done by local workers, while the body runs."""
-    from optuna_taylorglo.cli.local_trainings import LocalTasks
+def trained_by_workers(
+    opened: OpenedStudy, arguments: argparse.Namespace, stop: threading.Event, console: Console
+) -> Iterator[LocalTrainings]:
+    """What has a study's tasks done by local workers, while the body runs."""
+    from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
-    supervisor, _ = supervise(companion.study_name, url, arguments)
-    with LocalTasks(companion, supervisor, stop, console) as do:
-        yield do
-
-
-def machine_words(arguments: argparse.Namespace) -> list[str]:
-    """The machine's options as words of a command line."""
-    return [
-        *("--data-dir", str(arguments.data_dir), "--device", arguments.device),
-        *("--precision", arguments.precision, "--threads", str(arguments.threads)),
-        *(word for package in arguments.allow for word in ("--allow", package)),
-    ]
+    companion = create_companion(opened.study, opened.url)
+    supervisor, _ = supervise(companion.study_name, opened.url, arguments)
+    with LocalTrainings(companion, supervisor, stop, console) as train:
+        yield train
 
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
-    """One environment a worker: each sees one GPU, or shares the CPU."""
+    """One environment per worker: each sees one GPU, or shares the CPU."""
     import torch
 
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Sequence
 
+from optuna_taylorglo.cli.process import configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.cli.verbs import (
     baseline,
     dashboard,
@@ -29,23 +29,6 @@ from optuna_taylorglo.cli.verbs import (
     status,
     sweep,
 )
-from optuna_taylorglo.errors import (
-    RecipeError,
-    RecipeMismatch,
-    StopRequested,
-    StudyError,
-    WorkersFailed,
-)
-from optuna_taylorglo.worker import (
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    USAGE,
-    configure_logging,
-    stop_on_signals,
-)
-
-__all__ = ["DONE", "FAILED", "INTERRUPTED", "USAGE", "build_parser", "main"]
 
 logger = logging.getLogger("optuna_taylorglo.cli")
 
@@ -56,29 +39,14 @@ def build_parser() -> argparse.ArgumentParser:
         prog="taylorglo", description="Evolve loss functions for your network."
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for command in (run, status, export, baseline, evaluate, sweep, report, dashboard):
-        command.add_parser(verbs)
+    for verb in (run, status, export, baseline, evaluate, sweep, report, dashboard):
+        verb.add_parser(verbs)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and turn what goes wrong into one message and an exit code."""
+    """Run a command and turn what goes wrong into a message and an exit code."""
     arguments = build_parser().parse_args(argv)
-    configure_logging()
+    configure_logging(verbose=arguments.verbose, quiet=arguments.quiet)
     stop = stop_on_signals()
-    try:
-        code: int = arguments.action(arguments, stop)
-    except (RecipeError, RecipeMismatch, StudyError, ValueError) as error:
-        logger.error("%s", error)
-        return USAGE
-    except (WorkersFailed, OSError, RuntimeError) as error:
-        logger.error("%s", error)
-        return FAILED
-    except StopRequested:
-        logger.info("stopped; the same command goes on where it was")
-        return INTERRUPTED
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return exit_code(lambda: arguments.action(arguments, stop), logger)

@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from optuna_taylorglo.errors import UsageError
+
 logger = logging.getLogger(__name__)
 
 PrecisionName = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
@@ -40,10 +42,10 @@ def resolve_precision(requested: PrecisionName, device: torch.device | str) -> P
         device: Where training will run.
 
     Raises:
-        ValueError: If ``requested`` is not a known name.
+        UsageError: If ``requested`` is not a known name.
     """
     if requested not in get_args(PrecisionName):
-        raise ValueError(f"precision must be one of {get_args(PrecisionName)}, got {requested!r}")
+        raise UsageError(f"precision must be one of {get_args(PrecisionName)}, got {requested!r}")
     device = torch.device(device)
     channels_last = device.type in ("cpu", "cuda")
     if requested != "auto":

@@ -8,79 +8,21 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_modules.classifier import Classifier
 from lightning_modules.optim import OptimiserSettings, ScheduleSettings
-from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested
+from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
 from optuna_taylorglo.recipes.schema import Component, Recipe
-from optuna_taylorglo.training.memory import keep_freed_memory
-from optuna_taylorglo.training.precision import Precision, PrecisionName, resolve_precision
+from optuna_taylorglo.training.callback import NEVER, OnValidation, TrainingCallback
+from optuna_taylorglo.training.machine import Machine
 
-_NEVER = 10**9
-_STEPS_BETWEEN_CHECKS = 10
-
-OnValidation = Callable[[int, float], None]
 OnTrained = Callable[[pl.LightningModule], None]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What belongs to the machine and not to the recipe.
-
-    Attributes:
-        data_dir: Where data sets lie.
-        device: "auto", "cpu", "cuda", "mps" or one device such as "cuda:1".
-        precision: "auto", or a precision of `optuna_taylorglo.training.precision`.
-        allowed_packages: Packages, besides the bundled ones, whose classes a recipe may name.
-    """
-
-    data_dir: Path = Path("data")
-    device: str = "auto"
-    precision: PrecisionName = "auto"
-    allowed_packages: tuple[str, ...] = ()
-
-    @cached_property
-    def torch_device(self) -> torch.device:
-        """The device that trains.
-
-        Raises:
-            ValueError: If this machine has no such device.
-        """
-        present = {
-            "cuda": torch.cuda.is_available(),
-            "mps": torch.backends.mps.is_available(),
-            "cpu": True,
-        }
-        if self.device == "auto":
-            return torch.device(next(name for name in present if present[name]))
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            device = None
-        if device is None or not present.get(device.type):
-            available = ", ".join(["auto", *(name for name in present if present[name])])
-            raise ValueError(f"device {self.device!r} is not on this machine; it has {available}.")
-        return device
-
-    def prepare(self, *, threads: int) -> None:
-        """Set this process up: one device that exists, so many CPU threads, memory that stays."""
-        torch.set_num_threads(threads)
-        if self.torch_device.type == "cpu":
-            keep_freed_memory()
-
-    @cached_property
-    def resolved_precision(self) -> Precision:
-        """Precision and memory format on that device."""
-        return resolve_precision(self.precision, self.torch_device)
 
 
 class Training:
@@ -162,7 +104,7 @@ class Training:
         checks = {steps, *(step for step in check_at if step < steps)}
         if self.recipe.fitness.take == "best":
             checks |= set(range(self.steps_per_pass, steps, self.steps_per_pass))
-        watch = _Watch(self.recipe.fitness.metric, checks, on_validation, stop)
+        watch = TrainingCallback(self.recipe.fitness.metric, checks, on_validation, stop)
         trainer = self._build_trainer(watch, data, steps, math.gcd(*checks))
         with warnings.catch_warnings():
             # Lightning advises on loaders with worker processes, which whole batches do not need.
@@ -218,7 +160,7 @@ class Training:
 
     def _build_trainer(
         self,
-        watch: _Watch,
+        watch: TrainingCallback,
         data: pl.LightningDataModule,
         steps: int,
         common_interval: int,
@@ -242,7 +184,7 @@ class Training:
         return pl.Trainer(
             max_steps=steps,
             max_epochs=-1,
-            val_check_interval=_NEVER,
+            val_check_interval=NEVER,
             check_val_every_n_epoch=None,
             **settings,
         )
@@ -253,103 +195,27 @@ def test_metric(recipe: Recipe) -> str:
     return "test_" + recipe.fitness.metric.removeprefix("val_")
 
 
-class _Watch(pl.Callback):
-    """Passes validations on, and ends a training that diverged or that is to stop.
-
-    It also tells a criterion in ``t`` how far training is, if the module is not a `Classifier`,
-    which does so itself.
-
-    Args:
-        metric: Name of the metric to pass on.
-        checks: Steps at which to validate.
-        on_validation: Called with step and metric.
-        stop: Ends the training when set.
-    """
-
-    def __init__(
-        self,
-        metric: str,
-        checks: set[int],
-        on_validation: OnValidation,
-        stop: threading.Event | None,
-    ) -> None:
-        self.metric = metric
-        self.checks = checks
-        self.on_validation = on_validation
-        self.stop = stop or threading.Event()
-        self.epoch_length: int | None = None
-        self.last_step: int | None = None
-        self.values: list[float] = []
-        self._unchecked: list[Tensor] = []
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.epoch_length is not None:
-            end = (trainer.current_epoch + 1) * self.epoch_length
-            trainer.check_val_every_n_epoch = 1 if end in self.checks else _NEVER
-
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        if self.epoch_length is None:
-            trainer.val_check_batch = 1 if trainer.global_step + 1 in self.checks else _NEVER
-        progress = getattr(pl_module.criterion, "progress", None)
-        if isinstance(progress, Tensor) and not isinstance(pl_module, Classifier):
-            progress.fill_(trainer.global_step / max(self.checks))
-
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        self._check_stop()
-        # A `Classifier` looks after itself; other modules hand their loss to Lightning.
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if isinstance(loss, Tensor):
-            self._unchecked.append(loss.detach())
-        if len(self._unchecked) >= _STEPS_BETWEEN_CHECKS:
-            self._check_divergence(trainer.global_step)
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._check_divergence(trainer.global_step)
-
-    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        self._check_stop()
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.metric not in trainer.callback_metrics:
-            logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-            raise RecipeError(
-                "fitness.metric",
-                f"{self.metric!r} is not logged by {type(pl_module).__name__}, which logs {logged}",
-            )
-        self.last_step = trainer.global_step
-        self.values.append(float(trainer.callback_metrics[self.metric]))
-        self.on_validation(self.last_step, self.values[-1])
-
-    def _check_stop(self) -> None:
-        if self.stop.is_set():
-            raise StopRequested
-
-    def _check_divergence(self, step: int) -> None:
-        losses, self._unchecked = self._unchecked, []
-        if losses and not torch.stack(losses).isfinite().all():
-            raise Diverged(f"the loss is not finite at step {step}")
-
-
 def _build(cls: type[Any], component: Component, field: str, offered: dict[str, Any]) -> Any:
     """An instance of a recipe's class; what it takes of `offered` is passed besides its own."""
-    parameters = inspect.signature(cls).parameters
-    taken = {name: value for name, value in offered.items() if name in parameters}
+    signature = inspect.signature(cls)
+    taken = {name: value for name, value in offered.items() if name in signature.parameters}
+    arguments = taken | component.init_args
     try:
-        return cls(**(taken | component.init_args))
-    except (TypeError, ValueError) as error:
-        raise RecipeError(
-            f"{field}.init_args",
-            f"{component.init_args!r} cannot build {component.class_path}: {error}",
-        ) from error
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise _cannot_build(component, field, error) from error
+    try:
+        return cls(**arguments)
+    # Any other error is one inside the class, whose author needs the traceback.
+    except UsageError as error:
+        raise _cannot_build(component, field, error) from error
+
+
+def _cannot_build(component: Component, field: str, error: Exception) -> RecipeError:
+    return RecipeError(
+        f"{field}.init_args",
+        f"{component.init_args!r} cannot build {component.class_path}: {error}",
+    )
 
 
 def _quieten_lightning() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
 from optuna_taylorglo.losses.canonical import gradient_scale, normalise_scale
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.verdict.statistics import Role
 
 KINDS = ("taylor", "cross-entropy", "baikal", "baikal-cma")
 
@@ -28,6 +29,7 @@ class ComparedLoss:
         name: Short name, as on the command line and in tables.
         label: Name for people.
         kind: One of `KINDS`.
+        role: What it is in the comparison for.
         settings: Of a Taylor loss: theta, order, variables, folded, class_reduction,
             label_smoothing. Of cross-entropy: label_smoothing.
         scale: Factor on the loss.
@@ -37,6 +39,7 @@ class ComparedLoss:
     name: str
     label: str
     kind: str
+    role: Role = Role.BASELINE
     settings: dict[str, Any] = field(default_factory=dict)
     scale: float = 1.0
     learning_rate: float | None = None
@@ -80,8 +83,8 @@ class ScaledLoss(nn.Module):
         return getattr(self.loss, "progress", None)
 
 
-def taylor_loss_compared(name: str, label: str, loss: TaylorLoss) -> ComparedLoss:
-    """A Taylor loss as a loss."""
+def compared_taylor_loss(name: str, label: str, role: Role, loss: TaylorLoss) -> ComparedLoss:
+    """A Taylor loss to compare."""
     settings = {
         "theta": list(loss.theta),
         "order": loss.form.order,
@@ -90,11 +93,11 @@ def taylor_loss_compared(name: str, label: str, loss: TaylorLoss) -> ComparedLos
         "class_reduction": loss.class_reduction,
         "label_smoothing": loss.label_smoothing,
     }
-    return ComparedLoss(name, label, "taylor", settings)
+    return ComparedLoss(name, label, "taylor", role, settings)
 
 
 def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> ComparedLoss:
-    """Cross-entropy as a loss; `changes` are further fields of `ComparedLoss`."""
+    """Cross-entropy to compare; `changes` are further fields of `ComparedLoss`."""
     return ComparedLoss(name, label, "cross-entropy", **changes)
 
 
@@ -126,8 +129,16 @@ def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
         label_smoothing=loss.label_smoothing,
     )
     return [
-        taylor_loss_compared(
-            "winner-normalised", "evolved loss, scale of cross-entropy", normalised
+        compared_taylor_loss(
+            "winner-normalised",
+            "evolved loss, scale of cross-entropy",
+            Role.SHAPE_CONTROL,
+            normalised,
         ),
-        cross_entropy("ce-scaled", f"cross-entropy times {scale:.3g}", scale=scale),
+        cross_entropy(
+            "ce-scaled",
+            f"cross-entropy times {scale:.3g}",
+            role=Role.SCALE_CONTROL,
+            scale=scale,
+        ),
     ]

@@ -20,6 +20,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import N_CLASSES
+from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.losses.taylor_loss import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import trial_loss
@@ -27,20 +28,18 @@ from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.training.run import test_metric
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
+    compared_taylor_loss,
     cross_entropy,
     scale_controls,
-    taylor_loss_compared,
 )
-from optuna_taylorglo.verdict.statistics import Sample, Verdict, contrasts
-from optuna_taylorglo.verdict.task_queue import Task
+from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
+from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.wording import verdict_in_words
 
 LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SMOOTHINGS = (0.05, 0.1, 0.2, 0.3)
 TUNING_SEEDS = 2
 RERANK_SEEDS = 5
-GUESSING_FACTOR = 1.5
-"""An accuracy below this multiple of 1/n counts as guessing."""
-
 BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal", "baikal-cma")
 DEFAULT_BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal-cma")
 
@@ -65,12 +64,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.seeds < 2:
-            raise ValueError(f"seeds must be at least 2, not {self.seeds}: one has no spread.")
+            raise UsageError(f"seeds must be at least 2, not {self.seeds}: one has no spread.")
         if self.rerank < 0:
-            raise ValueError(f"rerank must be at least 0, not {self.rerank}.")
+            raise UsageError(f"rerank must be at least 0, not {self.rerank}.")
         for name in self.against:
             if name not in BASELINES and not Path(name).is_file():
-                raise ValueError(
+                raise UsageError(
                     f"against has {name!r}; allowed are {', '.join(BASELINES)} and loss files."
                 )
 
@@ -88,12 +87,12 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
         The verdict.
 
     Raises:
-        ValueError: If the study has nothing to evaluate.
+        UsageError: If the study has nothing to evaluate.
     """
     trial = choose_winner(study, recipe, plan.rerank, do)
     loss = trial_loss(study, trial)
     n_classes = study.user_attrs[N_CLASSES]
-    losses = [taylor_loss_compared("winner", "evolved loss", loss)]
+    losses = [compared_taylor_loss("winner", "evolved loss", Role.EVOLVED, loss)]
     losses += [_baseline(name, recipe, do) for name in plan.against]
     losses += scale_controls(loss, n_classes)
     tasks = [
@@ -109,7 +108,7 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
     verdict = Verdict(
         samples, contrasts(samples[0], samples[1:]), "", test_metric(recipe), trial.number
     )
-    return replace(verdict, text=words(verdict, n_classes))
+    return replace(verdict, text=verdict_in_words(verdict, n_classes))
 
 
 def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTrial:
@@ -117,14 +116,16 @@ def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTr
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     ranked = sorted(complete, key=lambda trial: (-trial.values[0], trial.number))
     if not ranked:
-        raise ValueError(f"study {study.study_name!r} has no complete trial to evaluate yet.")
+        raise UsageError(f"study {study.study_name!r} has no complete trial to evaluate yet.")
     if rerank < 2:
         return ranked[0]
     best = ranked[:rerank]
     tasks = [
         _task(
             recipe,
-            taylor_loss_compared("candidate", f"trial {t.number}", trial_loss(study, t)),
+            compared_taylor_loss(
+                "candidate", f"trial {t.number}", Role.EVOLVED, trial_loss(study, t)
+            ),
             Stage.RERANK,
             seed,
         )
@@ -135,60 +136,9 @@ def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTr
     return best[max(range(len(best)), key=lambda i: (means[i], -i))]
 
 
-def words(verdict: Verdict, n_classes: int) -> str:
-    """What a verdict says, for a person.
-
-    Args:
-        verdict: The verdict, whatever its text.
-        n_classes: Number of classes, which tells what guessing comes to.
-    """
-    winner, *others = verdict.samples
-    by_name = {sample.name: sample for sample in others}
-    lines = []
-    significant = {c.against: c.p_holm < 0.05 and c.difference > 0 for c in verdict.contrasts}
-    baselines = [s for s in others if s.name not in ("winner-normalised", "ce-scaled")]
-    beaten = [s.label for s in baselines if significant.get(s.name)]
-    if baselines and len(beaten) == len(baselines):
-        lines.append("The evolved loss is significantly better than every baseline.")
-    elif beaten:
-        rest = [s.label for s in baselines if not significant.get(s.name)]
-        lines.append(
-            f"The evolved loss is significantly better than {_list(beaten)}, "
-            f"but not than {_list(rest)}."
-        )
-    else:
-        lines.append("The evolved loss is not significantly better than any baseline.")
-    lines.append("(One-tailed Welch tests at 5 %, corrected by Holm's method.)")
-    if "ce" in by_name and "ce-scaled" in by_name:
-        gain = winner.mean - by_name["ce"].mean
-        scale = by_name["ce-scaled"].mean - by_name["ce"].mean
-        lines.append(
-            f"Of its difference of {gain:+.4f} to cross-entropy, {scale:+.4f} is what "
-            "cross-entropy gains from the same scale (a larger or smaller first gradient acts as a "
-            f"learning rate), and {gain - scale:+.4f} is left for the shape."
-        )
-    if "ce" in by_name and "winner-normalised" in by_name:
-        shape = by_name["winner-normalised"].mean - by_name["ce"].mean
-        lines.append(
-            f"With its first gradient made as large as cross-entropy's, it differs by {shape:+.4f}."
-        )
-    guessing = GUESSING_FACTOR / n_classes
-    stuck = [(sum(v < guessing for v in s.values), s) for s in verdict.samples]
-    if any(count for count, _ in stuck):
-        counts = [f"{count} of {len(s.values)} of {s.label}" for count, s in stuck if count]
-        lines.append(
-            f"Trainings that did not get beyond guessing (below {guessing:.2f}), which the means "
-            f"and intervals suffer from: {_list(counts)}."
-        )
-    failed = [f"{s.failed} of {s.label}" for s in verdict.samples if s.failed]
-    if failed:
-        lines.append(f"Trainings that failed and are not in the means: {_list(failed)}.")
-    return "\n".join(lines)
-
-
 def _baseline(name: str, recipe: Recipe, do: Do) -> ComparedLoss:
     if name == "ce":
-        return cross_entropy()
+        return cross_entropy(role=Role.REFERENCE)
     if name == "ce-tuned":
         rates = [recipe.optimiser.lr * factor for factor in LEARNING_RATE_FACTORS]
         tried = [
@@ -210,7 +160,7 @@ def _baseline(name: str, recipe: Recipe, do: Do) -> ComparedLoss:
         return _tuned(tried, recipe, do)
     if name in ("baikal", "baikal-cma"):
         return ComparedLoss(name, {"baikal": "Baikal", "baikal-cma": "BaikalCMA"}[name], name)
-    return taylor_loss_compared(Path(name).stem, name, load_loss(name))
+    return compared_taylor_loss(Path(name).stem, name, Role.BASELINE, load_loss(name))
 
 
 def _tuned(tried: Sequence[ComparedLoss], recipe: Recipe, do: Do) -> ComparedLoss:
@@ -230,7 +180,7 @@ def _task(
         length=recipe.budget.full if full else recipe.budget.evaluation,
         unit=recipe.budget.unit,
         on_test_set=full,
-        keep_network=full and loss.name == "winner" and seed == 0,
+        keep_network=full and loss.role == Role.EVOLVED and seed == 0,
     )
 
 
@@ -242,8 +192,4 @@ def _means(values: Sequence[float | None], size: int) -> list[float]:
 
 def _sample(loss: ComparedLoss, values: Sequence[float | None]) -> Sample:
     done = tuple(value for value in values if value is not None)
-    return Sample(loss.name, loss.label, done, failed=len(values) - len(done))
-
-
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+    return Sample(loss.name, loss.label, loss.role, done, failed=len(values) - len(done))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial
+from pydantic import TypeAdapter, ValidationError
 
-from optuna_taylorglo.attributes import VERDICT
+from optuna_taylorglo.attributes import COMPANION_OF, VERDICT
+from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.verdict.statistics import Contrast, Sample, Verdict
 
@@ -50,7 +52,7 @@ def to_markdown(verdict: Verdict) -> str:
 
 
 def to_csv(verdict: Verdict) -> str:
-    """One line a training: loss, seed's place, value."""
+    """One line per training: loss, seed's place, value."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["name", "loss", "training", verdict.test_metric])
@@ -67,23 +69,12 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def from_json(content: dict[str, Any]) -> Verdict:
-    """The verdict that `to_json` wrote."""
-    return Verdict(
-        samples=tuple(
-            Sample(**(sample | {"values": tuple(sample["values"])}))
-            for sample in content["samples"]
-        ),
-        contrasts=tuple(
-            Contrast(
-                contrast.pop("against"),
-                **{name: math.nan if v is None else v for name, v in contrast.items()},
-            )
-            for contrast in map(dict, content["contrasts"])
-        ),
-        text=content["text"],
-        test_metric=content["test_metric"],
-        trial=content.get("trial"),
-    )
+    """The verdict that `to_json` wrote.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    return TypeAdapter(Verdict).validate_python(content)
 
 
 def write_verdict(verdict: Verdict, prefix: Path) -> list[Path]:
@@ -96,7 +87,7 @@ def write_verdict(verdict: Verdict, prefix: Path) -> list[Path]:
     files = []
     for suffix, text in texts.items():
         file = prefix.with_name(prefix.name + suffix)
-        file.write_text(text, encoding="utf-8")
+        write_atomically(file, text)
         files.append(file)
     return files
 
@@ -107,23 +98,34 @@ def keep_verdict(companion: Study, verdict: Verdict) -> None:
 
 
 def kept_verdict(companion: Study) -> Verdict | None:
-    """The verdict that was kept last, if any."""
+    """The verdict that was kept last, if any.
+
+    Raises:
+        StudyError: If it was kept by another version.
+    """
     content = companion.user_attrs.get(VERDICT)
-    return None if content is None else from_json(content)
+    try:
+        return None if content is None else from_json(content)
+    except ValidationError as error:
+        name = companion.user_attrs.get(COMPANION_OF)
+        raise StudyError(
+            f"the verdict kept for study {name!r} is of another version. Make it anew with\n"
+            f"  taylorglo evaluate {name}\nwhich trains nothing that is trained already."
+        ) from error
 
 
 def evaluated_trial(study: Study, companion: Study) -> FrozenTrial:
     """The trial that the kept verdict is about, or the best one while there is no verdict.
 
     Raises:
-        ValueError: If no trial is complete.
+        StudyError: If no trial is complete.
     """
     verdict = kept_verdict(companion)
     if verdict is not None and verdict.trial is not None:
         return study.get_trials(deepcopy=False)[verdict.trial]
     best = winner(study)
     if best is None:
-        raise ValueError(f"study {study.study_name!r} has no complete trial yet.")
+        raise StudyError(f"study {study.study_name!r} has no complete trial yet.")
     return best
 
 

@@ -17,7 +17,7 @@ def evaluate_cross_entropy(
 ) -> list[float]:
     """Train with cross-entropy as candidates are trained, and keep the results in the study.
 
-    The seeds are those of the first generation's candidates, so both start from the same weights.
+    The seeds are those of the first candidates, so both start from the same weights.
     Seeds that the study already has a result for are not trained again.
 
     Args:
@@ -31,7 +31,10 @@ def evaluate_cross_entropy(
     """
     recipe = training.recipe
     known: dict[str, float] = dict(study.user_attrs.get(CROSS_ENTROPY, {}))
-    seeds = [training_seed(recipe.search.seed, 0, index, 0) for index in range(n_seeds)]
+    policy = recipe.search.seed_policy
+    # With common seeds a generation has a single one, so the generations after the first lend theirs.
+    places = [(n, 0) if policy == "common" else (0, n) for n in range(n_seeds)]
+    seeds = [training_seed(recipe.search.seed, *place, 0, policy=policy) for place in places]
     for seed in seeds:
         if str(seed) not in known:
             known[str(seed)] = training.run(

@@ -6,24 +6,57 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
+from pydantic import BeforeValidator
 from scipy import stats
+
+# JSON has no NaN: what does not exist is null there.
+MaybeNan = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+
+
+class Role(StrEnum):
+    """What a loss is in a comparison for."""
+
+    EVOLVED = "evolved"
+    """The loss that is claimed to be better."""
+    REFERENCE = "reference"
+    """Cross-entropy as it is."""
+    BASELINE = "baseline"
+    """Something else that one would take instead."""
+    SHAPE_CONTROL = "shape control"
+    """The evolved loss with cross-entropy's first gradient: what is left is shape."""
+    SCALE_CONTROL = "scale control"
+    """Cross-entropy with the evolved loss's first gradient: what it gains is scale."""
+
+    @property
+    def is_opponent(self) -> bool:
+        """Whether the evolved loss has to beat it."""
+        return self in (Role.REFERENCE, Role.BASELINE)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is there to tell scale from shape."""
+        return self in (Role.SHAPE_CONTROL, Role.SCALE_CONTROL)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Accuracies of one loss, one a training.
+    """Accuracies of one loss, one value per training.
 
     Attributes:
         name: Short name, as on the command line.
         label: Name for people.
+        role: What it is in the comparison for.
         values: Accuracies of the trainings that came to an end.
         failed: Trainings that did not: diverged or crashed for good.
     """
 
     name: str
     label: str
+    role: Role
     values: tuple[float, ...]
     failed: int = 0
 
@@ -53,12 +86,12 @@ class Contrast:
     """
 
     against: str
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    p_holm: float
-    effect_size: float
+    difference: MaybeNan
+    low: MaybeNan
+    high: MaybeNan
+    p_value: MaybeNan
+    p_holm: MaybeNan
+    effect_size: MaybeNan
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,19 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
+from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import trial_loss
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
+    compared_taylor_loss,
     cross_entropy,
-    taylor_loss_compared,
 )
 from optuna_taylorglo.verdict.evaluate import Do
-from optuna_taylorglo.verdict.task_queue import Task
+from optuna_taylorglo.verdict.statistics import Role
+from optuna_taylorglo.verdict.tasks import Task
 
 DATA_FIELDS = ("fraction", "label_noise")
 """Arguments of the data module that can be swept."""
@@ -65,8 +67,11 @@ def sweep_data(
         do: Does tasks.
     """
     if field not in DATA_FIELDS:
-        raise ValueError(f"field must be one of {', '.join(DATA_FIELDS)}, not {field!r}.")
-    losses = [taylor_loss_compared("winner", "evolved loss", loss), cross_entropy()]
+        raise UsageError(f"field must be one of {', '.join(DATA_FIELDS)}, not {field!r}.")
+    losses = [
+        compared_taylor_loss("winner", "evolved loss", Role.EVOLVED, loss),
+        cross_entropy(role=Role.REFERENCE),
+    ]
     places = [(c, value, seed) for c in losses for value in values for seed in range(n_seeds)]
     results = do([_data_task(recipe, c, field, value, seed) for c, value, seed in places])
     accuracies: Accuracies = {c.label: {value: [] for value in values} for c in losses}
@@ -92,11 +97,13 @@ def rank_agreement(
         The agreement of each shorter length with the longest.
     """
     if len(set(lengths)) < 2:
-        raise ValueError(f"lengths must be two or more different numbers, not {list(lengths)}.")
+        raise UsageError(f"lengths must be two or more different numbers, not {list(lengths)}.")
     chosen = _spread(study, n_candidates)
     tasks = [
         Task(
-            loss=taylor_loss_compared("candidate", f"trial {t.number}", trial_loss(study, t)),
+            loss=compared_taylor_loss(
+                "candidate", f"trial {t.number}", Role.EVOLVED, trial_loss(study, t)
+            ),
             seed=stage_seed(recipe.search.seed, Stage.SWEEP, position),
             length=length,
             unit=recipe.budget.unit,
@@ -130,7 +137,7 @@ def _spread(study: Study, n: int) -> list[FrozenTrial]:
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     ranked = sorted(complete, key=lambda trial: (-trial.values[0], trial.number))
     if len(ranked) < 3 or n < 3:
-        raise ValueError(
+        raise UsageError(
             f"a rank correlation needs 3 candidates; asked for {n}, and study "
             f"{study.study_name!r} has {len(ranked)} complete ones."
         )

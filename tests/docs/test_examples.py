@@ -18,7 +18,8 @@ from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
 from optuna_taylorglo.storage.open_study import create_study
-from optuna_taylorglo.training.run import Machine, Training
+from optuna_taylorglo.training.machine import Machine
+from optuna_taylorglo.training.run import Training
 
 ROOT = Path(__file__).parents[2]
 OWN_MODEL = ROOT / "docs" / "examples" / "own_model"

@@ -20,7 +20,8 @@ from optuna_taylorglo.search.candidates import (
     make_sampler,
     parameter_names,
 )
-from optuna_taylorglo.training.run import Machine, Training
+from optuna_taylorglo.training.machine import Machine
+from optuna_taylorglo.training.run import Training
 
 STUDIES = Path(__file__).parents[2] / "studies"
 NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))

@@ -13,7 +13,7 @@ from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import KEY, RELEASED
 from optuna_taylorglo.losses.canonical import gradient_scale
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss, ScaledLoss
-from optuna_taylorglo.verdict.evaluate import RERANK_SEEDS, Plan, choose_winner, evaluate, words
+from optuna_taylorglo.verdict.evaluate import RERANK_SEEDS, Plan, choose_winner, evaluate
 from optuna_taylorglo.verdict.files import from_json, rows, to_csv, to_json, to_markdown
 from optuna_taylorglo.verdict.statistics import Sample, Verdict, contrasts
 from optuna_taylorglo.verdict.task_queue import MAX_FAILURES, Task, TaskQueue

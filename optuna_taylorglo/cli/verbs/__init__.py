@@ -1,1 +1,1 @@
-"""The verbs of `taylorglo`: each module adds its parser and says what it does."""
+"""One file for each verb of ``taylorglo``."""

@@ -8,38 +8,34 @@ import threading
 from rich.console import Console
 
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.search.history import progress
-from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import open_study
-from optuna_taylorglo.storage.urls import resolve_storage_url
-from optuna_taylorglo.worker import (
-    DONE,
+from optuna_taylorglo.cli.options import (
+    Verbs,
     add_machine_options,
-    add_storage_option,
+    add_study_verb,
     machine_of,
+    open_study_of,
     positive,
 )
+from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.search.history import progress
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser("baseline", help="train with cross-entropy as candidates are trained")
-    parser.add_argument("study", help="name of the study")
+    help_ = "train with cross-entropy as candidates are trained"
+    parser = add_study_verb(verbs, "baseline", run, help_)
     parser.add_argument("--seeds", type=positive, default=3, help="trainings (%(default)s)")
-    add_storage_option(parser)
     add_machine_options(parser)
-    parser.set_defaults(action=run)
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Train, and keep the results in the study."""
-    study = open_study(arguments.study, resolve_storage_url(arguments.storage))
-    recipe = attach_recipe(study, None)
+    opened = open_study_of(arguments)
 
     from optuna_taylorglo.training.run import Training
     from optuna_taylorglo.verdict.reference import evaluate_cross_entropy
 
-    training = Training(recipe, machine_of(arguments))
-    evaluate_cross_entropy(study, training, arguments.seeds, stop)
-    Console().print(fitness_line(progress(study, recipe), recipe))
+    training = Training(opened.recipe, machine_of(arguments))
+    evaluate_cross_entropy(opened.study, training, arguments.seeds, stop)
+    Console().print(fitness_line(progress(opened.study, opened.recipe), opened.recipe))
     return DONE

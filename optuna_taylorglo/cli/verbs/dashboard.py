@@ -9,30 +9,26 @@ import threading
 
 from rich.console import Console
 
+from optuna_taylorglo.cli.options import Verbs, add_study_verb, open_study_of, positive
+from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.report import dashboard
-from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import open_study
-from optuna_taylorglo.storage.urls import resolve_storage_url
-from optuna_taylorglo.worker import DONE, add_storage_option, positive
+from optuna_taylorglo.storage.optuna_private import study_id_of
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser("dashboard", help="watch a study in the browser")
-    parser.add_argument("study", help="name of the study")
+    parser = add_study_verb(verbs, "dashboard", run, "watch a study in the browser")
     parser.add_argument("--port", type=positive, default=8080, help="port (%(default)s)")
-    add_storage_option(parser)
-    parser.set_defaults(action=run)
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Serve until Ctrl-C."""
     if not dashboard.is_installed():
-        raise ValueError(
+        raise UsageError(
             "the dashboard is not installed: pip install 'optuna-taylorglo[dashboard]'."
         )
-    study = open_study(arguments.study, resolve_storage_url(arguments.storage))
-    attach_recipe(study, None)
+    study = open_study_of(arguments).study
     dashboard.refresh(study)
     dashboard.keep_best_loss(study)
     _check_port(arguments.port)
@@ -42,13 +38,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     )
     Console().print(
         f"Dashboard of study {study.study_name}: "
-        f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study._study_id}\n"
+        f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study_id_of(study)}\n"
         "Ctrl-C ends it."
     )
     server.start()
     while not stop.wait(0.5):
         if not server.is_alive():
-            raise RuntimeError("the dashboard's server has ended; what it said is above.")
+            raise OperationError("the dashboard's server has ended; what it said is above.")
     return DONE
 
 
@@ -58,4 +54,4 @@ def _check_port(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise ValueError(f"--port {port} cannot be used: {error.strerror}.") from error
+            raise UsageError(f"--port {port} cannot be used: {error.strerror}.") from error

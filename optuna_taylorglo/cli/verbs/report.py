@@ -5,42 +5,35 @@ from __future__ import annotations
 import argparse
 import contextlib
 import threading
-from pathlib import Path
 
 from rich.console import Console
 
+from optuna_taylorglo.cli.options import Verbs, add_output_option, add_study_verb, open_study_of
+from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import companion_name, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
-from optuna_taylorglo.worker import DONE, add_storage_option
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser("report", help="write a page about a study that works offline")
-    parser.add_argument("study", help="name of the study")
-    parser.add_argument(
-        "--output", "-o", type=Path, default=Path("report.html"), help="file (%(default)s)"
-    )
-    add_storage_option(parser)
-    parser.set_defaults(action=run)
+    parser = add_study_verb(verbs, "report", run, "write a page about a study that works offline")
+    add_output_option(parser, "report.html")
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the page, with the newest verdict if there is one."""
-    url = resolve_storage_url(arguments.storage)
-    study = open_study(arguments.study, url)
-    attach_recipe(study, None)
+    opened = open_study_of(arguments)
+    study, url = opened.study, opened.url
 
     from optuna_taylorglo.report.build import write_report
     from optuna_taylorglo.verdict.files import evaluated_trial, kept_verdict
 
-    verdict = trial = None
+    verdict = trial = companion = None
     with contextlib.suppress(StudyError):
         companion = open_study(companion_name(study.study_name), url)
-        verdict = kept_verdict(companion)
-        trial = None if verdict is None else evaluated_trial(study, companion)
+    if companion is not None and (verdict := kept_verdict(companion)) is not None:
+        trial = evaluated_trial(study, companion)
     storage = None if url == resolve_storage_url() else url
     write_report(study, arguments.output, verdict=verdict, trial=trial, storage=storage)
     Console().print(f"Report written to [bold]{arguments.output}[/].")

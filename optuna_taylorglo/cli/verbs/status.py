@@ -8,34 +8,28 @@ import threading
 from rich.console import Console
 
 from optuna_taylorglo.cli.fitness import fitness_line
+from optuna_taylorglo.cli.options import Verbs, add_study_verb, open_study_of
+from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.search.history import progress
-from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import open_study
-from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
-from optuna_taylorglo.worker import DONE, add_storage_option
+from optuna_taylorglo.storage.urls import shown_url
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser("status", help="how far a search is")
-    parser.add_argument("study", help="name of the study")
-    add_storage_option(parser)
-    parser.set_defaults(action=run)
+    add_study_verb(verbs, "status", run, "how far a search is")
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print generations, trials by state, and the best."""
-    url = resolve_storage_url(arguments.storage)
-    study = open_study(arguments.study, url)
-    recipe = attach_recipe(study, None)
-    state = progress(study, recipe)
+    opened = open_study_of(arguments)
+    state = progress(opened.study, opened.recipe)
     console = Console()
-    console.print(f"Study [bold]{study.study_name}[/] in {shown_url(url)}")
+    console.print(f"Study [bold]{opened.study.study_name}[/] in {shown_url(opened.url)}")
     console.print(
         f"Generations: {state.generation} of {state.generations} complete, "
         f"{state.filled} of {state.slots} candidates evaluated"
     )
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in state.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
-    console.print(fitness_line(state, recipe))
+    console.print(fitness_line(state, opened.recipe))
     return DONE

@@ -12,22 +12,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from optuna_taylorglo.cli.local_workers import add_workers_option, done_by_workers
-from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import create_companion, open_study
-from optuna_taylorglo.storage.urls import resolve_storage_url
-from optuna_taylorglo.worker import (
-    DONE,
+from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
+from optuna_taylorglo.cli.options import (
+    Verbs,
     add_machine_options,
-    add_storage_option,
+    add_study_verb,
+    open_study_of,
     positive,
 )
+from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.files import write_atomically
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser("sweep", help="vary training data, label noise or evaluation length")
-    parser.add_argument("study", help="name of the study")
+    help_ = "vary training data, label noise or evaluation length"
+    parser = add_study_verb(verbs, "sweep", run, help_)
     parser.add_argument(
         "--over",
         required=True,
@@ -38,22 +38,21 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--values", required=True, type=_numbers, help="values, separated by commas"
     )
-    parser.add_argument("--seeds", type=positive, default=3, help="trainings a point (%(default)s)")
+    parser.add_argument(
+        "--seeds", type=positive, default=3, help="trainings per point (%(default)s)"
+    )
     parser.add_argument(
         "--candidates", type=positive, default=12, help="candidates for length (%(default)s)"
     )
-    add_workers_option(parser)
     parser.add_argument("--output", "-o", type=Path, help="file; default: sweep-SETTING.json")
-    add_storage_option(parser)
+    add_workers_option(parser)
     add_machine_options(parser)
-    parser.set_defaults(action=run)
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the results."""
-    url = resolve_storage_url(arguments.storage)
-    study = open_study(arguments.study, url)
-    recipe = attach_recipe(study, None)
+    opened = open_study_of(arguments)
+    study, recipe = opened.study, opened.recipe
 
     from optuna_taylorglo.search.history import trial_loss
     from optuna_taylorglo.training.run import test_metric
@@ -61,12 +60,11 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
 
     console = Console()
-    companion = create_companion(study, url)
     content: object
-    with done_by_workers(companion, url, arguments, stop, console) as do:
+    with trained_by_workers(opened, arguments, stop, console) as train:
         if arguments.over == "length":
             lengths = [round(value) for value in arguments.values]
-            agreements = rank_agreement(study, recipe, lengths, arguments.candidates, do)
+            agreements = rank_agreement(study, recipe, lengths, arguments.candidates, train)
             table = Table(recipe.budget.unit, "Spearman", "p", "candidates")
             for a in agreements:
                 cells = (str(a.length), f"{a.spearman:.3f}", f"{a.p_value:.2g}")
@@ -74,9 +72,9 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
             content = [asdict(agreement) for agreement in agreements]
         else:
-            loss = trial_loss(study, evaluated_trial(study, companion))
+            loss = trial_loss(study, evaluated_trial(study, train.companion))
             values, seeds = arguments.values, arguments.seeds
-            accuracies = sweep_data(loss, recipe, arguments.over, values, seeds, do)
+            accuracies = sweep_data(loss, recipe, arguments.over, values, seeds, train)
             table = Table("loss", *(f"{value:g}" for value in values))
             for label, by_value in accuracies.items():
                 table.add_row(label, *(_cell(by_value[value], seeds) for value in values))
@@ -84,7 +82,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             content = accuracies
     console.print(table)
     output = arguments.output or Path(f"sweep-{arguments.over}.json")
-    output.write_text(json.dumps(content, indent=2) + "\n")
+    write_atomically(output, json.dumps(content, indent=2) + "\n")
     console.print(f"Written to {output}")
     return DONE
 

@@ -1,0 +1,164 @@
+"""Options that several commands share, and what they turn into."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.open_study import open_study
+from optuna_taylorglo.storage.urls import resolve_storage_url
+
+if TYPE_CHECKING:
+    from optuna_taylorglo.recipes.schema import Recipe
+    from optuna_taylorglo.training.machine import Machine
+
+Verbs = argparse._SubParsersAction
+Action = Callable[[argparse.Namespace, threading.Event], int]
+
+
+@dataclass(frozen=True)
+class OpenedStudy:
+    """A study that a command is about.
+
+    Attributes:
+        study: The study.
+        recipe: Its recipe.
+        url: Its storage.
+    """
+
+    study: Study
+    recipe: Recipe
+    url: str
+
+
+def add_verb(
+    verbs: Verbs[argparse.ArgumentParser], name: str, action: Action, help: str
+) -> argparse.ArgumentParser:
+    """A verb of ``taylorglo`` with the options that all of them have."""
+    parser = verbs.add_parser(name, help=help)
+    add_storage_option(parser)
+    add_verbosity_options(parser)
+    parser.set_defaults(action=action)
+    return parser
+
+
+def add_study_verb(
+    verbs: Verbs[argparse.ArgumentParser], name: str, action: Action, help: str
+) -> argparse.ArgumentParser:
+    """A verb about a study that exists; `open_study_of` opens it."""
+    parser = add_verb(verbs, name, action, help)
+    parser.add_argument("study", help="name of the study")
+    return parser
+
+
+def open_study_of(arguments: argparse.Namespace) -> OpenedStudy:
+    """The study that a verb of `add_study_verb` is about.
+
+    Raises:
+        UsageError: If there is no such study, or no worker has begun on it.
+    """
+    url = resolve_storage_url(arguments.storage)
+    study = open_study(arguments.study, url)
+    return OpenedStudy(study, attach_recipe(study, None), url)
+
+
+def add_storage_option(parser: argparse.ArgumentParser) -> None:
+    """The option that says where studies are kept."""
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="sqlite:///…, postgresql://…, mysql://… or a journal file; default: $OPTUNA_STORAGE, "
+        "else sqlite:///taylorglo.db",
+    )
+
+
+def add_verbosity_options(parser: argparse.ArgumentParser) -> None:
+    """How much is said; workers that a command starts are told the same."""
+    parser.add_argument("-v", "--verbose", action="store_true", help="say more")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
+
+
+def add_output_option(parser: argparse.ArgumentParser, default: str) -> None:
+    """The file that a command writes."""
+    parser.add_argument(
+        "--output", "-o", type=Path, default=Path(default), help="file (%(default)s)"
+    )
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Options that belong to the machine; `machine_of` and `machine_words` read them."""
+    group = parser.add_argument_group("this machine")
+    group.add_argument(
+        "--data-dir", type=Path, default=Path("data"), help="where data sets lie (%(default)s)"
+    )
+    group.add_argument(
+        "--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (%(default)s)"
+    )
+    group.add_argument(
+        "--precision",
+        default="auto",
+        choices=["auto", "32-true", "bf16-mixed", "16-mixed"],
+        help="numeric precision; auto takes bfloat16 where it is faster (%(default)s)",
+    )
+    group.add_argument(
+        "--threads",
+        type=positive,
+        default=1,
+        help="CPU threads per worker; several workers of 1 beat one of several (%(default)s)",
+    )
+    group.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="package whose classes the recipe may name, besides the bundled ones; repeatable",
+    )
+
+
+def machine_of(arguments: argparse.Namespace) -> Machine:
+    """The machine that the options of `add_machine_options` describe, set up for training."""
+    # Only now what takes seconds to import: wrong usage is answered before.
+    from optuna_taylorglo.training.machine import Machine
+
+    machine = Machine(
+        data_dir=arguments.data_dir,
+        device=arguments.device,
+        precision=arguments.precision,
+        allowed_packages=tuple(arguments.allow),
+    )
+    machine.prepare(threads=arguments.threads)
+    return machine
+
+
+def machine_words(arguments: argparse.Namespace) -> list[str]:
+    """The machine's options and how much to say, as words of a command line."""
+    return [
+        *("--data-dir", str(arguments.data_dir), "--device", arguments.device),
+        *("--precision", arguments.precision, "--threads", str(arguments.threads)),
+        *(word for package in arguments.allow for word in ("--allow", package)),
+        *(["--verbose"] if arguments.verbose else []),
+        *(["--quiet"] if arguments.quiet else []),
+    ]
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not allowed, must be at least 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time above 0, for argparse."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value} is not allowed, must be above 0")
+    return value

@@ -1,0 +1,65 @@
+"""Does the trainings that a verdict consists of."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.training.machine import Machine
+from optuna_taylorglo.training.run import OnTrained, Training
+from optuna_taylorglo.verdict.tasks import Task
+
+
+class TaskRunner:
+    """Does tasks as a recipe says.
+
+    Args:
+        recipe: The recipe of the study that the tasks belong to.
+        machine: Where it runs.
+        stop: Ends a task with `StopRequested` when set.
+    """
+
+    def __init__(
+        self, recipe: Recipe, machine: Machine, stop: threading.Event | None = None
+    ) -> None:
+        self.recipe = recipe
+        self.machine = machine
+        self.stop = stop
+        self._trainings: dict[str, Training] = {}
+
+    def __call__(self, task: Task, on_trained: OnTrained = lambda module: None) -> float:
+        """Train, and return the metric that judges.
+
+        Args:
+            task: The task.
+            on_trained: Called with the trained module.
+
+        Raises:
+            Diverged: If the loss stopped being finite.
+        """
+        training = self._training(task)
+        return training.run(
+            task.loss.criterion(),
+            seed=task.seed,
+            steps=training.in_steps(task.length, task.unit),
+            on_test_set=task.on_test_set,
+            on_trained=on_trained,
+            stop=self.stop,
+        )
+
+    def _training(self, task: Task) -> Training:
+        variant = json.dumps([task.loss.learning_rate, task.data_args], sort_keys=True)
+        if variant not in self._trainings:
+            recipe = self.recipe
+            if task.loss.learning_rate is not None:
+                optimiser = dataclasses.replace(recipe.optimiser, lr=task.loss.learning_rate)
+                recipe = dataclasses.replace(recipe, optimiser=optimiser)
+            if task.data_args:
+                data = dataclasses.replace(
+                    recipe.data, init_args=recipe.data.init_args | task.data_args
+                )
+                recipe = dataclasses.replace(recipe, data=data)
+            self._trainings[variant] = Training(recipe, self.machine)
+        return self._trainings[variant]

@@ -1,0 +1,64 @@
+"""One training for a verdict or a sweep, as plain values that a database can hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from optuna.trial import FrozenTrial, Trial
+from pydantic import TypeAdapter
+
+from optuna_taylorglo.attributes import TASK
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training.
+
+    Attributes:
+        loss: The loss and how it is trained.
+        seed: Decides weights, order of data and augmentation.
+        length: How long, in `unit`.
+        unit: "steps" or "epochs".
+        on_test_set: Whether the test set judges, or the recipe's fitness.
+        data_args: Arguments of the data module in place of the recipe's.
+        keep_network: Whether the trained network is kept as an artifact.
+    """
+
+    loss: ComparedLoss
+    seed: int
+    length: int
+    unit: str
+    on_test_set: bool
+    data_args: dict[str, Any] = field(default_factory=dict)
+    keep_network: bool = False
+
+    @property
+    def key(self) -> str:
+        """A hash of all that the result depends on; it never changes, or trainings were lost."""
+        content = asdict(self)
+        del content["keep_network"]
+        # Earlier versions called it a contender.
+        loss = content["contender"] = content.pop("loss")
+        for name in ("name", "label", "role"):
+            del loss[name]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, trial: Trial | FrozenTrial) -> Task:
+        """The task that a trial of a companion study stands for.
+
+        Raises:
+            ValueError: If the trial holds no task.
+        """
+        content = dict(trial.user_attrs[TASK])
+        if "contender" in content:
+            content["loss"] = content.pop("contender")
+        return TypeAdapter(cls).validate_python(content)
