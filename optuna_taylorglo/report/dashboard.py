@@ -166,3 +166,14 @@ def _note_new_bests(study: Study) -> None:
                 loss = trial_loss(study, frozen)
                 text = str(describe(loss, study.user_attrs[N_CLASSES]))
                 save_note(trial, "Best of its time.\n\n" + text.replace("\n", "\n\n"))
+
+
+class DashboardRefresher:
+    def __init__(self, study, completed):
+        self.study, self.completed = study, completed
+
+    def refresh_if_due(self):
+        pass
+
+    def refresh_at_end(self):
+        refresh_once_a_generation(self.study, self.completed())

@@ -32,7 +32,7 @@ def evaluate_cross_entropy(
     recipe = training.recipe
     known: dict[str, float] = dict(study.user_attrs.get(CROSS_ENTROPY, {}))
     policy = recipe.search.seed_policy
-    # With common seeds a generation has a single one, so the generations after the first lend theirs.
+    # With common seeds a generation has a single one; the generations after it lend theirs.
     places = [(n, 0) if policy == "common" else (0, n) for n in range(n_seeds)]
     seeds = [training_seed(recipe.search.seed, *place, 0, policy=policy) for place in places]
     for seed in seeds:

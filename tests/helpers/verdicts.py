@@ -1,5 +1,7 @@
 """What tests of verdicts and sweeps share."""
 
+from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
+
 
 class Recorder:
     """Does tasks by a formula and remembers them."""
@@ -11,3 +13,25 @@ class Recorder:
     def __call__(self, tasks):
         self.tasks += tasks
         return [self.value(task) for task in tasks]
+
+
+ROLES = {
+    "winner": Role.EVOLVED,
+    "ce": Role.REFERENCE,
+    "ce-scaled": Role.SCALE_CONTROL,
+    "winner-normalised": Role.SHAPE_CONTROL,
+}
+
+
+def sample(name, label, values, failed=0):
+    return Sample(name, label, ROLES.get(name, Role.BASELINE), tuple(values), failed)
+
+
+def verdict_of(**means):
+    """A verdict on three trainings around each mean."""
+    labels = {"winner": "evolved loss", "ce": "cross-entropy", "ce-tuned": "tuned cross-entropy"}
+    samples = tuple(
+        sample(name, labels.get(name, name), (mean + d for d in (-0.001, 0, 0.001)))
+        for name, mean in ((name.replace("_", "-"), mean) for name, mean in means.items())
+    )
+    return Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy")

@@ -1,7 +1,7 @@
 """The verdict: what is compared, what resumes, what the words say."""
 
-import json
 import math
+import time
 
 import optuna
 import pytest
@@ -10,16 +10,13 @@ from searches import load, process, small_recipe, wait_until
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.attributes import KEY, RELEASED
+from optuna_taylorglo.attributes import KEY
 from optuna_taylorglo.losses.canonical import gradient_scale
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss, ScaledLoss
+from optuna_taylorglo.verdict.compared_losses import ScaledLoss
 from optuna_taylorglo.verdict.evaluate import RERANK_SEEDS, Plan, choose_winner, evaluate
-from optuna_taylorglo.verdict.files import from_json, rows, to_csv, to_json, to_markdown
-from optuna_taylorglo.verdict.statistics import Sample, Verdict, contrasts
-from optuna_taylorglo.verdict.task_queue import MAX_FAILURES, Task, TaskQueue
 
 
-def test_contenders_controls_and_budgets(study, recipe):
+def test_losses_controls_and_budgets(study, recipe):
     do = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
     verdict = evaluate(study, recipe, Plan(seeds=3, rerank=0), do)
     names = [sample.name for sample in verdict.samples]
@@ -92,86 +89,6 @@ def test_failed_trainings_are_reported_not_dropped(study, recipe):
     assert "3 of BaikalCMA" in verdict.text
 
 
-def verdict_of(**means):
-    labels = {"winner": "evolved loss", "ce": "cross-entropy", "ce-tuned": "tuned cross-entropy"}
-    samples = tuple(
-        Sample(name, labels.get(name, name), tuple(mean + d for d in (-0.001, 0, 0.001)))
-        for name, mean in ((name.replace("_", "-"), mean) for name, mean in means.items())
-    )
-    return Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy")
-
-
-def test_the_words_tell_scale_from_shape():
-    text = words(verdict_of(winner=0.95, ce=0.90, ce_tuned=0.95, ce_scaled=0.94), 10)
-    assert "significantly better than cross-entropy, but not than tuned cross-entropy" in text
-    assert (
-        "+0.0500 to cross-entropy, +0.0400 is what cross-entropy gains from the same scale" in text
-    )
-    assert "+0.0100 is left for the shape" in text
-    assert "better than every baseline" in words(verdict_of(winner=0.95, ce=0.90), 10)
-    assert "not significantly better than any baseline" in words(
-        verdict_of(winner=0.90, ce=0.95), 10
-    )
-
-
-def test_the_words_name_trainings_that_only_guessed():
-    samples = (
-        Sample("winner", "evolved loss", (0.98, 0.1, 0.99)),
-        Sample("ce", "cross-entropy", (0.97, 0.98, 0.96)),
-    )
-    text = words(Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy"), 10)
-    assert "did not get beyond guessing (below 0.15)" in text
-    assert "1 of 3 of evolved loss." in text
-
-
-def test_every_form_of_a_verdict_says_the_same():
-    verdict = verdict_of(winner=0.95, ce=0.90)
-    assert from_json(json.loads(json.dumps(to_json(verdict)))) == verdict
-    assert rows(verdict)[1][5] == "+0.0500"
-    assert "| cross-entropy | 0.9000 | 0.0010 | 3 | 0 | +0.0500 |" in to_markdown(verdict)
-    assert to_csv(verdict).splitlines()[1] == "winner,evolved loss,0,0.949"
-
-
-def task(seed, **changes):
-    fields = {"length": 5, "unit": "steps", "on_test_set": True}
-    return Task(ComparedLoss("ce", "cross-entropy", "cross-entropy"), seed, **(fields | changes))
-
-
-def test_a_task_is_known_by_what_it_trains_not_by_its_name():
-    renamed = Task(ComparedLoss("x", "other", "cross-entropy"), 1, 5, "steps", True)
-    assert renamed.key == task(1).key
-    assert (
-        len({task(1).key, task(2).key, task(1, length=6).key, task(1, on_test_set=False).key}) == 4
-    )
-    assert Task.from_dict(json.loads(json.dumps(task(1).to_dict()))) == task(1)
-    with pytest.raises(ValueError, match="kind must be one of"):
-        ComparedLoss("evil", "evil", "os.system")
-
-
-def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes():
-    queue = TaskQueue(optuna.create_study(direction="maximize"))
-    tasks = [task(1), task(2), task(3)]
-    queue.enqueue(tasks)
-    queue.enqueue(tasks)
-    assert len(queue.study.trials) == 3
-    assert queue.results(tasks) is None
-    trial, claimed = queue.claim()
-    assert claimed == task(1)
-    queue.finish(trial, 0.5, TrialState.COMPLETE)
-    diverging, _ = queue.claim()
-    queue.finish(diverging, None, TrialState.PRUNED)
-    handed_back, _ = queue.claim()
-    queue.release(handed_back)
-    for _ in range(MAX_FAILURES):
-        assert queue.results(tasks) is None
-        crashing, claimed = queue.claim()
-        assert claimed == task(3)
-        queue.finish(crashing, None, TrialState.FAIL)
-    assert queue.claim() is None
-    assert queue.results(tasks) == [0.5, None, None]
-    assert handed_back.user_attrs[RELEASED]
-
-
 def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small_recipe(
@@ -212,3 +129,48 @@ def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypa
     count = len(load(url, "tiny-verdict").trials)
     assert cli.main(words_) == cli.DONE
     assert len(load(url, "tiny-verdict").trials) == count
+
+
+def verdict_trials(url):
+    try:
+        return load(url, "tiny-verdict").trials
+    except KeyError:
+        return []
+
+
+def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
+    """The server is pulled for 20 seconds while trainings of `evaluate` are claimed."""
+    small_recipe(
+        tmp_path / "tiny.yaml",
+        # Long enough that each worker holds a training when the server goes, and finishes it
+        # while it is away.
+        budget={"evaluation": 100, "full": 800},
+        early_abort=None,
+        early_stop=None,
+        search={"population": 2, "generations": 1},
+    )
+    url = own_postgresql.new_database()
+    search = process("optuna_taylorglo.cli", "run", "tiny.yaml", cwd=tmp_path, storage=url)
+    output, _ = search.communicate(timeout=240)
+    assert search.returncode == cli.DONE, output
+    words = ("evaluate", "tiny", "--seeds", "2", "--against", "ce", "--rerank", "0")
+    verdict = process("optuna_taylorglo.cli", *words, "--workers", "2", cwd=tmp_path, storage=url)
+
+    def two_are_running():
+        states = [trial.state for trial in verdict_trials(url)]
+        return states.count(TrialState.RUNNING) == 2
+
+    wait_until(two_are_running)
+    own_postgresql.stop()
+    time.sleep(20)
+    own_postgresql.start()
+    output, _ = verdict.communicate(timeout=400)
+    assert verdict.returncode == cli.DONE, output
+    trials = verdict_trials(url)
+    # Every training once, none failed, given up or repeated.
+    assert {trial.state for trial in trials} == {TrialState.COMPLETE}
+    keys = [trial.user_attrs[KEY] for trial in trials]
+    assert len(keys) == len(set(keys)) == 2 * 4
+    logs = "".join(path.read_text() for path in tmp_path.glob("taylorglo-logs/tiny-verdict/*"))
+    assert "Database unavailable, trying again" in logs
+    assert "Traceback" not in logs + output

@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from optuna_taylorglo.verdict.statistics import Sample, contrasts, holm, welch_from_moments
+from optuna_taylorglo.verdict.statistics import Role, Sample, contrasts, holm, welch_from_moments
 
 A = (0.9912, 0.9931, 0.9925, 0.9940, 0.9918, 0.9922, 0.9936, 0.9929, 0.9921, 0.9933)
 B = (0.9899, 0.9921, 0.9908, 0.9915, 0.9894, 0.9917, 0.9903, 0.9925)
@@ -17,7 +17,7 @@ C = (0.9925, 0.9941, 0.9910, 0.9932)
 
 
 def sample(name, values, failed=0):
-    return Sample(name, name, tuple(values), failed)
+    return Sample(name, name, Role.BASELINE, tuple(values), failed)
 
 
 def test_contrast_equals_scipy_and_statsmodels():

@@ -1,0 +1,135 @@
+"""Tasks: known by what they train, done once, lost never."""
+
+import json
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from schedulers import age_heartbeats
+
+from optuna_taylorglo.attributes import KEY, RELEASED, TASK
+from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.verdict import task_queue
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss
+from optuna_taylorglo.verdict.statistics import Role
+from optuna_taylorglo.verdict.task_queue import MAX_FAILURES, TaskQueue
+from optuna_taylorglo.verdict.tasks import Task
+
+
+def task(seed, **changes):
+    fields = {"length": 5, "unit": "steps", "on_test_set": True}
+    loss = ComparedLoss("ce", "cross-entropy", "cross-entropy", Role.REFERENCE)
+    return Task(loss, seed, **(fields | changes))
+
+
+def new_queue(storage=None):
+    study = optuna.create_study(
+        study_name="s-verdict", storage=storage, direction="maximize", load_if_exists=True
+    )
+    return TaskQueue(study)
+
+
+def take(queue):
+    trial = queue.claim()
+    assert trial is not None
+    return trial
+
+
+def test_a_task_is_known_by_what_it_trains_not_by_its_name():
+    renamed = Task(ComparedLoss("x", "other", "cross-entropy"), 1, 5, "steps", True)
+    assert renamed.key == task(1).key
+    assert (
+        len({task(1).key, task(2).key, task(1, length=6).key, task(1, on_test_set=False).key}) == 4
+    )
+    with pytest.raises(ValueError, match="kind must be one of"):
+        ComparedLoss("evil", "evil", "os.system")
+
+
+def test_keys_are_those_of_studies_made_before():
+    """Changing them would train everything again that such a study has trained."""
+    assert task(1).key == "7cc10df1ba5ce05bb003bec64e079851"
+    scaled = ComparedLoss(
+        "w", "l", "taylor", Role.EVOLVED, {"theta": [0.5, 1.0]}, scale=2.5, learning_rate=0.1
+    )
+    other = Task(scaled, 7, 9, "epochs", False, {"fraction": 0.5}, keep_network=True)
+    assert other.key == "c5c591d057e26e266037ddc6617b3e6c"
+
+
+def test_tasks_survive_the_database_and_come_from_earlier_versions_too():
+    queue = new_queue()
+    queue.enqueue([task(1)])
+    (stored,) = queue.study.trials
+    assert Task.of(stored) == task(1)
+    content = json.loads(json.dumps(stored.user_attrs[TASK]))
+    content["contender"] = content.pop("loss")
+    del content["contender"]["role"]
+    stored.user_attrs[TASK] = content
+    assert Task.of(stored).key == task(1).key
+    stored.user_attrs[TASK] = content | {"seed": "many"}
+    with pytest.raises(ValueError, match="seed"):
+        Task.of(stored)
+
+
+def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes():
+    queue = new_queue()
+    tasks = [task(1), task(2), task(3)]
+    queue.enqueue(tasks)
+    queue.enqueue(tasks)
+    assert len(queue.study.trials) == 3
+    assert queue.results(tasks) is None
+    trial = take(queue)
+    assert Task.of(trial) == task(1)
+    queue.finish(trial, 0.5)
+    queue.finish(take(queue), state=TrialState.PRUNED)
+    released = take(queue)
+    queue.release(released)
+    for _ in range(MAX_FAILURES):
+        assert queue.results(tasks) is None
+        crashing = take(queue)
+        assert Task.of(crashing) == task(3)
+        queue.finish(crashing, state=TrialState.FAIL)
+    assert queue.claim() is None
+    assert queue.results(tasks) == [0.5, None, None]
+    assert queue.count_done(tasks) == 3
+    assert released.user_attrs[RELEASED]
+
+
+def test_a_queue_is_over_when_nothing_came_for_a_while(monkeypatch):
+    queue = new_queue()
+    queue.enqueue([task(1)])
+    trial = take(queue)
+    monkeypatch.setattr(task_queue, "IDLE_SECONDS", -1.0)
+    assert queue.claim() is None
+    assert queue.over
+    monkeypatch.setattr(task_queue, "IDLE_SECONDS", 1000.0)
+    queue.finish(trial, 0.5)
+    assert queue.claim() is None
+    assert not queue.over
+
+
+def test_the_result_of_a_worker_given_up_too_early_counts(sqlite_url):
+    """A full training may have taken hours; it is never thrown away."""
+    slow, quick = new_queue(open_storage(sqlite_url)), new_queue(open_storage(sqlite_url))
+    slow.enqueue([task(1), task(2)])
+    late, later = take(slow), take(slow)
+    age_heartbeats(quick._storage)
+    again = take(quick)
+    assert Task.of(again) == task(1)
+    slow.finish(late, 0.25)
+    slow.finish(later, 0.75)
+    assert quick.results([task(1), task(2)]) == [0.25, 0.75]
+    quick.finish(again, 0.25)
+    # The second was not begun anew by anybody, and is not now.
+    assert quick.claim() is None
+    complete = quick.study.get_trials(states=(TrialState.COMPLETE,))
+    assert [t.user_attrs[KEY] for t in complete].count(task(2).key) == 1
+
+
+def test_releasing_a_trial_that_was_given_up_is_no_error(sqlite_url):
+    queue = new_queue(open_storage(sqlite_url))
+    queue.enqueue([task(1)])
+    trial = take(queue)
+    age_heartbeats(queue._storage)
+    queue._stale_check_due = 0.0
+    take(queue)
+    queue.release(trial)
