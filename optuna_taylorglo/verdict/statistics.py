@@ -20,12 +20,14 @@ class Sample:
         label: Name for people.
         values: Accuracies of the trainings that came to an end.
         failed: Trainings that did not: diverged or crashed for good.
+        role: "evolved", "baseline" or "control".
     """
 
     name: str
     label: str
     values: tuple[float, ...]
     failed: int = 0
+    role: str = "baseline"
 
     @property
     def mean(self) -> float:

@@ -49,12 +49,12 @@ def searched_study(
 def made_verdict() -> Verdict:
     """A verdict with baselines, a control and failed trainings."""
     samples = (
-        Sample("winner", "evolved loss", (0.98, 0.99, 0.985, 0.99)),
+        Sample("winner", "evolved loss", (0.98, 0.99, 0.985, 0.99), role="evolved"),
         Sample("ce", "cross-entropy", (0.95, 0.96, 0.955, 0.95)),
         Sample("ce-tuned", "cross-entropy, learning rate 0.15 (tuned)", (0.98, 0.985, 0.99, 0.98)),
         Sample("baikal-cma", "BaikalCMA", (0.90, 0.91), failed=2),
         Sample("baikal", "Baikal", (), failed=4),
-        Sample("ce-scaled", "cross-entropy, scaled", (0.97, 0.98, 0.975, 0.97)),
+        Sample("ce-scaled", "cross-entropy, scaled", (0.97, 0.98, 0.975, 0.97), role="control"),
     )
     text = "The evolved loss is significantly better than cross-entropy.\nPart of it is scale."
     return Verdict(samples, contrasts(samples[0], samples[1:]), text, "test_accuracy")

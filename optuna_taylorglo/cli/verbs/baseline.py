@@ -8,7 +8,7 @@ import threading
 from rich.console import Console
 
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.search.history import progress
+from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.studies import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
@@ -41,5 +41,5 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     training = Training(recipe, machine_of(arguments))
     evaluate_cross_entropy(study, training, arguments.seeds, stop)
-    Console().print(fitness_line(progress(study, recipe), recipe))
+    Console().print(fitness_line(SearchHistory(study, recipe)))
     return DONE

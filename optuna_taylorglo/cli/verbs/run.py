@@ -21,7 +21,7 @@ from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import StopRequested, StudyError
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.history import progress, trial_loss, winner
+from optuna_taylorglo.search.history import SearchHistory, trial_loss, winner
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.studies import create_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
     recipe = attach_recipe(study, recipe)
     console = Console()
-    if progress(study, recipe).generation < recipe.search.generations:
+    if not SearchHistory(study, recipe).finished:
         _search(study, recipe, arguments, url, stop, console)
     _announce_winner(study, recipe, arguments.output, url, console)
     return DONE
@@ -76,8 +76,8 @@ def _search(
     try:
         with LiveProgress(console) as live:
             while supervisor.poll() and not stop.wait(1.0):
-                live.show(progress(study, recipe))
-            live.show(progress(study, recipe))
+                live.show(SearchHistory(study, recipe))
+            live.show(SearchHistory(study, recipe))
     finally:
         supervisor.stop()
     if stop.is_set():
@@ -99,7 +99,7 @@ def _announce_winner(
     loss.save(output)
     console.print(f"\n[bold]Winner[/]: trial {best.number} of study {study.study_name}")
     console.print(str(describe(loss, loss.n_classes or 2)), highlight=False)
-    console.print(f"{fitness_line(progress(study, recipe), recipe)}\n", highlight=False)
+    console.print(f"{fitness_line(SearchHistory(study, recipe))}\n", highlight=False)
     console.print(f"Saved to [bold]{output}[/]. Next:")
     storage = "" if url == resolve_storage_url() else f" --storage {shlex.quote(shown_url(url))}"
     for command in (

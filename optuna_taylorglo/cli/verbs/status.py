@@ -8,7 +8,7 @@ import threading
 from rich.console import Console
 
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.search.history import progress
+from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.studies import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
@@ -28,14 +28,14 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     url = resolve_storage_url(arguments.storage)
     study = open_study(arguments.study, url)
     recipe = attach_recipe(study, None)
-    state = progress(study, recipe)
+    history = SearchHistory(study, recipe)
     console = Console()
     console.print(f"Study [bold]{study.study_name}[/] in {shown_url(url)}")
     console.print(
-        f"Generations: {state.generation} of {state.generations} complete, "
-        f"{state.filled} of {state.slots} candidates evaluated"
+        f"Generations: {history.n_finished} of {recipe.search.generations} complete, "
+        f"{history.n_filled} of {history.n_slots} candidates evaluated"
     )
-    states = ", ".join(f"{n} {s.name.lower()}" for s, n in state.counts.items() if n)
+    states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
-    console.print(fitness_line(state, recipe))
+    console.print(fitness_line(history))
     return DONE
