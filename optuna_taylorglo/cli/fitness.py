@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.history import Progress
+from optuna_taylorglo.search.history import SearchHistory
 
 
-def fitness_line(state: Progress, recipe: Recipe) -> str:
+def fitness_line(history: SearchHistory) -> str:
     """Best candidate and cross-entropy, in words that say how each number came about."""
     parts = []
-    if state.best is not None:
+    if history.best is not None:
         parts.append(
-            f"{recipe.fitness.metric}: {state.best.values[0]:.4f}, one training of the best of "
-            f"{state.counts_of_complete} candidates (expect less of it on other seeds)"
+            f"{history.recipe.fitness.metric}: {history.best.values[0]:.4f}, one training of the "
+            f"best of {len(history.ranked)} candidates (expect less of it on other seeds)"
         )
-    if state.cross_entropy:
-        low, high = min(state.cross_entropy), max(state.cross_entropy)
-        mean = sum(state.cross_entropy) / len(state.cross_entropy)
-        parts.append(
-            f"cross-entropy at the same budget: {mean:.4f}, mean of {len(state.cross_entropy)} "
-            f"seeds ({low:.4f} to {high:.4f})"
-        )
+    if history.cross_entropy is not None:
+        parts.append(f"cross-entropy at the same budget: {history.cross_entropy}")
     return "\n".join(parts) or "No candidate is complete yet."

@@ -6,14 +6,13 @@ import time
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from optuna_taylorglo.search.history import Progress
+from optuna_taylorglo.search.history import SearchHistory
 
 
 class LiveProgress:
-    """Shows generation, best, mean, cross-entropy, evaluations a minute and the time left.
+    """Shows generation, best, mean, cross-entropy, evaluations per minute and the time left.
 
     Args:
         console: Where to.
@@ -21,7 +20,7 @@ class LiveProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = Bar(
+        self._bar = Progress(
             TextColumn("generation {task.fields[generation]}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[text]}"),
@@ -41,36 +40,32 @@ class LiveProgress:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, history: SearchHistory) -> None:
         """Bring the line up to date."""
         if self._begin is None:
-            self._begin = (time.monotonic(), progress.filled)
-        text = self._text(progress)
-        generation = f"{progress.generation}/{progress.generations}"
+            self._begin = (time.monotonic(), history.n_filled)
+        text = self._text(history, *self._begin)
+        generation = f"{history.n_finished}/{history.recipe.search.generations}"
         self._bar.update(
             self._task,
-            total=progress.slots,
-            completed=progress.filled,
+            total=history.n_slots,
+            completed=history.n_filled,
             generation=generation,
             text=text,
         )
-        if not self._console.is_terminal and progress.generation > self._printed_generation:
-            self._printed_generation = progress.generation
+        if not self._console.is_terminal and history.n_finished > self._printed_generation:
+            self._printed_generation = history.n_finished
             self._console.print(f"generation {generation}: {text}", soft_wrap=True)
 
-    def _text(self, progress: Progress) -> str:
-        assert self._begin is not None
+    def _text(self, history: SearchHistory, begin: float, filled: int) -> str:
         parts = []
-        if progress.best is not None:
-            parts.append(f"best {progress.best.value:.4f}")
-        means = [mean for mean in progress.generation_mean if mean is not None]
-        if means:
-            parts.append(f"mean {means[-1]:.4f}")
-        if progress.cross_entropy:
-            mean = sum(progress.cross_entropy) / len(progress.cross_entropy)
-            parts.append(f"cross-entropy {mean:.4f}")
-        begin, filled = self._begin
+        if history.best is not None:
+            parts.append(f"best {history.best.values[0]:.4f}")
+        if (mean := history.last_mean) is not None:
+            parts.append(f"mean {mean:.4f}")
+        if history.cross_entropy is not None:
+            parts.append(f"cross-entropy {history.cross_entropy.mean:.4f}")
         minutes = (time.monotonic() - begin) / 60
         if minutes > 0.05:
-            parts.append(f"{(progress.filled - filled) / minutes:.0f} evaluations/min")
+            parts.append(f"{(history.n_filled - filled) / minutes:.0f} evaluations/min")
         return ", ".join(parts) or "starting"

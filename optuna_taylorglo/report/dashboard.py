@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial
 
-from optuna_taylorglo.attributes import DRAWN, KEPT_LOSS, N_CLASSES
-from optuna_taylorglo.recipes.loading import frozen_recipe
-from optuna_taylorglo.search.history import progress, trial_loss, winner
+from optuna_taylorglo.attributes import DRAWN, KEPT_LOSS
+from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss, winner
 from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -25,10 +27,65 @@ if TYPE_CHECKING:
 ARTIFACT_DIR = Path("taylorglo-artifacts")
 """Where artifacts lie, relative to the directory that commands are run in."""
 
+DRAWING_SHARE = 0.02
+"""Share of its time that a worker spends on the dashboard's figures, at most."""
+
+FIRST_DRAWING = 1.0
+"""Seconds that the first figures take, most of them for imports."""
+
+logger = logging.getLogger(__name__)
+
 
 def is_installed() -> bool:
     """Whether the dashboard is there to show anything (extra ``dashboard``)."""
     return importlib.util.find_spec("optuna_dashboard") is not None
+
+
+class DashboardRefresher:
+    """Shows complete generations in the dashboard, if there is one, for little of a worker's time.
+
+    Args:
+        study: The study.
+        completed: Tells how many generations are complete.
+    """
+
+    def __init__(self, study: Study, completed: Callable[[], int]) -> None:
+        self._study = study
+        self._completed = completed
+        self._due = time.monotonic() + FIRST_DRAWING / DRAWING_SHARE
+
+    def refresh_if_due(self) -> None:
+        """Show generations that have been completed, unless the last drawing was just now."""
+        if time.monotonic() >= self._due:
+            self.refresh_at_end()
+
+    def refresh_at_end(self) -> None:
+        """Show them now: there will be no other occasion."""
+        begin = time.monotonic()
+        generation = self._completed()
+        if generation <= self._study.user_attrs.get(DRAWN, 0) or not is_installed():
+            return
+        try:
+            refresh_once_per_generation(self._study, generation)
+        except Exception as error:
+            # A picture is never worth a trial.
+            logger.warning("the dashboard's figures could not be drawn: %s", error)
+        end = time.monotonic()
+        self._due = end + (end - begin) / DRAWING_SHARE
+
+
+def refresh_once_per_generation(study: Study, generation: int) -> None:
+    """Let one of the workers that see a new generation push the figures.
+
+    Args:
+        study: The study.
+        generation: Generations that are complete.
+    """
+    with study_lock(storage_of(study), study.study_name):
+        if study.user_attrs.get(DRAWN, 0) >= generation:
+            return
+        study.set_user_attr(DRAWN, generation)
+    refresh(study)
 
 
 def refresh(study: Study) -> None:
@@ -37,58 +94,47 @@ def refresh(study: Study) -> None:
     Figures have fixed ids, so there is one of each. Trials that were the best of their time get a
     note that says what their loss does.
     """
-    from optuna_dashboard import save_note, save_plotly_graph_object
+    from optuna_dashboard import get_note, save_note, save_plotly_graph_object
 
+    history = read_history(study)
     with warnings.catch_warnings():
         # Experimental, and an empty figure while there is nothing to draw, is what we expect.
         warnings.simplefilter("ignore")
         for name, plot in _figures().items():
             save_plotly_graph_object(study, plot(study), graph_object_id=f"taylorglo-{name}")
-        save_note(study, study_note(study))
-    _note_new_bests(study)
-
-
-def refresh_once_a_generation(study: Study, generation: int) -> None:
-    """Let one of the workers that see a new generation push the figures.
-
-    Args:
-        study: The study.
-        generation: Generations that are complete.
-    """
-    with study_lock(study._storage, study.study_name):
-        if study.user_attrs.get(DRAWN, 0) >= generation:
+        if history is None or history.best is None:
+            save_note(study, "No candidate is complete yet.")
             return
-        study.set_user_attr(DRAWN, generation)
-    refresh(study)
+        save_note(study, _study_note(study, history, history.best))
+        for best in history.new_bests:
+            trial = Trial(study, trial_id_of(best))
+            if not get_note(trial):
+                lines = ["Best of its time.", *_description(study, history, best)]
+                save_note(trial, "\n\n".join(lines))
 
 
-def study_note(study: Study) -> str:
+def _study_note(study: Study, history: SearchHistory, best: FrozenTrial) -> str:
     """What a person wants to know first, in Markdown."""
+    search = history.recipe.search
+    lines = [
+        f"**TaylorGLO search**: {history.n_finished} of {search.generations} generations of "
+        f"{search.population} candidates.",
+        "",
+        f"**Best so far**: trial {best.number}, {history.recipe.fitness.metric} "
+        f"{best.values[0]:.4f} (one training; expect less of it on other seeds).",
+        "",
+        *(f"- {line}" for line in _description(study, history, best)),
+    ]
+    if history.cross_entropy is not None:
+        lines += ["", f"**Cross-entropy** at the same budget: {history.cross_entropy}."]
+    return "\n".join(lines)
+
+
+def _description(study: Study, history: SearchHistory, trial: FrozenTrial) -> list[str]:
+    """What a trial's loss does, line by line."""
     from optuna_taylorglo.losses.description import describe
 
-    recipe = frozen_recipe(study)
-    best = winner(study)
-    if recipe is None or best is None:
-        return "No candidate is complete yet."
-    loss = trial_loss(study, best)
-    state = progress(study, recipe)
-    lines = [
-        f"**TaylorGLO search**: {state.generation} of {state.generations} generations of "
-        f"{recipe.search.population} candidates.",
-        "",
-        f"**Best so far**: trial {best.number}, {recipe.fitness.metric} {best.values[0]:.4f} "
-        "(one training; expect less of it on other seeds).",
-        "",
-        *(f"- {line}" for line in str(describe(loss, study.user_attrs[N_CLASSES])).splitlines()),
-    ]
-    if state.cross_entropy:
-        mean = sum(state.cross_entropy) / len(state.cross_entropy)
-        lines += [
-            "",
-            f"**Cross-entropy** at the same budget: {mean:.4f}, mean of "
-            f"{len(state.cross_entropy)} seeds.",
-        ]
-    return "\n".join(lines)
+    return str(describe(trial_loss(study, trial), history.n_classes)).splitlines()
 
 
 def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
@@ -132,7 +178,7 @@ def serve(study: Study, port: int, artifact_dir: Path = ARTIFACT_DIR) -> None:
     from optuna_dashboard import run_server
 
     run_server(
-        study._storage, host="127.0.0.1", port=port, artifact_store=artifact_store(artifact_dir)
+        storage_of(study), host="127.0.0.1", port=port, artifact_store=artifact_store(artifact_dir)
     )
 
 
@@ -145,35 +191,3 @@ def _figures() -> dict[str, Callable[[Study], go.Figure]]:
         "theta-history": visualization.plot_theta_history,
         "search-state": visualization.plot_search_state,
     }
-
-
-def _note_new_bests(study: Study) -> None:
-    """Describe, in a note, the loss of every trial that was the best when it was completed."""
-    from optuna_dashboard import get_note, save_note
-
-    from optuna_taylorglo.losses.description import describe
-
-    best: float = float("-inf")
-    complete: list[Any] = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    for frozen in complete:
-        if frozen.values[0] <= best:
-            continue
-        best = frozen.values[0]
-        trial = Trial(study, frozen._trial_id)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if not get_note(trial):
-                loss = trial_loss(study, frozen)
-                text = str(describe(loss, study.user_attrs[N_CLASSES]))
-                save_note(trial, "Best of its time.\n\n" + text.replace("\n", "\n\n"))
-
-
-class DashboardRefresher:
-    def __init__(self, study, completed):
-        self.study, self.completed = study, completed
-
-    def refresh_if_due(self):
-        pass
-
-    def refresh_at_end(self):
-        refresh_once_a_generation(self.study, self.completed())

@@ -8,30 +8,41 @@ from optuna_taylorglo.losses.expansion import VARIABLES, expansion
 from optuna_taylorglo.recipes.schema import Component, Recipe
 
 
-def search_in_words(recipe: Recipe) -> list[str]:
-    """What was searched, and how: a few paragraphs of plain text."""
-    loss, search, budget = recipe.loss, recipe.search, recipe.budget
+def recipe_in_words(recipe: Recipe) -> list[str]:
+    """What was searched, how, and what was trained on what: a few paragraphs of plain text."""
+    paragraphs = [_family(recipe), _search(recipe), _rules(recipe), _training(recipe)]
+    return [text for text in paragraphs if text]
+
+
+def _family(recipe: Recipe) -> str:
+    loss = recipe.loss
     form = expansion(loss.order, loss.variables, loss.folded)
     variables = ", and ".join(f"{name}, the {VARIABLES[name]}" for name in loss.variables)
     space = (
         "the four numbers of its canonical form"
-        if search.space == "canonical"
+        if recipe.search.space == "canonical"
         else f"its {form.n_parameters} parameters θ"
     )
-    family = (
+    return (
         f"The losses are Taylor polynomials of order {loss.order} in {variables}, "
         f"{'averaged' if loss.class_reduction == 'mean' else 'summed'} over the classes. "
         f"The search varies {space}."
     )
-    policy = (
+
+
+def _search(recipe: Recipe) -> str:
+    search, budget, fitness = recipe.search, recipe.budget, recipe.fitness
+    repeats = f", averaged over {search.repeats} trainings" if search.repeats > 1 else ""
+    return (
         f"CMA-ES, starting at 0 with step size {search.sigma:g}, proposed {search.population} "
-        f"candidates a generation for {search.generations} generations. A candidate's fitness is "
-        f"the {'last' if recipe.fitness.take == 'last' else 'best'} {recipe.fitness.metric} of a "
-        f"training of {budget.evaluation} {budget.unit}"
-        + (f", averaged over {search.repeats} trainings" if search.repeats > 1 else "")
-        + f"; a full training has {budget.full}."
+        f"candidates per generation for {search.generations} generations. A candidate's fitness is "
+        f"the {fitness.take} {fitness.metric} of a training of {budget.evaluation} {budget.unit}"
+        f"{repeats}; a full training has {budget.full}."
     )
-    rules = []
+
+
+def _rules(recipe: Recipe) -> str:
+    search, rules = recipe.search, []
     if search.filter == "trainable":
         rules.append("Candidates that cannot begin to learn were drawn again.")
     if search.filter == "steady":
@@ -53,11 +64,10 @@ def search_in_words(recipe: Recipe) -> list[str]:
             f"A candidate that after {pace.at} {pace.unit} was behind the best {pace.keep:.0%} of "
             "the generation before was stopped, and ranked below all that went on."
         )
-    return [family, policy, " ".join(rules)]
+    return " ".join(rules)
 
 
-def training_in_words(recipe: Recipe) -> list[str]:
-    """What was trained on what, and how: plain text."""
+def _training(recipe: Recipe) -> str:
     optimiser, schedule = recipe.optimiser, recipe.schedule
     details = [f"learning rate {optimiser.lr:g}"]
     if optimiser.momentum:
@@ -69,10 +79,10 @@ def training_in_words(recipe: Recipe) -> list[str]:
     if schedule.milestones:
         when = ", ".join(str(milestone) for milestone in schedule.milestones)
         rate = f"learning rate multiplied by {schedule.gamma:g} after {when} {schedule.unit}"
-    return [
+    return (
         f"The network is {_component(recipe.model)}, trained on {_component(recipe.data)} with "
         f"{optimiser.name} ({', '.join(details)}), batches of {recipe.batch_size} and {rate}."
-    ]
+    )
 
 
 def _component(component: Component) -> str:

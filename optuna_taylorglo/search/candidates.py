@@ -9,25 +9,16 @@ from typing import Any
 from optuna.pruners import BasePruner, NopPruner
 
 from optuna_taylorglo.losses.canonical import (
-    Canonical,
     collapse_ratio,
     from_canonical,
     normalise_scale,
     trainability,
 )
-from optuna_taylorglo.losses.expansion import expansion
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
-from optuna_taylorglo.search.study import slot_rules
-
-
-def parameter_names(recipe: Recipe) -> tuple[str, ...]:
-    """Names of the parameters that the search varies."""
-    if recipe.search.space == "canonical":
-        return Canonical._fields
-    return expansion(recipe.loss.order, recipe.loss.variables, recipe.loss.folded).parameter_names
+from optuna_taylorglo.search.study import parameter_names, slot_rules
 
 
 def candidate_theta(

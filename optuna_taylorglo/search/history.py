@@ -1,91 +1,248 @@
-"""What a search has come to so far: its winner, its progress, and cross-entropy beside it."""
+"""What a search has come to so far: candidates by generation, its best, cross-entropy beside it."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
+from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.loading import frozen_recipe
-from optuna_taylorglo.search.generations import GenerationLog
-from optuna_taylorglo.search.study import slot_rules
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.generations import GenerationLog, Slot
+from optuna_taylorglo.search.study import parameter_names, slot_rules
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
-    from optuna_taylorglo.recipes.schema import Recipe
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a search is.
+class Candidate:
+    """One candidate and what came of it.
 
     Attributes:
-        generation: Generations that are complete.
-        generations: Generations of the whole search.
-        filled: Slots of all generations that have their result.
-        slots: Slots of all generations.
-        counts: Trials by state.
-        best: The trial with the highest fitness, if any is complete.
-        generation_best: Best fitness of each complete generation, None where all ended early.
-        generation_mean: Mean fitness of each complete generation's completed candidates.
-        cross_entropy: Cross-entropy's fitness at the same budget, one value a seed.
+        trial: Number of its trial.
+        generation: Its generation, from 0.
+        parameters: What the search proposed, in the order of the recipe's parameter names.
+        fitness: None if it ended early or was lost.
     """
 
+    trial: int
     generation: int
-    generations: int
-    filled: int
-    slots: int
-    counts: dict[TrialState, int]
-    best: FrozenTrial | None
-    generation_best: list[float | None]
-    generation_mean: list[float | None]
-    cross_entropy: list[float]
+    parameters: tuple[float, ...]
+    fitness: float | None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Candidates of one generation.
+
+    Attributes:
+        number: Its number, from 0.
+        candidates: Those that have their result.
+    """
+
+    number: int
+    candidates: tuple[Candidate, ...]
+
+    @cached_property
+    def values(self) -> list[float]:
+        """Fitness of the candidates that trained to the end."""
+        return [c.fitness for c in self.candidates if c.fitness is not None]
+
+    @cached_property
+    def best(self) -> Candidate | None:
+        """The candidate with the highest fitness, the earliest of equal ones."""
+        trained = [c for c in self.candidates if c.fitness is not None]
+        return max(trained, key=lambda c: (c.fitness or 0.0, -c.trial), default=None)
 
     @property
-    def counts_of_complete(self) -> int:
-        """Number of candidates with a fitness."""
-        return self.counts[TrialState.COMPLETE]
+    def mean(self) -> float | None:
+        """Mean fitness of the candidates that trained to the end."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def ended_early(self) -> int:
+        """Number of candidates without a fitness."""
+        return len(self.candidates) - len(self.values)
 
 
-def progress(study: Study, recipe: Recipe) -> Progress:
-    """Read a study's progress.
+@dataclass(frozen=True)
+class CrossEntropy:
+    """What cross-entropy reached at the candidates' budget.
+
+    Attributes:
+        by_seed: Its fitness with each training seed, at least one.
+    """
+
+    by_seed: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.by_seed.values())
+
+    @property
+    def low(self) -> float:
+        return min(self.by_seed.values())
+
+    @property
+    def high(self) -> float:
+        return max(self.by_seed.values())
+
+    def __str__(self) -> str:
+        seeds = "1 seed" if len(self.by_seed) == 1 else f"{len(self.by_seed)} seeds"
+        return f"{self.mean:.4f}, mean of {seeds} ({self.low:.4f} to {self.high:.4f})"
+
+
+class SearchHistory:
+    """A study as it is when this is made; what is derived from it is worked out when asked for.
 
     Args:
-        study: The study.
+        study: The study; a worker need not have begun on it.
         recipe: Its recipe.
     """
-    trials = study.get_trials(deepcopy=False)
-    ledger = GenerationLog(slot_rules(recipe))
-    ledger.read(trials)
-    values = [
-        [slot.result.value for slot in slots if slot.result is not None]
-        for slots in ledger.finished
-    ]
-    fitness = [[value for value in generation if value is not None] for generation in values]
-    generations = recipe.search.generations
-    open_slots = ledger.current_slots() if ledger.generation < generations else ()
-    return Progress(
-        generation=min(ledger.generation, generations),
-        generations=generations,
-        filled=min(ledger.generation, generations) * recipe.search.population
-        + sum(slot.closed for slot in open_slots),
-        slots=generations * recipe.search.population,
-        counts={state: sum(t.state == state for t in trials) for state in TrialState},
-        best=winner(study),
-        generation_best=[max(v) if v else None for v in fitness],
-        generation_mean=[statistics.fmean(v) if v else None for v in fitness],
-        cross_entropy=list(study.user_attrs.get(CROSS_ENTROPY, {}).values()),
-    )
+
+    def __init__(self, study: Study, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.trials = study.get_trials(deepcopy=False)
+        self._attributes = study.user_attrs
+        self._log = GenerationLog(slot_rules(recipe))
+        self._log.read(self.trials)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a worker has begun on the study."""
+        return N_CLASSES in self._attributes
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes of the data; only of a search that has begun."""
+        return int(self._attributes[N_CLASSES])
+
+    @property
+    def n_finished(self) -> int:
+        """Generations that are complete."""
+        return min(self._log.generation, self.recipe.search.generations)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all generations are complete."""
+        return self.n_finished == self.recipe.search.generations
+
+    @property
+    def n_slots(self) -> int:
+        """Candidates of the whole search."""
+        return self.recipe.search.generations * self.recipe.search.population
+
+    @property
+    def n_filled(self) -> int:
+        """Candidates of the search that have their result."""
+        if self.finished:
+            return self.n_slots
+        in_hand = sum(slot.closed for slot in self._log.current_slots())
+        return self.n_finished * self.recipe.search.population + in_hand
+
+    @cached_property
+    def counts(self) -> dict[TrialState, int]:
+        """Number of trials in each state."""
+        found = Counter(trial.state for trial in self.trials)
+        return {state: found[state] for state in TrialState}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters that are searched."""
+        return parameter_names(self.recipe)
+
+    @cached_property
+    def generations(self) -> list[Generation]:
+        """The finished generations."""
+        return [self._generation(*numbered) for numbered in enumerate(self._log.finished)]
+
+    @cached_property
+    def in_hand(self) -> Generation:
+        """The generation that is being evaluated, as far as it is."""
+        closed = (slot for slot in self._log.current_slots() if slot.closed)
+        return self._generation(self._log.generation, closed)
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All of them, in order, those in hand included."""
+        return [c for g in [*self.generations, self.in_hand] for c in g.candidates]
+
+    @property
+    def best_of_each(self) -> list[Candidate]:
+        """The best candidate of each finished generation; none where all ended early."""
+        return [g.best for g in self.generations if g.best is not None]
+
+    @property
+    def last_mean(self) -> float | None:
+        """Mean fitness of the last finished generation in which a candidate trained to the end."""
+        # Asked for every second while a search runs, so not at the cost of all generations.
+        latest = reversed(list(enumerate(self._log.finished)))
+        means = (self._generation(*numbered).mean for numbered in latest)
+        return next((mean for mean in means if mean is not None), None)
+
+    @cached_property
+    def ranked(self) -> list[FrozenTrial]:
+        """Complete trials from the best to the worst, the earlier of equal ones first."""
+        return _ranked(self.trials)
+
+    @property
+    def best(self) -> FrozenTrial | None:
+        """The trial with the highest fitness."""
+        return next(iter(self.ranked), None)
+
+    @property
+    def new_bests(self) -> list[FrozenTrial]:
+        """Complete trials that surpass all with lower numbers."""
+        bests: list[FrozenTrial] = []
+        for trial in sorted(self.ranked, key=lambda trial: trial.number):
+            if not bests or trial.values[0] > bests[-1].values[0]:
+                bests.append(trial)
+        return bests
+
+    @property
+    def cross_entropy(self) -> CrossEntropy | None:
+        """Cross-entropy at the same budget, if it was trained."""
+        by_seed = self._attributes.get(CROSS_ENTROPY)
+        return CrossEntropy(by_seed) if by_seed else None
+
+    def _generation(self, number: int, slots: Iterable[Slot]) -> Generation:
+        candidates = map(self._candidate, slots)
+        return Generation(number, tuple(c for c in candidates if c is not None))
+
+    def _candidate(self, slot: Slot) -> Candidate | None:
+        result = slot.result
+        for trial in [result] if result is not None else slot.made_for_it:
+            if all(name in trial.params for name in self.names):
+                parameters = tuple(float(trial.params[name]) for name in self.names)
+                fitness = None if result is None else trial.values[0]
+                return Candidate(trial.number, slot.generation, parameters, fitness)
+        return None
+
+
+def read_history(study: Study) -> SearchHistory | None:
+    """The history of a study; None if no worker has begun on it."""
+    recipe = frozen_recipe(study)
+    history = None if recipe is None else SearchHistory(study, recipe)
+    return history if history is not None and history.begun else None
+
+
+def ranked_trials(study: Study) -> list[FrozenTrial]:
+    """Complete trials from the best to the worst, the earlier of equal ones first."""
+    return _ranked(study.get_trials(deepcopy=False))
 
 
 def winner(study: Study) -> FrozenTrial | None:
     """The single trial with the highest fitness, as in the paper; the earliest of equal ones."""
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return max(complete, key=lambda trial: (trial.values[0], -trial.number), default=None)
+    return next(iter(ranked_trials(study)), None)
 
 
 def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
@@ -96,19 +253,19 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
         trial: One of its trials.
 
     Raises:
-        ValueError: If the study has no recipe or the trial no complete candidate.
+        StudyError: If the study has no recipe or the trial no complete candidate.
     """
     from optuna_taylorglo.losses.files import Origin
-    from optuna_taylorglo.search.candidates import candidate_loss, parameter_names
+    from optuna_taylorglo.search.candidates import candidate_loss
 
     recipe = frozen_recipe(study)
     n_classes = study.user_attrs.get(N_CLASSES)
     if recipe is None or n_classes is None:
-        raise ValueError(f"study {study.study_name!r} has no recipe: no worker has begun on it.")
+        raise StudyError(f"study {study.study_name!r} has no recipe: no worker has begun on it.")
     names = parameter_names(recipe)
     missing = [name for name in names if name not in trial.params]
     if missing:
-        raise ValueError(f"trial {trial.number} has no {missing[0]}: it is no candidate.")
+        raise StudyError(f"trial {trial.number} has no {missing[0]}: it is no candidate.")
     loss = candidate_loss(recipe, [trial.params[name] for name in names], n_classes)
     loss.origin = Origin(
         study=study.study_name,
@@ -117,3 +274,8 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
         validation_accuracy=trial.values[0] if trial.values else None,
     )
     return loss
+
+
+def _ranked(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    complete = (trial for trial in trials if trial.state == TrialState.COMPLETE)
+    return sorted(complete, key=lambda trial: (-trial.values[0], trial.number))

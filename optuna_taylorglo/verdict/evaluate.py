@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.losses.taylor_loss import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.history import trial_loss
+from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.training.run import test_metric
 from optuna_taylorglo.verdict.compared_losses import (
@@ -113,8 +113,7 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
 
 def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTrial:
     """The trial to put to the test: the single best, or the best of the best on fresh seeds."""
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    ranked = sorted(complete, key=lambda trial: (-trial.values[0], trial.number))
+    ranked = ranked_trials(study)
     if not ranked:
         raise UsageError(f"study {study.study_name!r} has no complete trial to evaluate yet.")
     if rerank < 2:

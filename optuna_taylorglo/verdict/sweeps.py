@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 from scipy import stats
 
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.history import trial_loss
+from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
@@ -134,8 +134,7 @@ def _data_task(recipe: Recipe, loss: ComparedLoss, field: str, value: float, see
 
 def _spread(study: Study, n: int) -> list[FrozenTrial]:
     """Complete trials from the best to the worst, evenly over their ranks."""
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    ranked = sorted(complete, key=lambda trial: (-trial.values[0], trial.number))
+    ranked = ranked_trials(study)
     if len(ranked) < 3 or n < 3:
         raise UsageError(
             f"a rank correlation needs 3 candidates; asked for {n}, and study "

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from optuna_taylorglo.visualization._style import nothing_to_plot, plain, short, style
+from optuna_taylorglo.visualization import _style as style
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from optuna_taylorglo.visualization.basin import Basin, Data
+    from optuna_taylorglo.visualization.weight_space import Basin, Data
 
 TITLE = "Accuracy around the trained weights"
 
@@ -21,7 +21,7 @@ TITLE = "Accuracy around the trained weights"
 def _get_basin_info(
     models: Mapping[str, nn.Module], data: Data, *, points: int, seed: int, tolerance: float
 ) -> dict[str, Basin]:
-    from optuna_taylorglo.visualization.basin import accuracy_basin
+    from optuna_taylorglo.visualization.weight_space import accuracy_basin
 
     return {
         label: accuracy_basin(model, data, points=points, seed=seed, tolerance=tolerance)
@@ -52,27 +52,27 @@ def plot_basin(
             point, which takes two to three times as long.
     """
     if not models:
-        return nothing_to_plot(TITLE, "there are no models.")
+        return style.nothing_to_plot(TITLE, "there are no models.")
     basins = _get_basin_info(models, data, points=points, seed=seed, tolerance=tolerance)
     figure = make_subplots(
         cols=len(basins),
         shared_yaxes=True,
         horizontal_spacing=0.04,
         subplot_titles=[
-            f"{plain(label)} (accuracy {basin.centre:.4f})" for label, basin in basins.items()
+            f"{style.plain(label)} (accuracy {basin.centre:.4f})" for label, basin in basins.items()
         ],
     )
-    style(figure, TITLE)
+    style.apply(figure, TITLE)
     for column, (label, basin) in enumerate(basins.items(), start=1):
         figure.add_contour(
-            x=short(basin.steps, 4),
-            y=short(basin.steps, 4),
-            z=[short(row, 4) for row in basin.accuracy.tolist()],
+            x=style.short(basin.steps, 4),
+            y=style.short(basin.steps, 4),
+            z=[style.short(row, 4) for row in basin.accuracy.tolist()],
             coloraxis="coloraxis",
             # Continuous: where a plateau lies on a level, steps would draw islands of noise.
             contours={"start": 0, "end": 1, "size": 0.1, "coloring": "heatmap"},
             line={"width": 0.6, "color": "rgba(255,255,255,0.7)"},
-            name=plain(label),
+            name=style.plain(label),
             hovertemplate="accuracy %{z:.3f} at (%{x:.2f}, %{y:.2f})<extra></extra>",
             row=1,
             col=column,

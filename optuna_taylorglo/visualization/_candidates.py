@@ -9,16 +9,8 @@ import plotly.graph_objects as go
 from optuna.study import Study
 
 from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.visualization._history import NO_SEARCH, Candidate, History, read_history
-from optuna_taylorglo.visualization._style import (
-    GENERATIONS,
-    LEGEND_BELOW,
-    VERMILION,
-    generation_bar,
-    new_figure,
-    nothing_to_plot,
-    short,
-)
+from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
+from optuna_taylorglo.visualization import _style as style
 
 TITLE = "All candidates (t-SNE)"
 SPACES = ("theta", "canonical")
@@ -43,18 +35,18 @@ class CandidatesInfo:
 
 
 def _get_candidates_info(
-    history: History, *, space: str = "theta", seed: int = 0
+    history: SearchHistory, *, space: str = "theta", seed: int = 0
 ) -> CandidatesInfo:
     candidates = history.candidates
     if len(candidates) < _FEWEST:
         return CandidatesInfo([], np.empty((0, 2)), None)
     points = _points(history, space)
-    trained = [i for i, c in enumerate(candidates) if c.fitness is not None]
-    best = max(trained, key=lambda i: (candidates[i].fitness or 0.0, -i), default=None)
-    return CandidatesInfo(candidates, _tsne(points, seed), best)
+    best = None if history.best is None else history.best.number
+    place = next((i for i, c in enumerate(candidates) if c.trial == best), None)
+    return CandidatesInfo(candidates, _tsne(points, seed), place)
 
 
-def _points(history: History, space: str) -> FloatArray:
+def _points(history: SearchHistory, space: str) -> FloatArray:
     """What t-SNE works on, shape (N, number of parameters, or 4)."""
     if space == "theta" or history.recipe.search.space == "canonical":
         return np.array([c.parameters for c in history.candidates])
@@ -100,7 +92,7 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
     title = TITLE + (", canonical coordinates" if space == "canonical" else "")
     history = read_history(study)
     if history is None:
-        return nothing_to_plot(title, NO_SEARCH)
+        return style.nothing_to_plot(title, style.NO_SEARCH)
     settings = history.recipe.loss
     if space == "canonical" and (settings.order > 3 or settings.variables != ("x", "y")):
         raise ValueError(
@@ -109,9 +101,9 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
         )
     info = _get_candidates_info(history, space=space, seed=seed)
     if not info.candidates:
-        return nothing_to_plot(title, f"fewer than {_FEWEST} candidates are evaluated yet.")
+        return style.nothing_to_plot(title, f"fewer than {_FEWEST} candidates are evaluated yet.")
     last = max(c.generation for c in info.candidates)
-    figure = new_figure(title)
+    figure = style.new_figure(title)
     for ended_early in (True, False):
         shown = [i for i, c in enumerate(info.candidates) if (c.fitness is None) == ended_early]
         if shown:
@@ -119,14 +111,14 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
     if info.best is not None:
         best = info.candidates[info.best]
         figure.add_scatter(
-            x=short([info.coordinates[info.best, 0]], 4),
-            y=short([info.coordinates[info.best, 1]], 4),
+            x=style.short([info.coordinates[info.best, 0]], 4),
+            y=style.short([info.coordinates[info.best, 1]], 4),
             mode="markers",
             name="best of all",
             marker={
                 "symbol": "star",
                 "size": 17,
-                "color": VERMILION,
+                "color": style.VERMILION,
                 "line": {"color": "white", "width": 1},
             },
             hovertemplate=f"best of all: trial {best.trial}, generation {best.generation}, "
@@ -137,7 +129,7 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
     figure.update_yaxes(title_text="t-SNE 2")
     for update in (figure.update_xaxes, figure.update_yaxes):
         update(showticklabels=False, ticks="", showgrid=False)
-    return figure.update_layout(legend=LEGEND_BELOW)
+    return figure.update_layout(legend=style.LEGEND_BELOW)
 
 
 def _add_points(
@@ -146,8 +138,8 @@ def _add_points(
     candidates = [info.candidates[i] for i in shown]
     outcome = "ended early" if ended_early else "fitness %{customdata[1]}"
     figure.add_scatter(
-        x=short(info.coordinates[shown, 0], 4),
-        y=short(info.coordinates[shown, 1], 4),
+        x=style.short(info.coordinates[shown, 0], 4),
+        y=style.short(info.coordinates[shown, 1], 4),
         mode="markers",
         name="ended early" if ended_early else "trained",
         marker={
@@ -159,14 +151,14 @@ def _add_points(
                 {
                     "width": 1.5,
                     "color": [c.generation for c in candidates],
-                    "colorscale": [list(stop) for stop in GENERATIONS],
+                    "colorscale": [list(stop) for stop in style.GENERATIONS],
                     "cmin": 0,
                     "cmax": max(last, 1),
                 }
                 if ended_early
                 else {"width": 0.5, "color": "white"}
             ),
-            **generation_bar(last),
+            **style.generation_bar(last),
         },
         customdata=[[c.trial, "" if c.fitness is None else f"{c.fitness:.4f}"] for c in candidates],
         hovertemplate=f"trial %{{customdata[0]}}, generation %{{marker.color}}: {outcome}"

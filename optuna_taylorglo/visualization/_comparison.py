@@ -8,22 +8,21 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from scipy import stats
 
-from optuna_taylorglo.verdict.statistics import Verdict
-from optuna_taylorglo.visualization._style import (
-    BLUE,
-    GREY,
-    LEGEND_BELOW,
-    VERMILION,
-    new_figure,
-    nothing_to_plot,
-    plain,
-    short,
-)
+from optuna_taylorglo.verdict.statistics import Contrast, Role, Sample, Verdict
+from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Full trainings on the test set"
 
-_CONTROLS = ("winner-normalised", "ce-scaled")
 _CONFIDENCE = 0.95
+
+
+_ROLES = {
+    Role.EVOLVED: ("evolved loss", style.VERMILION),
+    Role.REFERENCE: ("baseline", style.BLUE),
+    Role.BASELINE: ("baseline", style.BLUE),
+    Role.SHAPE_CONTROL: ("control of scale", style.GREY),
+    Role.SCALE_CONTROL: ("control of scale", style.GREY),
+}
 
 
 @dataclass(frozen=True)
@@ -31,45 +30,30 @@ class Bar:
     """One loss of a comparison.
 
     Attributes:
-        label: Its name for people.
-        role: "evolved", "baseline" or "control".
-        values: Accuracy of each training.
-        mean: Their mean.
+        sample: Its trainings, at least one.
         half_width: Half the 95 % confidence interval of the mean (Student's t); 0 for one value.
-        failed: Trainings that did not come to an end.
-        significance: What is to be said about the evolved loss against this one.
+        contrast: The evolved loss against this one, if that was tested.
     """
 
-    label: str
-    role: str
-    values: tuple[float, ...]
-    mean: float
+    sample: Sample
     half_width: float
-    failed: int
-    significance: str
+    contrast: Contrast | None
+
+    @property
+    def significance(self) -> str:
+        """What is to be said about the evolved loss against this one."""
+        if self.contrast is None:
+            return ""
+        return f"{self.contrast.difference:+.4f}, {_p(self.contrast.p_holm)}"
 
 
 def _get_comparison_info(verdict: Verdict) -> list[Bar]:
     contrasts = {contrast.against: contrast for contrast in verdict.contrasts}
-    bars = []
-    for i, sample in enumerate(verdict.samples):
-        if not sample.values:
-            continue
-        contrast = contrasts.get(sample.name)
-        bars.append(
-            Bar(
-                label=sample.label,
-                role="evolved" if i == 0 else "control" if sample.name in _CONTROLS else "baseline",
-                values=sample.values,
-                mean=sample.mean,
-                half_width=_half_width(sample.std, len(sample.values)),
-                failed=sample.failed,
-                significance=""
-                if contrast is None
-                else f"{contrast.difference:+.4f}, {_p(contrast.p_holm)}",
-            )
-        )
-    return bars
+    return [
+        Bar(s, _half_width(s.std, len(s.values)), contrasts.get(s.name))
+        for s in verdict.samples
+        if s.values
+    ]
 
 
 def _half_width(std: float, n: int) -> float:
@@ -92,74 +76,75 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
     """
     bars = _get_comparison_info(verdict)
     if not bars:
-        return nothing_to_plot(TITLE, "no training came to an end.")
+        return style.nothing_to_plot(TITLE, "no training came to an end.")
     start, end = _axis(bars)
-    figure = new_figure(TITLE, height=max(360, 150 + 52 * len(bars)))
-    colours = {"evolved": VERMILION, "baseline": BLUE, "control": GREY}
-    names = {"evolved": "evolved loss", "baseline": "baseline", "control": "control of scale"}
-    for role, colour in colours.items():
-        rows = [i for i, bar in enumerate(bars) if bar.role == role]
+    figure = style.new_figure(TITLE, height=max(360, 150 + 52 * len(bars)))
+    for name, colour in dict.fromkeys(_ROLES.values()):
+        rows = [i for i, bar in enumerate(bars) if _ROLES[bar.sample.role] == (name, colour)]
         if not rows:
             continue
         figure.add_bar(
-            x=short((bars[i].mean - start for i in rows), 6),
+            x=style.short((bars[i].sample.mean - start for i in rows), 6),
             y=rows,
             base=start,
             orientation="h",
             width=0.6,
-            name=names[role],
+            name=name,
             # Its row says what it is, and three entries fit in one line.
-            showlegend=role != "evolved",
+            showlegend=(name, colour) != _ROLES[Role.EVOLVED],
             marker={"color": colour, "opacity": 0.45, "line": {"color": colour, "width": 1}},
             error_x={
                 "type": "data",
-                "array": short(bars[i].half_width for i in rows),
+                "array": style.short(bars[i].half_width for i in rows),
                 "color": "#222222",
                 "thickness": 1.8,
                 "width": 6,
             },
-            customdata=[[bars[i].mean, bars[i].half_width, len(bars[i].values)] for i in rows],
+            customdata=[
+                [bars[i].sample.mean, bars[i].half_width, len(bars[i].sample.values)] for i in rows
+            ],
             hovertemplate="mean %{customdata[0]:.4f} ± %{customdata[1]:.4f} (95 % interval), "
             "%{customdata[2]} trainings<extra></extra>",
         )
     figure.add_scatter(
-        x=short(value for bar in bars for value in bar.values),
-        y=[i - 0.2 for i, bar in enumerate(bars) for _ in bar.values],
+        x=style.short(value for bar in bars for value in bar.sample.values),
+        y=[i - 0.2 for i, bar in enumerate(bars) for _ in bar.sample.values],
         mode="markers",
         name="one training",
         marker={"color": "#222222", "size": 5, "opacity": 0.55, "symbol": "line-ns-open"},
         hovertemplate="one training: %{x:.4f}<extra></extra>",
     )
     for i, bar in enumerate(bars):
+        evolved = bar.sample.role == Role.EVOLVED
         figure.add_annotation(
             x=1.01,
             xref="paper",
             y=i,
-            text=bar.significance or ("its lead, with p (Holm)" if i == 0 else ""),
+            text="its lead, with p (Holm)" if evolved else bar.significance,
             showarrow=False,
             xanchor="left",
-            font={"size": 12, "color": GREY if i == 0 else "#222222"},
+            font={"size": 12, "color": style.GREY if evolved else "#222222"},
         )
     figure.update_yaxes(
         tickvals=list(range(len(bars))),
-        ticktext=[_tick(bar) for bar in bars],
+        ticktext=[_tick(bar.sample) for bar in bars],
         range=[len(bars) - 0.45, -0.55],
         showgrid=False,
         ticks="",
     )
     figure.update_xaxes(
-        title_text=plain(verdict.test_metric)
+        title_text=style.plain(verdict.test_metric)
         + (f" (the axis begins at {start:.3g}, not at 0)" if start else ""),
         range=[start, end],
     )
-    return figure.update_layout(margin={"r": 170}, barmode="overlay", legend=LEGEND_BELOW)
+    return figure.update_layout(margin={"r": 170}, barmode="overlay", legend=style.LEGEND_BELOW)
 
 
 def _axis(bars: list[Bar]) -> tuple[float, float]:
     """Where the axis begins and ends: around values and intervals, but not below 0 in vain."""
-    values = [value for bar in bars for value in bar.values]
-    lowest = min(min(values), *(bar.mean - bar.half_width for bar in bars))
-    highest = max(max(values), *(bar.mean + bar.half_width for bar in bars))
+    values = [value for bar in bars for value in bar.sample.values]
+    lowest = min(min(values), *(bar.sample.mean - bar.half_width for bar in bars))
+    highest = max(max(values), *(bar.sample.mean + bar.half_width for bar in bars))
     if min(values) >= 0 and max(values) <= 1:
         # An interval of a few scattered accuracies reaches where no accuracy can be.
         lowest, highest = max(lowest, 0.0), min(highest, 1.0)
@@ -168,9 +153,8 @@ def _axis(bars: list[Bar]) -> tuple[float, float]:
     return (start if min(values) < 0 else max(start, 0.0)), highest + 0.05 * span
 
 
-def _tick(bar: Bar) -> str:
-    label = plain(bar.label)
-    if len(bar.label) > 24 and ", " in bar.label:
-        first, _, rest = bar.label.partition(", ")
-        label = f"{plain(first)},<br>{plain(rest)}"
-    return label + (f"<br>({bar.failed} failed)" if bar.failed else "")
+def _tick(sample: Sample) -> str:
+    label = style.plain(sample.label)
+    if len(sample.label) > 24:
+        label = label.replace(", ", ",<br>", 1)
+    return label + (f"<br>({sample.failed} failed)" if sample.failed else "")

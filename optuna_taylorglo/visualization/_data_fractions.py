@@ -9,14 +9,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from optuna_taylorglo.visualization._style import (
-    CATEGORIES,
-    DASHES,
-    new_figure,
-    nothing_to_plot,
-    plain,
-    short,
-)
+from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Accuracy with less training data"
 
@@ -67,7 +60,7 @@ def _get_data_fractions_info(
 def plot_data_fractions(
     results: Mapping[str, Mapping[float, Sequence[float]]], *, metric: str = "test accuracy"
 ) -> go.Figure:
-    """Plot accuracy against the fraction of the training data, one curve a loss.
+    """Plot accuracy against the fraction of the training data, one curve per loss.
 
     Error bars are one sample standard deviation each way.
 
@@ -80,23 +73,24 @@ def plot_data_fractions(
     """
     curves = _get_data_fractions_info(results)
     if not curves:
-        return nothing_to_plot(TITLE, "there are no results.")
-    figure = new_figure(TITLE)
+        return style.nothing_to_plot(TITLE, "there are no results.")
+    figure = style.new_figure(TITLE)
     for i, curve in enumerate(curves):
+        label, stds = style.plain(curve.label), style.short(curve.stds)
         figure.add_scatter(
             x=curve.fractions,
-            y=short(curve.means),
+            y=style.short(curve.means),
             mode="lines+markers",
-            name=plain(curve.label),
+            name=label,
             line={
-                "color": CATEGORIES[i % len(CATEGORIES)],
-                "dash": DASHES[i % len(DASHES)],
+                "color": style.CATEGORIES[i % len(style.CATEGORIES)],
+                "dash": style.DASHES[i % len(style.DASHES)],
                 "width": 2,
             },
             marker={"symbol": _MARKERS[i % len(_MARKERS)], "size": 8},
-            error_y={"type": "data", "array": short(curve.stds), "thickness": 1.3, "width": 4},
-            customdata=[list(row) for row in zip(short(curve.stds), curve.counts, strict=True)],
-            hovertemplate=f"{plain(curve.label)}<br>%{{x:.3~%}} of the data: %{{y:.4f}} "
+            error_y={"type": "data", "array": stds, "thickness": 1.3, "width": 4},
+            customdata=[list(row) for row in zip(stds, curve.counts, strict=True)],
+            hovertemplate=f"{label}<br>%{{x:.3~%}} of the data: %{{y:.4f}} "
             "(sd %{customdata[0]:.4f}, %{customdata[1]} trainings)<extra></extra>",
         )
     fractions = sorted({fraction for curve in curves for fraction in curve.fractions})
@@ -107,5 +101,5 @@ def plot_data_fractions(
         figure.update_xaxes(
             range=[math.log10(fractions[0]) - 0.08, math.log10(fractions[-1]) + 0.08]
         )
-    figure.update_yaxes(title_text=f"{plain(metric)} (mean ± sd)")
+    figure.update_yaxes(title_text=f"{style.plain(metric)} (mean ± sd)")
     return figure.update_layout(legend={"x": 0.98, "xanchor": "right", "y": 0.05})

@@ -2,87 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import dataclass
-
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.attributes import CROSS_ENTROPY
-from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH, read_history
-from optuna_taylorglo.visualization._style import (
-    BLUE,
-    GREY,
-    LEGEND_BELOW,
-    VERMILION,
-    new_figure,
-    nothing_to_plot,
-    plain,
-    short,
-)
+from optuna_taylorglo.search.history import CrossEntropy, read_history
+from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Evolution of the fitness"
-
-
-@dataclass(frozen=True)
-class EvolutionInfo:
-    """What `plot_evolution` draws.
-
-    Attributes:
-        metric: The fitness.
-        generations: Finished generations in which at least one candidate trained to the end.
-        best: Best fitness of each.
-        best_trial: Trial of each best.
-        mean: Mean fitness of the candidates of each that trained to the end.
-        ended_early: Aborted or stopped candidates of each.
-        new_bests: Places in `generations` where the best so far was surpassed.
-        points: (generation, fitness) of every candidate that trained to the end, those of the
-            generation in hand included.
-        cross_entropy: Cross-entropy's fitness at the same budget, one value a seed.
-    """
-
-    metric: str
-    generations: list[int]
-    best: list[float]
-    best_trial: list[int]
-    mean: list[float]
-    ended_early: list[int]
-    new_bests: list[int]
-    points: list[tuple[int, float]]
-    cross_entropy: list[float]
-
-    @property
-    def last(self) -> int:
-        """The last generation with a point."""
-        return max(generation for generation, _ in self.points)
-
-
-def _get_evolution_info(study: Study) -> EvolutionInfo | None:
-    history = read_history(study)
-    if history is None:
-        return None
-    info = EvolutionInfo(
-        metric=history.recipe.fitness.metric,
-        generations=[],
-        best=[],
-        best_trial=[],
-        mean=[],
-        ended_early=[],
-        new_bests=[],
-        points=[(c.generation, c.fitness) for c in history.candidates if c.fitness is not None],
-        cross_entropy=list(study.user_attrs.get(CROSS_ENTROPY, {}).values()),
-    )
-    for best in history.best_of_each():
-        candidates = history.generations[best.generation]
-        values = [c.fitness for c in candidates if c.fitness is not None]
-        if not info.best or max(values) > max(info.best):
-            info.new_bests.append(len(info.generations))
-        info.generations.append(best.generation)
-        info.best.append(max(values))
-        info.best_trial.append(best.trial)
-        info.mean.append(statistics.fmean(values))
-        info.ended_early.append(len(candidates) - len(values))
-    return info
 
 
 def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
@@ -92,76 +18,80 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         study: A study of a TaylorGLO search.
         candidates: Whether every candidate is drawn too, as a faint dot.
     """
-    info = _get_evolution_info(study)
-    if info is None:
-        return nothing_to_plot(TITLE, NO_SEARCH)
-    if not info.generations:
-        return nothing_to_plot(TITLE, NO_GENERATION)
-    figure = new_figure(TITLE)
+    history = read_history(study)
+    if history is None:
+        return style.nothing_to_plot(TITLE, style.NO_SEARCH)
+    bests, cross_entropy = history.best_of_each, history.cross_entropy
+    if not bests:
+        return style.nothing_to_plot(TITLE, style.NO_GENERATION)
+    trained = [c for c in history.candidates if c.fitness is not None]
+    generations = [history.generations[best.generation] for best in bests]
+    numbers = [generation.number for generation in generations]
+    ends = [-0.4, trained[-1].generation + 0.4]
+    figure = style.new_figure(TITLE)
     if candidates:
         figure.add_scatter(
-            x=[generation for generation, _ in info.points],
-            y=short(value for _, value in info.points),
+            x=[c.generation for c in trained],
+            y=style.short(c.fitness for c in trained),
             mode="markers",
             name="candidates",
-            marker={"color": GREY, "size": 5, "opacity": 0.35},
+            marker={"color": style.GREY, "size": 5, "opacity": 0.35},
             hovertemplate="a candidate of generation %{x}: %{y:.4f}<extra></extra>",
         )
-    if info.cross_entropy:
-        _add_cross_entropy(figure, info)
+    if cross_entropy is not None:
+        _add_cross_entropy(figure, cross_entropy, ends)
     figure.add_scatter(
-        x=info.generations,
-        y=short(info.mean),
+        x=numbers,
+        y=style.short(generation.mean for generation in generations),
         mode="lines",
         name="mean",
-        line={"color": BLUE, "dash": "dot", "width": 2},
-        customdata=info.ended_early,
+        line={"color": style.BLUE, "dash": "dot", "width": 2},
+        customdata=[generation.ended_early for generation in generations],
         hovertemplate="generation %{x}: mean %{y:.4f} of the candidates that trained, "
         "%{customdata} ended early<extra></extra>",
     )
     figure.add_scatter(
-        x=info.generations,
-        y=short(info.best),
+        x=numbers,
+        y=style.short(best.fitness for best in bests),
         mode="lines",
         name="best",
-        line={"color": BLUE, "width": 2.5},
-        customdata=info.best_trial,
+        line={"color": style.BLUE, "width": 2.5},
+        customdata=[best.trial for best in bests],
         hovertemplate="generation %{x}: best %{y:.4f}, trial %{customdata}<extra></extra>",
     )
+    records = {trial.number for trial in history.new_bests}
+    new_bests = [best for best in bests if best.trial in records]
     figure.add_scatter(
-        x=[info.generations[i] for i in info.new_bests],
-        y=short(info.best[i] for i in info.new_bests),
+        x=[best.generation for best in new_bests],
+        y=style.short(best.fitness for best in new_bests),
         mode="markers",
         name="new best",
         marker={
-            "color": VERMILION,
+            "color": style.VERMILION,
             "size": 11,
             "symbol": "diamond",
             "line": {"color": "white", "width": 1},
         },
-        customdata=[info.best_trial[i] for i in info.new_bests],
+        customdata=[best.trial for best in new_bests],
         hovertemplate="new best in generation %{x}: %{y:.4f}, trial %{customdata}<extra></extra>",
     )
-    figure.update_xaxes(title_text="generation", range=[-0.4, info.last + 0.4])
-    figure.update_yaxes(title_text=f"fitness ({plain(info.metric)})", range=_range(info))
-    return figure.update_layout(legend=LEGEND_BELOW)
-
-
-def _range(info: EvolutionInfo) -> list[float]:
-    """From below the lowest line: candidates that hardly learn would squeeze all the others."""
-    lines = [*info.mean, *info.best, *info.cross_entropy]
+    # From below the lowest line: candidates that hardly learn would squeeze all the others.
+    lines = [y for trace in figure.data if trace.mode == "lines" for y in trace.y]
     margin = 0.05 * (max(lines) - min(lines)) or 0.01
-    return [min(lines) - margin, max(lines) + margin]
+    figure.update_xaxes(title_text="generation", range=ends)
+    figure.update_yaxes(
+        title_text=f"fitness ({style.plain(history.recipe.fitness.metric)})",
+        range=[min(lines) - margin, max(lines) + margin],
+    )
+    return figure.update_layout(legend=style.LEGEND_BELOW)
 
 
-def _add_cross_entropy(figure: go.Figure, info: EvolutionInfo) -> None:
-    ends = [-0.4, info.last + 0.4]
-    values = info.cross_entropy
-    low, mean, high = min(values), statistics.fmean(values), max(values)
-    if low < high:
+def _add_cross_entropy(figure: go.Figure, fitness: CrossEntropy, ends: list[float]) -> None:
+    """Its mean as a line, its range over seeds as a band."""
+    if fitness.low < fitness.high:
         figure.add_scatter(
             x=[*ends, *reversed(ends)],
-            y=short([low, low, high, high]),
+            y=style.short([fitness.low, fitness.low, fitness.high, fitness.high]),
             fill="toself",
             fillcolor="rgba(0,0,0,0.08)",
             line={"width": 0},
@@ -171,10 +101,9 @@ def _add_cross_entropy(figure: go.Figure, info: EvolutionInfo) -> None:
         )
     figure.add_scatter(
         x=ends,
-        y=short([mean, mean]),
+        y=style.short([fitness.mean, fitness.mean]),
         mode="lines",
         name="cross-entropy",
         line={"color": "#000000", "dash": "dash", "width": 1.5},
-        hovertemplate=f"cross-entropy at the same budget: mean {mean:.4f}, {low:.4f} to "
-        f"{high:.4f} on {len(values)} seeds<extra></extra>",
+        hovertemplate=f"cross-entropy at the same budget: {fitness}<extra></extra>",
     )

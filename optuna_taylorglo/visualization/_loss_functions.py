@@ -8,14 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH, History, read_history
-from optuna_taylorglo.visualization._style import (
-    generation_bar,
-    new_figure,
-    nothing_to_plot,
-    on_generation_scale,
-    short,
-)
+from optuna_taylorglo.search.history import SearchHistory, read_history
+from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Best loss function of each generation"
 
@@ -48,7 +42,7 @@ class LossFunctionsInfo:
 
 
 def _get_loss_functions_info(
-    history: History, *, normalise: bool = False, progress: float = 0.0
+    history: SearchHistory, *, normalise: bool = False, progress: float = 0.0
 ) -> LossFunctionsInfo:
     from optuna_taylorglo.losses.description import target_curve
     from optuna_taylorglo.search.candidates import candidate_loss
@@ -59,7 +53,7 @@ def _get_loss_functions_info(
     # Cross-entropy in binary mode is -log y, with a slope of -2 at y = 1/2.
     cross_entropy = -np.log(y_log) / reduction
     info = LossFunctionsInfo(y.tolist(), [], [], [], [], y_log.tolist(), cross_entropy.tolist())
-    for best in history.best_of_each():
+    for best in history.best_of_each:
         loss = candidate_loss(history.recipe, best.parameters, history.n_classes)
         curve = target_curve(loss, 2, progress=progress)
         values = curve(y) - curve(1.0)
@@ -92,25 +86,26 @@ def plot_loss_functions(
     title = TITLE + (", scale divided out" if normalise else "")
     history = read_history(study)
     if history is None:
-        return nothing_to_plot(title, NO_SEARCH)
+        return style.nothing_to_plot(title, style.NO_SEARCH)
     if "z" in history.recipe.loss.variables:
-        return nothing_to_plot(title, "a loss over raw logits is no function of the probability.")
+        reason = "a loss over raw logits is no function of the probability."
+        return style.nothing_to_plot(title, reason)
     info = _get_loss_functions_info(history, normalise=normalise, progress=progress)
     if not info.curves:
-        return nothing_to_plot(title, NO_GENERATION)
+        return style.nothing_to_plot(title, style.NO_GENERATION)
     last = info.generations[-1]
-    figure = new_figure(title)
+    figure = style.new_figure(title)
     for generation, trial, fitness, curve, colour in zip(
         info.generations,
         info.trials,
         info.fitness,
         info.curves,
-        on_generation_scale(info.generations, last),
+        style.on_generation_scale(info.generations, last),
         strict=True,
     ):
         figure.add_scatter(
-            x=short(info.probability, 4),
-            y=short(curve, 4),
+            x=style.short(info.probability, 4),
+            y=style.short(curve, 4),
             mode="lines",
             line={"color": colour, "width": 3 if generation == last else 1.5},
             showlegend=False,
@@ -118,8 +113,8 @@ def plot_loss_functions(
             "loss %{y:.3f} at y = %{x:.2f}<extra></extra>",
         )
     figure.add_scatter(
-        x=short(info.cross_entropy_probability, 4),
-        y=short(info.cross_entropy, 4),
+        x=style.short(info.cross_entropy_probability, 4),
+        y=style.short(info.cross_entropy, 4),
         mode="lines",
         name="cross-entropy",
         line={"color": "#000000", "dash": "dash", "width": 2.5},
@@ -130,7 +125,7 @@ def plot_loss_functions(
         x=[None],
         y=[None],
         mode="markers",
-        marker={"color": [0], "showscale": True, **generation_bar(last)},
+        marker={"color": [0], "showscale": True, **style.generation_bar(last)},
         showlegend=False,
         hoverinfo="skip",
     )

@@ -9,17 +9,8 @@ import plotly.graph_objects as go
 from optuna.study import Study
 from plotly.subplots import make_subplots
 
-from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.recipes.loading import frozen_recipe
-from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH
-from optuna_taylorglo.visualization._style import (
-    BLUE,
-    VERMILION,
-    nothing_to_plot,
-    on_generation_scale,
-    short,
-    style,
-)
+from optuna_taylorglo.search.history import read_history
+from optuna_taylorglo.visualization import _style as style
 
 TITLE = "State of the search"
 
@@ -33,7 +24,8 @@ class SearchStateInfo:
         sigma: Step size σ.
         condition_number: Largest over smallest eigenvalue of C.
         axis_lengths: Standard deviation along each principal axis, σ times the root of an
-            eigenvalue, from the shortest to the longest: one list a place, one value a generation.
+            eigenvalue, from the shortest to the longest: a list for each, with a value for each
+            generation.
     """
 
     generations: list[int]
@@ -45,11 +37,10 @@ class SearchStateInfo:
 def _get_search_state_info(study: Study) -> SearchStateInfo | None:
     from optuna_taylorglo.search.candidates import make_sampler
 
-    recipe = frozen_recipe(study)
-    n_classes = study.user_attrs.get(N_CLASSES)
-    if recipe is None or n_classes is None:
+    history = read_history(study)
+    if history is None:
         return None
-    states = make_sampler(recipe, n_classes).search_state(study)
+    states = make_sampler(history.recipe, history.n_classes).search_state(study)
     return SearchStateInfo(
         generations=[state.generation for state in states],
         sigma=[state.sigma for state in states],
@@ -62,7 +53,7 @@ def _get_search_state_info(study: Study) -> SearchStateInfo | None:
 
 
 def plot_search_state(study: Study) -> go.Figure:
-    """Plot step size, condition number and axis lengths of CMA-ES, a generation at a time.
+    """Plot step size, condition number and axis lengths of CMA-ES over the generations.
 
     A search that has settled has short axes; a large condition number says that it found a
     direction that matters little, or a narrow valley.
@@ -72,9 +63,9 @@ def plot_search_state(study: Study) -> go.Figure:
     """
     info = _get_search_state_info(study)
     if info is None:
-        return nothing_to_plot(TITLE, NO_SEARCH)
+        return style.nothing_to_plot(TITLE, style.NO_SEARCH)
     if len(info.generations) < 2:
-        return nothing_to_plot(TITLE, NO_GENERATION)
+        return style.nothing_to_plot(TITLE, style.NO_GENERATION)
     figure = make_subplots(
         rows=2,
         cols=2,
@@ -83,14 +74,14 @@ def plot_search_state(study: Study) -> go.Figure:
         horizontal_spacing=0.13,
         vertical_spacing=0.08,
     )
-    style(figure, TITLE)
+    style.apply(figure, TITLE)
     for row, values, colour, name in (
-        (1, info.sigma, BLUE, "step size σ"),
-        (2, info.condition_number, VERMILION, "condition number"),
+        (1, info.sigma, style.BLUE, "step size σ"),
+        (2, info.condition_number, style.VERMILION, "condition number"),
     ):
         figure.add_scatter(
             x=info.generations,
-            y=short(values),
+            y=style.short(values),
             mode="lines+markers",
             marker={"size": 5},
             line={"color": colour, "width": 2},
@@ -100,11 +91,11 @@ def plot_search_state(study: Study) -> go.Figure:
         )
         figure.update_yaxes(title_text=name, type="log", row=row, col=1)
     n_axes = len(info.axis_lengths)
-    colours = on_generation_scale(range(n_axes), n_axes - 1)
+    colours = style.on_generation_scale(range(n_axes), n_axes - 1)
     for i, (lengths, colour) in enumerate(zip(info.axis_lengths, colours, strict=True)):
         figure.add_scatter(
             x=info.generations,
-            y=short(lengths),
+            y=style.short(lengths),
             mode="lines",
             line={"color": colour, "width": 2},
             hovertemplate=f"generation %{{x}}: axis {i + 1} of {n_axes} (from the shortest) has "

@@ -16,6 +16,9 @@ DASHES = ("solid", "dash", "dot")
 BLUE, VERMILION = CATEGORIES[:2]
 GREY = "#6b6b6b"
 
+NO_SEARCH = "the study has no recipe, no worker has begun on it."
+NO_GENERATION = "no generation is finished yet."
+
 # Below the axis, where a legend that breaks into several lines on a narrow page finds its room.
 LEGEND_BELOW = {"orientation": "h", "x": 0, "y": -0.18, "yanchor": "top"}
 
@@ -58,10 +61,10 @@ _TEMPLATE = go.layout.Template(
 
 def new_figure(title: str, *, height: int = 450) -> go.Figure:
     """An empty figure in our style, as wide as its place."""
-    return style(go.Figure(), title, height=height)
+    return apply(go.Figure(), title, height=height)
 
 
-def style(figure: go.Figure, title: str, *, height: int = 450) -> go.Figure:
+def apply(figure: go.Figure, title: str, *, height: int = 450) -> go.Figure:
     """Give a figure our style and a title."""
     return figure.update_layout(template=_TEMPLATE, title={"text": title}, height=height)
 

@@ -8,14 +8,8 @@ import plotly.graph_objects as go
 from optuna.study import Study
 
 from optuna_taylorglo.losses.expansion import expansion
-from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH, History, read_history
-from optuna_taylorglo.visualization._style import (
-    CATEGORIES,
-    DASHES,
-    new_figure,
-    nothing_to_plot,
-    short,
-)
+from optuna_taylorglo.search.history import SearchHistory, read_history
+from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Parameters of the best candidate of each generation"
 
@@ -31,7 +25,7 @@ class ThetaHistoryInfo:
         generations: Generations with a best candidate.
         trials: Trial of each.
         labels: Label of each parameter, with what it multiplies.
-        values: Of each parameter, one value a generation.
+        values: Of each parameter, one value per generation.
     """
 
     generations: list[int]
@@ -40,8 +34,8 @@ class ThetaHistoryInfo:
     values: list[list[float]]
 
 
-def _get_theta_history_info(history: History) -> ThetaHistoryInfo:
-    bests = history.best_of_each()
+def _get_theta_history_info(history: SearchHistory) -> ThetaHistoryInfo:
+    bests = history.best_of_each
     return ThetaHistoryInfo(
         generations=[best.generation for best in bests],
         trials=[best.trial for best in bests],
@@ -50,7 +44,7 @@ def _get_theta_history_info(history: History) -> ThetaHistoryInfo:
     )
 
 
-def _labels(history: History) -> list[str]:
+def _labels(history: SearchHistory) -> list[str]:
     if history.recipe.search.space == "canonical":
         meanings: tuple[str, ...] = _CANONICAL_MEANINGS
     else:
@@ -69,20 +63,20 @@ def plot_theta_history(study: Study) -> go.Figure:
     """
     history = read_history(study)
     if history is None:
-        return nothing_to_plot(TITLE, NO_SEARCH)
+        return style.nothing_to_plot(TITLE, style.NO_SEARCH)
     info = _get_theta_history_info(history)
     if not info.generations:
-        return nothing_to_plot(TITLE, NO_GENERATION)
-    figure = new_figure(TITLE)
+        return style.nothing_to_plot(TITLE, style.NO_GENERATION)
+    figure = style.new_figure(TITLE)
     for i, (label, values) in enumerate(zip(info.labels, info.values, strict=True)):
         figure.add_scatter(
             x=info.generations,
-            y=short(values),
+            y=style.short(values),
             mode="lines+markers",
             name=label,
             line={
-                "color": CATEGORIES[i % len(CATEGORIES)],
-                "dash": DASHES[i // len(CATEGORIES) % len(DASHES)],
+                "color": style.CATEGORIES[i % len(style.CATEGORIES)],
+                "dash": style.DASHES[i // len(style.CATEGORIES) % len(style.DASHES)],
                 "width": 2,
             },
             marker={"size": 5},

@@ -8,11 +8,12 @@ import optuna
 import yaml
 from optuna.trial import Trial
 from searches import DIGITS
+from verdicts import sample
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
 from optuna_taylorglo.recipes.loading import freeze, recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
-from optuna_taylorglo.verdict.statistics import Sample, Verdict, contrasts
+from optuna_taylorglo.verdict.statistics import Verdict, contrasts
 
 POPULATION = 6
 GENERATIONS = 4
@@ -49,12 +50,12 @@ def searched_study(
 def made_verdict() -> Verdict:
     """A verdict with baselines, a control and failed trainings."""
     samples = (
-        Sample("winner", "evolved loss", (0.98, 0.99, 0.985, 0.99)),
-        Sample("ce", "cross-entropy", (0.95, 0.96, 0.955, 0.95)),
-        Sample("ce-tuned", "cross-entropy, learning rate 0.15 (tuned)", (0.98, 0.985, 0.99, 0.98)),
-        Sample("baikal-cma", "BaikalCMA", (0.90, 0.91), failed=2),
-        Sample("baikal", "Baikal", (), failed=4),
-        Sample("ce-scaled", "cross-entropy, scaled", (0.97, 0.98, 0.975, 0.97)),
+        sample("winner", "evolved loss", (0.98, 0.99, 0.985, 0.99)),
+        sample("ce", "cross-entropy", (0.95, 0.96, 0.955, 0.95)),
+        sample("ce-tuned", "cross-entropy, learning rate 0.15 (tuned)", (0.98, 0.985, 0.99, 0.98)),
+        sample("baikal-cma", "BaikalCMA", (0.90, 0.91), failed=2),
+        sample("baikal", "Baikal", (), failed=4),
+        sample("ce-scaled", "cross-entropy, scaled", (0.97, 0.98, 0.975, 0.97)),
     )
     text = "The evolved loss is significantly better than cross-entropy.\nPart of it is scale."
     return Verdict(samples, contrasts(samples[0], samples[1:]), text, "test_accuracy")

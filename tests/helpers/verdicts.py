@@ -1,5 +1,7 @@
 """What tests of verdicts and sweeps share."""
 
+from collections.abc import Iterable
+
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
 
 
@@ -23,7 +25,8 @@ ROLES = {
 }
 
 
-def sample(name, label, values, failed=0):
+def sample(name: str, label: str, values: Iterable[float], failed: int = 0) -> Sample:
+    """Trainings of a loss whose role follows from its name."""
     return Sample(name, label, ROLES.get(name, Role.BASELINE), tuple(values), failed)
 
 

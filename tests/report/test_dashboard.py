@@ -3,10 +3,12 @@
 import contextlib
 import socket
 import urllib.request
+from types import SimpleNamespace
 
 import browser
 import optuna
 import pytest
+from drawn_studies import searched_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
@@ -55,7 +57,61 @@ def test_notes_tell_what_the_winner_does(searched):
 def test_another_worker_does_not_draw_what_is_drawn(searched, monkeypatch):
     study = open_study("digits", searched[1])
     monkeypatch.setattr(dashboard, "refresh", lambda study: pytest.fail("drawn again"))
-    dashboard.refresh_once_a_generation(study, 2)
+    dashboard.refresh_once_per_generation(study, 2)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only when it is told to."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(dashboard, "time", clock)
+    return clock
+
+
+def test_drawing_takes_no_more_than_its_share_of_the_time(clock, monkeypatch):
+    drawn = []
+
+    def draw(study, generation):
+        clock.now += 3.0
+        drawn.append(generation)
+        study.set_user_attr(dashboard.DRAWN, generation)
+
+    monkeypatch.setattr(dashboard, "refresh_once_per_generation", draw)
+    completed = 1
+    refresher = dashboard.DashboardRefresher(optuna.create_study(), lambda: completed)
+    refresher.refresh_if_due()
+    assert drawn == []
+    clock.now += dashboard.FIRST_DRAWING / dashboard.DRAWING_SHARE
+    refresher.refresh_if_due()
+    assert drawn == [1]
+    clock.now += 3.0 / dashboard.DRAWING_SHARE
+    refresher.refresh_if_due()
+    assert drawn == [1]  # There is nothing new.
+    completed = 2
+    refresher.refresh_if_due()
+    assert drawn == [1, 2]
+    completed = 3
+    clock.now += 0.9 * 3.0 / dashboard.DRAWING_SHARE
+    refresher.refresh_if_due()
+    assert drawn == [1, 2]
+    refresher.refresh_at_end()
+    assert drawn == [1, 2, 3]
+
+
+def test_a_drawing_that_fails_is_told_and_costs_nothing_else(monkeypatch, caplog):
+    def fail(study, generation):
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr(dashboard, "refresh_once_per_generation", fail)
+    dashboard.DashboardRefresher(optuna.create_study(), lambda: 1).refresh_at_end()
+    assert "could not be drawn: no ink" in caplog.text
+
+
+def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
+    study = searched_study(0)
+    dashboard.refresh(study)
+    assert get_note(study) == "No candidate is complete yet."
+    assert len(graph_ids(study)) == len(dashboard._figures())
 
 
 def test_artifacts_are_kept_once(searched, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
+import importlib.resources
 import re
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from optuna_taylorglo.recipes.loading import frozen_recipe, recipe_from_dict
 from optuna_taylorglo.report.build import write_report
 from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.visualization import plot_data_fractions
+from optuna_taylorglo.visualization._style import VERMILION
 
 FIGURES = (
     "evolution",
@@ -49,7 +52,7 @@ def test_report_says_everything_from_recipe_to_commands(study, tmp_path):
     for said in (
         f"{best.values[0]:.4f}",
         f"Trial {best.number} ",
-        f"{POPULATION} candidates a generation for {GENERATIONS} generations",
+        f"{POPULATION} candidates per generation for {GENERATIONS} generations",
         "0.5000",  # cross-entropy's mean
         "significantly better than cross-entropy",
         "Part of it is scale.",
@@ -128,8 +131,8 @@ def evil_report(tmp_path_factory):
         name=EVIL, fitness={"metric": f"val{EVIL}"}, model={"init_args": {"text": EVIL}}
     )
     verdict = made_verdict()
-    evil = [type(s)(s.name, s.label + EVIL, s.values, s.failed) for s in verdict.samples]
-    verdict = type(verdict)(tuple(evil), verdict.contrasts, EVIL, EVIL)
+    evil = tuple(dataclasses.replace(s, label=s.label + EVIL) for s in verdict.samples)
+    verdict = dataclasses.replace(verdict, samples=evil, text=EVIL, test_metric=EVIL)
     path = tmp_path_factory.mktemp("evil") / "report.html"
     write_report(
         study,
@@ -148,6 +151,18 @@ def test_what_a_database_holds_is_never_markup(evil_report):
     own = re.findall(r"<script nonce=", page)
     assert len(own) == 2
     assert "&lt;/script&gt;&lt;script&gt;alert(1)" in page
+
+
+def test_figures_cannot_end_the_script_that_holds_them(evil_report):
+    scripts = re.findall(r"<script nonce=.*?>(.*?)</script>", evil_report.read_text(), re.DOTALL)
+    assert len(scripts) == 2
+    assert "<" not in re.search(r"const figures = (.*);\nconst config", scripts[1])[1]
+    assert scripts[1].rstrip().endswith('window.addEventListener("afterprint", resizeAll);')
+
+
+def test_the_template_is_part_of_the_package():
+    template = importlib.resources.files("optuna_taylorglo.report") / "page.html.j2"
+    assert template.read_text("utf-8").rstrip().endswith("</html>")
 
 
 def test_nothing_is_fetched_from_anywhere(study, tmp_path):
@@ -207,15 +222,22 @@ def test_the_browser_helper_hears_the_console(tmp_path):
 
 
 @needs_browser
-def test_a_picture_of_the_report_is_not_blank(study, tmp_path):
-    from PIL import Image
-
-    path, picture = tmp_path / "report.html", tmp_path / "report.png"
+def test_a_picture_of_the_report_has_the_colours_of_its_figures(study, tmp_path):
+    path = tmp_path / "report.html"
     write_report(study, path, verdict=made_verdict())
+    assert marked_best(path) > 0
+    path.write_text(text_of(path))
+    assert marked_best(path) == 0
+
+
+def marked_best(path: Path) -> int:
+    """Pixels of a page in the colour of new bests, which only figures have."""
+    from PIL import Image, ImageColor
+
+    picture = path.with_suffix(".png")
     browser.screenshot(path.as_uri(), picture, size=(1100, 6000))
     with Image.open(picture) as image:
         assert image.size == (1100, 6000)
         colours = image.convert("RGB").getcolors(maxcolors=2**24)
     assert colours is not None
-    # Ink, tints and the many colours of curves.
-    assert len(colours) > 200
+    return {colour: count for count, colour in colours}.get(ImageColor.getrgb(VERMILION), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
@@ -22,17 +23,15 @@ from optuna_taylorglo import visualization
 from optuna_taylorglo.attributes import GENERATION
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.description import target_curve
-from optuna_taylorglo.search.history import progress, trial_loss
+from optuna_taylorglo.search.history import read_history, trial_loss
 from optuna_taylorglo.visualization._candidates import _get_candidates_info, _points
 from optuna_taylorglo.visualization._comparison import _get_comparison_info
 from optuna_taylorglo.visualization._data_fractions import _get_data_fractions_info
-from optuna_taylorglo.visualization._evolution import _get_evolution_info
-from optuna_taylorglo.visualization._history import read_history
 from optuna_taylorglo.visualization._loss_functions import _get_loss_functions_info
 from optuna_taylorglo.visualization._search_state import _get_search_state_info
 from optuna_taylorglo.visualization._style import CATEGORIES, plain, short
 from optuna_taylorglo.visualization._theta_history import _get_theta_history_info
-from optuna_taylorglo.visualization.basin import accuracy_basin
+from optuna_taylorglo.visualization.weight_space import accuracy_basin
 
 OF_A_STUDY = (
     visualization.plot_evolution,
@@ -88,35 +87,45 @@ def test_figures_of_a_long_search_stay_small():
         assert per_generation * 60 < 100_000
 
 
-def test_evolution_is_that_of_progress(study, history):
-    info = _get_evolution_info(study)
-    told = progress(study, history.recipe)
-    assert info.generations == list(range(GENERATIONS))
-    assert info.best == told.generation_best
-    assert info.mean == pytest.approx(told.generation_mean)
-    assert info.cross_entropy == [0.4, 0.6]
-    assert sum(info.ended_early) == told.counts[TrialState.PRUNED] > 0
-    assert len(info.points) == told.counts_of_complete
-    for generation, trial, best in zip(info.generations, info.best_trial, info.best, strict=True):
-        assert study.trials[trial].user_attrs[GENERATION] == generation
-        assert study.trials[trial].value == best
+def traces(figure):
+    return {trace.name: trace for trace in figure.data if trace.name}
+
+
+def test_evolution_is_that_of_the_study(study):
+    drawn = traces(visualization.plot_evolution(study))
+    assert list(drawn["best"].x) == list(drawn["mean"].x) == list(range(GENERATIONS))
+    for generation in range(GENERATIONS):
+        trials = [t for t in study.trials if t.user_attrs[GENERATION] == generation]
+        values = {t.number: t.value for t in trials if t.state == TrialState.COMPLETE}
+        assert drawn["best"].y[generation] == pytest.approx(max(values.values()), abs=1e-5)
+        assert values[drawn["best"].customdata[generation]] == max(values.values())
+        mean = statistics.fmean(values.values())
+        assert drawn["mean"].y[generation] == pytest.approx(mean, abs=1e-5)
+        assert drawn["mean"].customdata[generation] == len(trials) - len(values)
+        points = zip(drawn["candidates"].x, drawn["candidates"].y, strict=True)
+        shown = sorted(y for x, y in points if x == generation)
+        assert shown == pytest.approx(sorted(values.values()), abs=1e-5)
+    assert sum(drawn["mean"].customdata) > 0
+    assert list(drawn["cross-entropy"].y) == [0.5, 0.5]
+    assert "0.5000, mean of 2 seeds (0.4000 to 0.6000)" in drawn["cross-entropy"].hovertemplate
 
 
 def test_new_bests_are_those_that_surpass_all_before(study):
-    info = _get_evolution_info(study)
-    expected = [i for i in range(len(info.best)) if info.best[i] > max([-1, *info.best[:i]])]
-    assert info.new_bests == expected
-    (marked,) = [t for t in visualization.plot_evolution(study).data if t.name == "new best"]
-    assert list(marked.x) == [info.generations[i] for i in expected]
+    drawn = traces(visualization.plot_evolution(study))
+    best = drawn["best"].y
+    expected = [i for i in range(len(best)) if best[i] > max([-1, *best[:i]])]
+    assert 0 < len(expected) < len(best)
+    assert list(drawn["new best"].x) == expected
+    assert list(drawn["new best"].y) == [best[i] for i in expected]
 
 
 def test_candidates_of_the_generation_in_hand_are_points_but_no_generation():
-    info = _get_evolution_info(searched_study(POPULATION + 2))
-    assert info.generations == [0]
-    assert {generation for generation, _ in info.points} == {0, 1}
-    names = [t.name for t in visualization.plot_evolution(searched_study(7), candidates=False).data]
-    assert "candidates" not in names
-    assert "best" in names
+    drawn = traces(visualization.plot_evolution(searched_study(POPULATION + 2)))
+    assert list(drawn["best"].x) == [0]
+    assert set(drawn["candidates"].x) == {0, 1}
+    drawn = traces(visualization.plot_evolution(searched_study(7), candidates=False))
+    assert "candidates" not in drawn
+    assert "best" in drawn
 
 
 def test_loss_functions_are_the_losses_shifted_to_zero(study, history):
@@ -216,20 +225,35 @@ def test_comparison_has_intervals_roles_and_p_values():
     verdict = made_verdict()
     bars = _get_comparison_info(verdict)
     # A loss of which no training came to an end has no bar.
-    assert [bar.role for bar in bars] == ["evolved", "baseline", "baseline", "baseline", "control"]
+    names = [bar.sample.name for bar in bars]
+    assert names == ["winner", "ce", "ce-tuned", "baikal-cma", "ce-scaled"]
     low, high = stats.t.interval(
-        0.95, 3, loc=bars[0].mean, scale=stats.sem(verdict.samples[0].values)
+        0.95, 3, loc=bars[0].sample.mean, scale=stats.sem(verdict.samples[0].values)
     )
     assert bars[0].half_width == pytest.approx((high - low) / 2)
     assert bars[0].significance == ""
-    assert bars[1].significance.startswith(f"{bars[0].mean - bars[1].mean:+.4f}, p = ")
+    lead = bars[0].sample.mean - bars[1].sample.mean
+    assert bars[1].significance.startswith(f"{lead:+.4f}, p = ")
     figure = visualization.plot_comparison(verdict)
     start = figure.layout.xaxis.range[0]
-    (evolved,) = [t for t in figure.data if t.type == "bar" and t.name == "evolved loss"]
-    assert evolved.base + evolved.x[0] == pytest.approx(bars[0].mean, abs=1e-6)
+    drawn = traces(figure)
+    rows = {name: list(drawn[name].y) for name in ("evolved loss", "baseline", "control of scale")}
+    assert list(rows.values()) == [[0], [1, 2, 3], [4]]
+    evolved = drawn["evolved loss"]
+    assert evolved.base + evolved.x[0] == pytest.approx(bars[0].sample.mean, abs=1e-6)
     assert evolved.base == start > 0
     assert "not at 0" in figure.layout.xaxis.title.text
     assert "(2 failed)" in figure.layout.yaxis.ticktext[3]
+
+
+def test_a_comparison_whose_evolved_loss_always_failed_calls_no_other_evolved():
+    verdict = made_verdict()
+    failed = dataclasses.replace(verdict.samples[0], values=(), failed=4)
+    figure = visualization.plot_comparison(
+        dataclasses.replace(verdict, samples=(failed, *verdict.samples[1:]), contrasts=())
+    )
+    assert "evolved loss" not in traces(figure)
+    assert {annotation.text for annotation in figure.layout.annotations} == {""}
 
 
 def test_comparison_of_nothing_is_empty():

@@ -17,7 +17,7 @@ from optuna_taylorglo.cli.options import (
     positive,
 )
 from optuna_taylorglo.cli.process import DONE
-from optuna_taylorglo.search.history import progress
+from optuna_taylorglo.search.history import SearchHistory
 
 
 def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
@@ -37,5 +37,5 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     training = Training(opened.recipe, machine_of(arguments))
     evaluate_cross_entropy(opened.study, training, arguments.seeds, stop)
-    Console().print(fitness_line(progress(opened.study, opened.recipe), opened.recipe))
+    Console().print(fitness_line(SearchHistory(opened.study, opened.recipe)))
     return DONE

@@ -23,7 +23,7 @@ from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import OperationError, StopRequested
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.search.history import progress, trial_loss, winner
+from optuna_taylorglo.search.history import SearchHistory, trial_loss
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
     opened = OpenedStudy(study, attach_recipe(study, recipe), url)
     console = Console()
-    if progress(study, opened.recipe).generation < opened.recipe.search.generations:
+    if not SearchHistory(study, opened.recipe).finished:
         _search(opened, arguments, stop, console)
     _announce_winner(opened, arguments.output, console)
     return DONE
@@ -68,8 +68,8 @@ def _search(
     try:
         with LiveProgress(console) as live:
             while supervisor.poll() and not stop.wait(1.0):
-                live.show(progress(opened.study, opened.recipe))
-            live.show(progress(opened.study, opened.recipe))
+                live.show(SearchHistory(opened.study, opened.recipe))
+            live.show(SearchHistory(opened.study, opened.recipe))
     finally:
         supervisor.stop()
     if stop.is_set():
@@ -80,7 +80,8 @@ def _announce_winner(opened: OpenedStudy, output: Path, console: Console) -> Non
     from optuna_taylorglo.losses.description import describe
 
     study, url = opened.study, opened.url
-    best = winner(study)
+    history = SearchHistory(study, opened.recipe)
+    best = history.best
     if best is None:
         raise OperationError(
             f"no candidate of study {study.study_name!r} trained at all. A larger learning rate, "
@@ -88,10 +89,9 @@ def _announce_winner(opened: OpenedStudy, output: Path, console: Console) -> Non
         )
     loss = trial_loss(study, best)
     loss.save(output)
-    state = progress(study, opened.recipe)
     console.print(f"\n[bold]Winner[/]: trial {best.number} of study {study.study_name}")
     console.print(str(describe(loss, loss.n_classes or 2)), highlight=False)
-    console.print(f"{fitness_line(state, opened.recipe)}\n", highlight=False)
+    console.print(f"{fitness_line(history)}\n", highlight=False)
     console.print(f"Saved to [bold]{output}[/]. Next:")
     storage = "" if url == resolve_storage_url() else f" --storage {shlex.quote(shown_url(url))}"
     for command in (

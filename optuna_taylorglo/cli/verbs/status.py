@@ -10,7 +10,7 @@ from rich.console import Console
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.options import Verbs, add_study_verb, open_study_of
 from optuna_taylorglo.cli.process import DONE
-from optuna_taylorglo.search.history import progress
+from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.storage.urls import shown_url
 
 
@@ -22,14 +22,14 @@ def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print generations, trials by state, and the best."""
     opened = open_study_of(arguments)
-    state = progress(opened.study, opened.recipe)
+    history = SearchHistory(opened.study, opened.recipe)
     console = Console()
     console.print(f"Study [bold]{opened.study.study_name}[/] in {shown_url(opened.url)}")
     console.print(
-        f"Generations: {state.generation} of {state.generations} complete, "
-        f"{state.filled} of {state.slots} candidates evaluated"
+        f"Generations: {history.n_finished} of {opened.recipe.search.generations} complete, "
+        f"{history.n_filled} of {history.n_slots} candidates evaluated"
     )
-    states = ", ".join(f"{n} {s.name.lower()}" for s, n in state.counts.items() if n)
+    states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
-    console.print(fitness_line(state, opened.recipe))
+    console.print(fitness_line(history))
     return DONE

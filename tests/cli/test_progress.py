@@ -1,0 +1,92 @@
+"""What the command line says about a search: the live line, and the line at the end."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+import optuna
+import pytest
+from drawn_studies import GENERATIONS, POPULATION, searched_study
+from rich.console import Console
+
+from optuna_taylorglo.attributes import CROSS_ENTROPY
+from optuna_taylorglo.cli import progress
+from optuna_taylorglo.cli.fitness import fitness_line
+from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.recipes.loading import freeze, frozen_recipe
+from optuna_taylorglo.search.history import SearchHistory, read_history
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only when it is told to."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def not_begun():
+    study, other = optuna.create_study(direction="maximize"), searched_study(0)
+    recipe = frozen_recipe(other)
+    freeze(study, recipe)
+    return SearchHistory(study, recipe)
+
+
+def test_without_a_terminal_there_is_a_line_per_generation(clock):
+    output = io.StringIO()
+    with LiveProgress(Console(file=output)) as live:
+        live.show(not_begun())
+        live.show(read_history(searched_study(2)))
+        assert output.getvalue() == ""
+        clock.now += 120
+        history = read_history(searched_study(POPULATION * 2))
+        live.show(history)
+        live.show(history)
+    best, mean = history.best.value, history.generations[-1].mean
+    assert output.getvalue() == (
+        f"generation 2/{GENERATIONS}: best {best:.4f}, mean {mean:.4f}, cross-entropy 0.5000, "
+        f"{POPULATION} evaluations/min\n"
+    )
+
+
+def test_what_was_evaluated_before_does_not_count_as_speed(clock):
+    output = io.StringIO()
+    live = LiveProgress(Console(file=output))
+    live.show(read_history(searched_study(POPULATION + 3)))
+    clock.now += 60
+    live.show(read_history(searched_study(POPULATION * 2)))
+    before, after = output.getvalue().splitlines()
+    assert "evaluations/min" not in before
+    assert after.endswith(f"{POPULATION - 3} evaluations/min")
+
+
+def test_on_a_terminal_the_line_is_live():
+    output = io.StringIO()
+    with LiveProgress(Console(file=output, force_terminal=True, width=200)) as live:
+        live.show(not_begun())
+        live._bar.refresh()
+        assert f"generation 0/{GENERATIONS}" in output.getvalue()
+        assert "starting" in output.getvalue()
+        live.show(read_history(searched_study()))
+    assert f"generation {GENERATIONS}/{GENERATIONS}" in output.getvalue()
+    (task,) = live._bar.tasks
+    assert task.finished
+
+
+def test_the_line_at_the_end_says_how_its_numbers_came_about():
+    history = read_history(searched_study())
+    first, second = fitness_line(history).splitlines()
+    complete = len(history.ranked)
+    assert 0 < complete < POPULATION * GENERATIONS
+    assert first.startswith(f"val_accuracy: {history.best.value:.4f}, one training of the best of ")
+    assert f"the best of {complete} candidates" in first
+    expected = "cross-entropy at the same budget: 0.5000, mean of 2 seeds (0.4000 to 0.6000)"
+    assert second == expected
+
+
+def test_the_line_at_the_end_leaves_out_what_is_not_there():
+    study = searched_study(0)
+    assert fitness_line(read_history(study)).startswith("cross-entropy at the same budget")
+    study.set_user_attr(CROSS_ENTROPY, {})
+    assert fitness_line(read_history(study)) == "No candidate is complete yet."

@@ -1,0 +1,75 @@
+"""A recipe in sentences: every setting that matters is said, and nothing that was not set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from searches import DIGITS
+
+from optuna_taylorglo.recipes.loading import recipe_from_dict
+from optuna_taylorglo.report.wording import recipe_in_words
+
+
+def words(**changes: dict[str, Any] | None) -> str:
+    """The digits recipe in words, with some sections changed or left out."""
+    content = yaml.safe_load(DIGITS.read_text())
+    for section, values in changes.items():
+        content[section] = content.get(section, {}) | values if values is not None else None
+    return "\n".join(recipe_in_words(recipe_from_dict(content)))
+
+
+PLAIN = {
+    "early_abort": None,
+    "early_stop": None,
+    "loss": {"class_reduction": "sum"},
+    "search": {"filter": "none", "space": "theta", "scale": "free", "seed_policy": "independent"},
+    "optimiser": {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "said"),
+    [
+        ("loss", {"order": 2}, "Taylor polynomials of order 2 in x, the "),
+        ("loss", {"class_reduction": "mean"}, "averaged over the classes"),
+        ("search", {"space": "canonical"}, "varies the four numbers of its canonical form"),
+        ("search", {"sigma": 0.75}, "step size 0.75"),
+        ("search", {"population": 9, "generations": 5}, "9 candidates per generation for 5 gen"),
+        ("search", {"repeats": 3}, "averaged over 3 trainings"),
+        ("search", {"filter": "trainable"}, "cannot begin to learn were drawn again"),
+        ("search", {"filter": "steady"}, "or that draw all predictions to one class, were drawn"),
+        ("search", {"scale": "normalised", "filter": "steady"}, "to cross-entropy's first gra"),
+        ("search", {"seed_policy": "common"}, "were trained from the same seeds"),
+        ("fitness", {"take": "best"}, "fitness is the best val_accuracy"),
+        ("budget", {"evaluation": 60, "full": 600}, "60 steps; a full training has 600"),
+        (
+            "early_abort",
+            {"unit": "steps", "at": 50, "threshold": 0.15, "attempts": 2},
+            "A training below 0.15 after 50 steps was aborted; a candidate got up to 2 trainings",
+        ),
+        (
+            "early_stop",
+            {"unit": "steps", "at": 50, "keep": 0.25},
+            "after 50 steps was behind the best 25% of the generation before was stopped",
+        ),
+        ("optimiser", {"lr": 0.125}, "learning rate 0.125"),
+        ("optimiser", {"momentum": 0.5, "nesterov": True}, "Nesterov momentum 0.5"),
+        ("optimiser", {"weight_decay": 0.001}, "weight decay 0.001"),
+        (
+            "schedule",
+            {"unit": "steps", "milestones": [10, 20], "gamma": 0.5},
+            "learning rate multiplied by 0.5 after 10, 20 steps",
+        ),
+        ("model", {"init_args": {"width": 3}}, "DigitsCNN(width=3)"),
+    ],
+)
+def test_a_setting_is_said_when_it_is_made(section, values, said):
+    assert said not in words(**PLAIN)
+    assert said in words(**(PLAIN | {section: (PLAIN.get(section) or {}) | values}))
+
+
+def test_what_is_not_set_takes_no_paragraph():
+    assert len(words().splitlines()) == 4
+    assert len(words(**PLAIN).splitlines()) == 3
