@@ -18,6 +18,7 @@ from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
 from optuna.trial import TrialState
 from scipy import stats
 from torch import nn
+from verdicts import sample
 
 from optuna_taylorglo import visualization
 from optuna_taylorglo.attributes import GENERATION
@@ -357,7 +358,7 @@ def test_basins_stand_side_by_side_on_one_scale():
 
 def test_text_from_a_database_is_no_markup():
     verdict = made_verdict()
-    bad = type(verdict.samples[0])("ce", '<a href="javascript:alert(1)">x</a>', (0.9, 0.8))
+    bad = sample("ce", '<a href="javascript:alert(1)">x</a>', (0.9, 0.8))
     figure = visualization.plot_comparison(
         type(verdict)((verdict.samples[0], bad), (), "", "<b>metric</b>")
     )
