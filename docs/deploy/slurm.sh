@@ -1,5 +1,5 @@
 #!/bin/bash
-# One worker a task of a SLURM array; add tasks or submit again at any time.
+# One worker per task of a SLURM array; add tasks or submit again at any time.
 #
 # Before the first submission, once, on a machine that reaches the database (PostgreSQL or MySQL; a
 # file on a network file system is no database):
@@ -21,7 +21,7 @@
 #SBATCH --mem=4G
 #SBATCH --time=04:00:00
 #SBATCH --requeue
-# Two minutes before the limit the worker is told to hand its trial back:
+# Two minutes before the limit the worker is told to release its trial:
 #SBATCH --signal=B:TERM@120
 # For one GPU a worker:
 ##SBATCH --gpus-per-task=1

@@ -95,7 +95,7 @@ class Supervisor:
         return any(c.process is not None and not c.finished for c in self._children)
 
     def stop(self, patience: float = 60.0) -> None:
-        """Ask all processes to hand back what they hold and to end; end those that do not."""
+        """Ask all processes to release what they hold and to end; end those that do not."""
         alive = [
             child.process
             for child in self._children

@@ -50,7 +50,7 @@ _PACKAGES = (
 _OUTCOMES = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "aborted or stopped early",
-    TrialState.FAIL: "lost to crashes or handed back",
+    TrialState.FAIL: "lost to crashes or released",
     TrialState.RUNNING: "running",
     TrialState.WAITING: "waiting",
 }

@@ -36,7 +36,7 @@ def finished(tmp_path_factory):
     wait_until(lambda: (directory / "taylorglo.db").exists() and len(children_of(run.pid)) == 2)
     victim = children_of(run.pid)[0]
     os.kill(victim, signal.SIGKILL)
-    output, _ = run.communicate(timeout=240)
+    output, _ = run.communicate()
     return directory, url, run.returncode, output, victim
 
 
@@ -113,7 +113,7 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
     wait_until(running)
     workers = children_of(run.pid)
     run.send_signal(signal.SIGINT)
-    output, _ = run.communicate(timeout=90)
+    output, _ = run.communicate()
     assert run.returncode == cli.INTERRUPTED, output
     assert "the same command goes on where it was" in output
     assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
@@ -152,5 +152,5 @@ def test_the_supervisor_gives_up_on_a_worker_that_always_dies(tmp_path):
     supervisor.start()
 
     with pytest.raises(WorkersFailed, match=r"code 7(.|\n)*last words"):
-        wait_until(lambda: not supervisor.poll(), seconds=20)
+        wait_until(lambda: not supervisor.poll())
     assert (tmp_path / "0.log").read_text().count("last words") == MAX_RESTARTS + 1

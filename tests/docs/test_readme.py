@@ -67,12 +67,13 @@ def test_every_command_parses(words):
     parser.parse_args(words[1:])
 
 
-def test_every_module_of_the_layout_is_there_and_no_other():
-    told = set(re.findall(r"\b(\w+\.py)\b", README.split("## How it is built")[1]))
-    package = {p.name for p in (ROOT / "optuna_taylorglo").glob("*.py")} - {"__init__.py"}
-    assert package <= told
-    for name in told:
-        assert list(ROOT.rglob(name)), name
+def test_every_room_is_shown_and_no_other():
+    layout = README.split("## How it is built")[1].split("```")[1]
+    told = set(re.findall(r"^  (\w+)/", layout, flags=re.MULTILINE))
+    rooms = {path.parent.name for path in (ROOT / "optuna_taylorglo").glob("*/__init__.py")}
+    assert told == rooms
+    for folder in re.findall(r"^(\w+)/", layout, flags=re.MULTILINE):
+        assert (ROOT / folder).is_dir()
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
@@ -80,9 +81,22 @@ def test_links_lead_somewhere(target):
     assert (ROOT / target).exists()
 
 
-def test_help_is_quick_to_read():
-    for command in ("optuna_taylorglo.cli", "optuna_taylorglo.worker"):
-        text = subprocess.run(
-            [sys.executable, "-m", command, "--help"], capture_output=True, text=True, check=True
-        ).stdout
-        assert "usage:" in text
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        ("optuna_taylorglo.cli", ("torch", "pytorch_lightning", "plotly")),
+        ("optuna_taylorglo.worker", ("torch", "pytorch_lightning", "plotly")),
+    ],
+)
+def test_help_comes_before_anything_heavy_is_loaded(command, heavy):
+    """And so does the answer to wrong usage."""
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['x', '--help']\n"
+        f"try: runpy.run_module({command!r}, run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        f"print('loaded:', [name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: taylorglo")
+    assert done.stdout.endswith("loaded: []\n")

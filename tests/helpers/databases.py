@@ -125,12 +125,10 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = f"mysql+pymysql://root@localhost/?unix_socket={socket}"
     engine = sqlalchemy.create_engine(url)
     try:
-        deadline = time.monotonic() + 60
         while True:
             with contextlib.suppress(sqlalchemy.exc.OperationalError), engine.connect():
                 break
             assert process.poll() is None, "mariadbd ended"
-            assert time.monotonic() < deadline, "mariadbd does not answer"
             time.sleep(0.2)
         yield url
     finally:

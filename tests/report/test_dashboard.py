@@ -155,5 +155,5 @@ def test_the_study_page_shows_our_figures_in_a_browser(searched, tmp_path):
         browser.screenshot(page, tmp_path / "dashboard.png", size=(1400, 3000))
     finally:
         server.terminate()
-        output, _ = server.communicate(timeout=30)
+        output, _ = server.communicate()
     assert server.returncode == cli.DONE, output

@@ -112,6 +112,6 @@ def test_server_restart_in_the_middle_of_a_study(own_postgresql: PostgreSQL) -> 
     time.sleep(0.5)
     assert not result.ready()
     own_postgresql.start()
-    result.get(timeout=60)
+    result.get()
     assert study.trials[0].value == 1.0
     assert study.trials[0].intermediate_values == {1: 0.5}

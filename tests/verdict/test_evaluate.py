@@ -151,7 +151,7 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
     )
     url = own_postgresql.new_database()
     search = process("optuna_taylorglo.cli", "run", "tiny.yaml", cwd=tmp_path, storage=url)
-    output, _ = search.communicate(timeout=240)
+    output, _ = search.communicate()
     assert search.returncode == cli.DONE, output
     words = ("evaluate", "tiny", "--seeds", "2", "--against", "ce", "--rerank", "0")
     verdict = process("optuna_taylorglo.cli", *words, "--workers", "2", cwd=tmp_path, storage=url)
@@ -164,7 +164,7 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
     own_postgresql.stop()
     time.sleep(20)
     own_postgresql.start()
-    output, _ = verdict.communicate(timeout=400)
+    output, _ = verdict.communicate()
     assert verdict.returncode == cli.DONE, output
     trials = verdict_trials(url)
     # Every training once, none failed, given up or repeated.
