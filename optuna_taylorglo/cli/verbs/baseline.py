@@ -7,35 +7,28 @@ import threading
 
 from rich.console import Console
 
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.cli.options import (
-    Verbs,
-    add_machine_options,
-    add_study_verb,
-    machine_of,
-    open_study_of,
-    positive,
-)
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.search.history import SearchHistory
 
 
-def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
     help_ = "train with cross-entropy as candidates are trained"
-    parser = add_study_verb(verbs, "baseline", run, help_)
-    parser.add_argument("--seeds", type=positive, default=3, help="trainings (%(default)s)")
-    add_machine_options(parser)
+    parser = options.add_study_verb(verbs, "baseline", run, help_)
+    parser.add_argument("--seeds", type=options.positive, default=3, help="trainings (%(default)s)")
+    options.add_machine_options(parser)
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Train, and keep the results in the study."""
-    opened = open_study_of(arguments)
+    opened = options.open_study_of(arguments)
 
     from optuna_taylorglo.training.run import Training
     from optuna_taylorglo.verdict.reference import evaluate_cross_entropy
 
-    training = Training(opened.recipe, machine_of(arguments))
+    training = Training(opened.recipe, options.machine_of(arguments))
     evaluate_cross_entropy(opened.study, training, arguments.seeds, stop)
     Console().print(fitness_line(SearchHistory(opened.study, opened.recipe)))
     return DONE

@@ -9,17 +9,17 @@ import threading
 
 from rich.console import Console
 
-from optuna_taylorglo.cli.options import Verbs, add_study_verb, open_study_of, positive
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.storage.optuna_private import study_id_of
 
 
-def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = add_study_verb(verbs, "dashboard", run, "watch a study in the browser")
-    parser.add_argument("--port", type=positive, default=8080, help="port (%(default)s)")
+    parser = options.add_study_verb(verbs, "dashboard", run, "watch a study in the browser")
+    parser.add_argument("--port", type=options.positive, default=8080, help="port (%(default)s)")
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         raise UsageError(
             "the dashboard is not installed: pip install 'optuna-taylorglo[dashboard]'."
         )
-    study = open_study_of(arguments).study
+    study = options.open_study_of(arguments).study
     dashboard.refresh(study)
     dashboard.keep_best_loss(study)
     _check_port(arguments.port)

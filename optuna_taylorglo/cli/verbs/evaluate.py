@@ -9,23 +9,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
-from optuna_taylorglo.cli.options import (
-    Verbs,
-    add_machine_options,
-    add_study_verb,
-    open_study_of,
-    positive,
-)
 from optuna_taylorglo.cli.process import DONE
 
 
-def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
     help_ = "compare the winner with baselines by full trainings on the test set"
-    parser = add_study_verb(verbs, "evaluate", run, help_)
+    parser = options.add_study_verb(verbs, "evaluate", run, help_)
     parser.add_argument(
-        "--seeds", type=positive, default=10, help="trainings per loss (%(default)s)"
+        "--seeds", type=options.positive, default=10, help="trainings per loss (%(default)s)"
     )
     parser.add_argument(
         "--against",
@@ -44,12 +38,12 @@ def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
         "--output", "-o", type=Path, default=Path("verdict"), help="files to write (%(default)s.*)"
     )
     add_workers_option(parser)
-    add_machine_options(parser)
+    options.add_machine_options(parser)
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the verdict."""
-    opened = open_study_of(arguments)
+    opened = options.open_study_of(arguments)
 
     from optuna_taylorglo.verdict.evaluate import Plan, evaluate
     from optuna_taylorglo.verdict.files import SHORT_HEADER, keep_verdict, short_rows, write_verdict

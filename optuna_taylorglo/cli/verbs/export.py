@@ -9,23 +9,23 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
-from optuna_taylorglo.cli.options import Verbs, add_output_option, add_study_verb, open_study_of
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import StudyError, UsageError
 from optuna_taylorglo.search.history import trial_loss, winner
 
 
-def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
     help_ = "write the best loss, or a trial's, to a file"
-    parser = add_study_verb(verbs, "export", run, help_)
+    parser = options.add_study_verb(verbs, "export", run, help_)
     parser.add_argument("--trial", type=int, help="number of a trial; default: the best")
-    add_output_option(parser, "best_loss.json")
+    options.add_output_option(parser, "best_loss.json")
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the file."""
-    study = open_study_of(arguments).study
+    study = options.open_study_of(arguments).study
     trial = _best(study) if arguments.trial is None else _numbered(study, arguments.trial)
     trial_loss(study, trial).save(arguments.output)
     Console().print(f"Loss of trial {trial.number} written to [bold]{arguments.output}[/].")

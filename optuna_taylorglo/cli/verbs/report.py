@@ -8,22 +8,24 @@ import threading
 
 from rich.console import Console
 
-from optuna_taylorglo.cli.options import Verbs, add_output_option, add_study_verb, open_study_of
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.storage.open_study import companion_name, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 
 
-def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = add_study_verb(verbs, "report", run, "write a page about a study that works offline")
-    add_output_option(parser, "report.html")
+    parser = options.add_study_verb(
+        verbs, "report", run, "write a page about a study that works offline"
+    )
+    options.add_output_option(parser, "report.html")
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the page, with the newest verdict if there is one."""
-    opened = open_study_of(arguments)
+    opened = options.open_study_of(arguments)
     study, url = opened.study, opened.url
 
     from optuna_taylorglo.report.build import write_report

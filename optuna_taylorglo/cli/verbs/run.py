@@ -9,16 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.local_workers import LOG_DIR, add_workers_option, supervise
-from optuna_taylorglo.cli.options import (
-    OpenedStudy,
-    Verbs,
-    add_machine_options,
-    add_output_option,
-    add_verb,
-    machine_words,
-)
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import OperationError, StopRequested
@@ -29,14 +22,14 @@ from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 
 
-def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = add_verb(verbs, "run", run, "create or resume a study and search")
+    parser = options.add_verb(verbs, "run", run, "create or resume a study and search")
     parser.add_argument("recipe", type=Path, help="recipe file, such as studies/digits_cnn.yaml")
     parser.add_argument("--study-name", help="name of the study; default: the recipe file's stem")
-    add_output_option(parser, "best_loss.json")
+    options.add_output_option(parser, "best_loss.json")
     add_workers_option(parser)
-    add_machine_options(parser)
+    options.add_machine_options(parser)
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -44,7 +37,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     url = resolve_storage_url(arguments.storage)
     recipe = load_recipe(arguments.recipe)
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
-    opened = OpenedStudy(study, attach_recipe(study, recipe), url)
+    opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     console = Console()
     if not SearchHistory(study, opened.recipe).finished:
         _search(opened, arguments, stop, console)
@@ -53,11 +46,14 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
 
 def _search(
-    opened: OpenedStudy, arguments: argparse.Namespace, stop: threading.Event, console: Console
+    opened: options.OpenedStudy,
+    arguments: argparse.Namespace,
+    stop: threading.Event,
+    console: Console,
 ) -> None:
     """Let workers search until the end."""
     name, search = opened.study.study_name, opened.recipe.search
-    baseline = ["optuna_taylorglo.cli", "baseline", name, *machine_words(arguments)]
+    baseline = ["optuna_taylorglo.cli", "baseline", name, *options.machine_words(arguments)]
     supervisor, n_workers = supervise(name, opened.url, arguments, [baseline])
     console.print(
         f"Study [bold]{name}[/] in {shown_url(opened.url)}: {n_workers} workers, "
@@ -76,7 +72,7 @@ def _search(
         raise StopRequested
 
 
-def _announce_winner(opened: OpenedStudy, output: Path, console: Console) -> None:
+def _announce_winner(opened: options.OpenedStudy, output: Path, console: Console) -> None:
     from optuna_taylorglo.losses.description import describe
 
     study, url = opened.study, opened.url

@@ -7,21 +7,21 @@ import threading
 
 from rich.console import Console
 
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.cli.options import Verbs, add_study_verb, open_study_of
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.storage.urls import shown_url
 
 
-def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    add_study_verb(verbs, "status", run, "how far a search is")
+    options.add_study_verb(verbs, "status", run, "how far a search is")
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print generations, trials by state, and the best."""
-    opened = open_study_of(arguments)
+    opened = options.open_study_of(arguments)
     history = SearchHistory(opened.study, opened.recipe)
     console = Console()
     console.print(f"Study [bold]{opened.study.study_name}[/] in {shown_url(opened.url)}")

@@ -12,22 +12,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
-from optuna_taylorglo.cli.options import (
-    Verbs,
-    add_machine_options,
-    add_study_verb,
-    open_study_of,
-    positive,
-)
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.files import write_atomically
 
 
-def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
+def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
     help_ = "vary training data, label noise or evaluation length"
-    parser = add_study_verb(verbs, "sweep", run, help_)
+    parser = options.add_study_verb(verbs, "sweep", run, help_)
     parser.add_argument(
         "--over",
         required=True,
@@ -39,19 +33,22 @@ def add_parser(verbs: Verbs[argparse.ArgumentParser]) -> None:
         "--values", required=True, type=_numbers, help="values, separated by commas"
     )
     parser.add_argument(
-        "--seeds", type=positive, default=3, help="trainings per point (%(default)s)"
+        "--seeds", type=options.positive, default=3, help="trainings per point (%(default)s)"
     )
     parser.add_argument(
-        "--candidates", type=positive, default=12, help="candidates for length (%(default)s)"
+        "--candidates",
+        type=options.positive,
+        default=12,
+        help="candidates for length (%(default)s)",
     )
     parser.add_argument("--output", "-o", type=Path, help="file; default: sweep-SETTING.json")
     add_workers_option(parser)
-    add_machine_options(parser)
+    options.add_machine_options(parser)
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the results."""
-    opened = open_study_of(arguments)
+    opened = options.open_study_of(arguments)
     study, recipe = opened.study, opened.recipe
 
     from optuna_taylorglo.search.history import trial_loss
