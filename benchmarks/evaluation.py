@@ -51,10 +51,11 @@ from torchvision import datasets, transforms
 from lightning_modules.data import CIFAR10, MNIST, Digits, ImageData
 from lightning_modules.data.augment import draw, move
 from lightning_modules.nets import AllCNN, BasicCNN, DigitsCNN
+from optuna_taylorglo.queue.heartbeat import Heartbeat
 from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
-from optuna_taylorglo.search.scheduler import GenerationScheduler, Heartbeat
+from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.training.machine import Machine, keep_freed_memory
 from optuna_taylorglo.training.precision import Precision, resolve_precision
@@ -189,7 +190,7 @@ class Ours:
         self.study = create_study("ours", f"sqlite:///{folder}/ours.db")
         self.study.sampler = sampler = make_sampler(recipe, training.n_classes)
         self.study.pruner = make_pruner(recipe, training.in_steps)
-        self.gate = GenerationScheduler(self.study)
+        self.scheduler = GenerationScheduler(self.study)
         self.objective = Objective(training, sampler)
         self.steps = task.steps
         self.parts = (0.0, 0.0, 0.0)
@@ -199,12 +200,12 @@ class Ours:
         begin = time.perf_counter()
         steps: list[float] = []
         hook = register_optimizer_step_post_hook(lambda *_: steps.append(time.perf_counter()))
-        trial = self.gate.claim()
+        trial = self.scheduler.claim()
         assert trial is not None
         with Heartbeat(trial):
             value = self.objective(trial)
         validated = time.perf_counter()
-        self.gate.finish(trial, value)
+        self.scheduler.finish(trial, value)
         end = time.perf_counter()
         hook.remove()
         # The first step's own forward and backward pass are before its hook.

@@ -130,7 +130,7 @@ def search(task: str, row: str, seed: int, data_dir: Path) -> dict[str, Any]:
     sampler = make_sampler(recipe, training.n_classes)
     pruner = make_pruner(recipe, training.in_steps)
     study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
-    gate, objective = GenerationScheduler(study), Objective(training, sampler)
+    scheduler, objective = GenerationScheduler(study), Objective(training, sampler)
     budget = TASKS[task][2]
     taken = 0
 
@@ -141,12 +141,12 @@ def search(task: str, row: str, seed: int, data_dir: Path) -> dict[str, Any]:
     curve: list[dict[str, Any]] = []
     while taken < budget:
         hook = register_optimizer_step_post_hook(count)
-        trial = gate.claim()
+        trial = scheduler.claim()
         assert trial is not None
         try:
-            gate.finish(trial, objective(trial))
+            scheduler.finish(trial, objective(trial))
         except optuna.TrialPruned:
-            gate.finish(trial, state=TrialState.PRUNED)
+            scheduler.finish(trial, state=TrialState.PRUNED)
         hook.remove()
         finished = sampler.read(study).finished
         if len(finished) > len(curve):

@@ -1,7 +1,7 @@
 """How well and how cheaply many workers search together.
 
 Default: evaluations to target and wall time on a simulated clock, for this package's sampler behind
-its gate, Optuna's CmaEsSampler, and the serial libraries cmaes and cma::
+its scheduler, Optuna's CmaEsSampler, and the serial libraries cmaes and cma::
 
     python benchmarks/search.py
 
@@ -148,13 +148,13 @@ def ours(problem: str, seed: int, n_workers: int) -> Result:
     judge = Judge(problem, seed)
     sampler = TaylorGLOSampler(popsize=POPSIZE, sigma=SIGMA, seed=seed, bound=BOUND)
     study = optuna.create_study(sampler=sampler)
-    gate = GenerationScheduler(study)
+    scheduler = GenerationScheduler(study)
 
     def take() -> tuple[Any, Sequence[float]] | None:
-        trial = gate.claim()
+        trial = scheduler.claim()
         return None if trial is None else (trial, sampler.suggest(trial))
 
-    clock = simulate(n_workers, judge, take, gate.finish)
+    clock = simulate(n_workers, judge, take, scheduler.finish)
     ledger = sampler.read(study)
     told = len(ledger.finished) * POPSIZE
     pending = sum(slot.result is not None for slot in ledger.current_slots())
@@ -232,14 +232,14 @@ N_PROCESSES = 8
 
 def work_ours(url: str, name: str, n_trials: int, barrier: Any) -> None:
     sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    gate = GenerationScheduler(
+    scheduler = GenerationScheduler(
         optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler)
     )
     barrier.wait()
     for _ in range(n_trials):
-        trial = gate.wait_for_trial()
+        trial = scheduler.wait_for_trial()
         assert trial is not None
-        gate.finish(trial, -sum(x * x for x in sampler.suggest(trial)))
+        scheduler.finish(trial, -sum(x * x for x in sampler.suggest(trial)))
 
 
 def work_plain(sampler: Any, url: str, name: str, n_trials: int, barrier: Any) -> None:
@@ -280,12 +280,12 @@ def throughput(url: str, work: Callable[..., None], name: str, n_trials: int) ->
 def record(n_trials: int) -> list[optuna.trial.FrozenTrial]:
     """Trials of a search in memory."""
     sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    gate = GenerationScheduler(optuna.create_study(sampler=sampler, direction="maximize"))
+    scheduler = GenerationScheduler(optuna.create_study(sampler=sampler, direction="maximize"))
     for _ in range(n_trials):
-        trial = gate.claim()
+        trial = scheduler.claim()
         assert trial is not None
-        gate.finish(trial, -sum(x * x for x in sampler.suggest(trial)))
-    return gate.study.get_trials(deepcopy=False)
+        scheduler.finish(trial, -sum(x * x for x in sampler.suggest(trial)))
+    return scheduler.study.get_trials(deepcopy=False)
 
 
 def fill(url: str, name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
@@ -350,19 +350,19 @@ def join_and_ask(url: str, name: str, n_asks: int = 30) -> tuple[float, float, f
     """Seconds for a new process to its first trial; then median seconds to ask and to tell."""
     start = time.perf_counter()
     sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    gate = GenerationScheduler(
+    scheduler = GenerationScheduler(
         optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler)
     )
-    trial = gate.claim()
+    trial = scheduler.claim()
     joined = time.perf_counter() - start
     asks, tells = [], []
     for _ in range(n_asks):
         start = time.perf_counter()
         assert trial is not None
-        gate.finish(trial, 0.0)
+        scheduler.finish(trial, 0.0)
         tells.append(time.perf_counter() - start)
         start = time.perf_counter()
-        trial = gate.claim()
+        trial = scheduler.claim()
         asks.append(time.perf_counter() - start)
     return joined, statistics.median(asks), statistics.median(tells)
 
