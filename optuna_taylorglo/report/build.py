@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, CROSS_ENTROPY, GENERATION, INDEX, N_CLASSES
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.loading import frozen_recipe
+from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.report.page import bullets, figure_place, page, paragraphs, table
 from optuna_taylorglo.report.wording import search_in_words, training_in_words

@@ -14,7 +14,7 @@ from optuna.study import Study
 from optuna.trial import Trial, TrialState
 
 from optuna_taylorglo.attributes import DRAWN, KEPT_LOSS, N_CLASSES
-from optuna_taylorglo.recipes.loading import frozen_recipe
+from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.search.history import progress, trial_loss, winner
 from optuna_taylorglo.storage.locks import study_lock
 

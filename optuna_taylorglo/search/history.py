@@ -10,7 +10,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
-from optuna_taylorglo.recipes.loading import frozen_recipe
+from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.search.generations import GenerationLog
 from optuna_taylorglo.search.study import slot_rules
 

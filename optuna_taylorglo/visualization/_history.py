@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optuna.study import Study
 
 from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.recipes.loading import frozen_recipe
+from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.study import slot_rules

@@ -10,7 +10,7 @@ from optuna.study import Study
 from plotly.subplots import make_subplots
 
 from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.recipes.loading import frozen_recipe
+from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.visualization._history import NO_GENERATION, NO_SEARCH
 from optuna_taylorglo.visualization._style import (
     BLUE,

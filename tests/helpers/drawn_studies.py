@@ -10,7 +10,8 @@ from optuna.trial import Trial
 from searches import DIGITS
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
-from optuna_taylorglo.recipes.loading import freeze, recipe_from_dict
+from optuna_taylorglo.recipes.in_study import freeze
+from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.verdict.statistics import Sample, Verdict, contrasts
 
