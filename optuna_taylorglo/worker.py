@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from optuna_taylorglo.attributes import COMPANION_OF, DRAWN, N_CLASSES
 from optuna_taylorglo.errors import RecipeError, RecipeMismatch, StopRequested, StudyError
+from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.studies import companion_name, open_study
@@ -165,7 +166,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         The exit code.
     """
     url = resolve_storage_url(arguments.storage)
-    recipe = load_recipe(arguments.recipe) if arguments.recipe is not None else None
+    recipe = None if arguments.recipe is None else load_recipe(find_recipe(arguments.recipe))
 
     def open_(name: str) -> Study:
         return open_study(name, url, heartbeat=arguments.heartbeat, grace=arguments.grace)

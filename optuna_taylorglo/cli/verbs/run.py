@@ -19,6 +19,7 @@ from optuna_taylorglo.cli.local_workers import (
 )
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import StopRequested, StudyError
+from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import progress, trial_loss, winner
@@ -45,7 +46,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Search until the end, and announce the winner."""
     url = resolve_storage_url(arguments.storage)
-    recipe = load_recipe(arguments.recipe)
+    recipe = load_recipe(find_recipe(arguments.recipe))
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
     recipe = attach_recipe(study, recipe)
     console = Console()
