@@ -8,6 +8,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY optuna_taylorglo optuna_taylorglo
 COPY lightning_modules lightning_modules
+COPY studies studies
 RUN pip install --no-cache-dir '.[postgres,dashboard]'
 
 # The data directory exists before a volume is mounted on it, so that the volume belongs to the user.

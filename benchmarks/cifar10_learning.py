@@ -9,7 +9,6 @@ the steps, validation accuracy half-way and at the end on some images, and secon
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import statistics
 import time
 from pathlib import Path
@@ -50,11 +49,9 @@ def main() -> None:
     torch.set_num_threads(1)
     recipe = load_recipe(arguments.recipe)
     data = recipe.data.init_args | {"val_size": arguments.validation_images}
-    optimiser = dataclasses.replace(recipe.optimiser, lr=arguments.lr or recipe.optimiser.lr)
-    recipe = dataclasses.replace(
-        recipe,
-        data=dataclasses.replace(recipe.data, init_args=data),
-        optimiser=optimiser,
+    recipe = recipe.changed(
+        data=recipe.data.changed(init_args=data),
+        optimiser=recipe.optimiser.changed(lr=arguments.lr or recipe.optimiser.lr),
         batch_size=arguments.batch_size or recipe.batch_size,
     )
     training = Training(recipe, Machine(data_dir=arguments.data_dir))
@@ -74,7 +71,9 @@ def main() -> None:
         statistics.fmean(recorder.losses[i : i + group])
         for i in range(0, arguments.steps - group + 1, group)
     ]
-    print(f"{arguments.recipe.stem}: batch {recipe.batch_size}, learning rate {optimiser.lr}")
+    print(
+        f"{arguments.recipe.stem}: batch {recipe.batch_size}, learning rate {recipe.optimiser.lr}"
+    )
     print("training loss: " + " ".join(f"{mean:.3f}" for mean in means))
     print(
         "validation accuracy, half-way and at the end: " + " ".join(f"{a:.4f}" for a in accuracies)

@@ -52,7 +52,8 @@ from lightning_modules.data import CIFAR10, MNIST, Digits, ImageData
 from lightning_modules.data.augment import draw, move
 from lightning_modules.nets import AllCNN, BasicCNN, DigitsCNN
 from optuna_taylorglo.queue.heartbeat import Heartbeat
-from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler

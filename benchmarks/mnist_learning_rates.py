@@ -96,8 +96,8 @@ def train(setting: Setting, results: Results, machine: Machine) -> None:
     if setting in results.rows:
         return
     recipe = load_recipe(RECIPE)
-    optimiser = dataclasses.replace(recipe.optimiser, lr=setting.lr, momentum=setting.momentum)
-    training = Training(dataclasses.replace(recipe, optimiser=optimiser), machine)
+    optimiser = recipe.optimiser.changed(lr=setting.lr, momentum=setting.momentum)
+    training = Training(recipe.changed(optimiser=optimiser), machine)
     start = time.perf_counter()
     try:
         accuracy = training.run(criterion(setting.loss), seed=setting.seed, steps=setting.steps)

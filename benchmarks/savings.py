@@ -32,8 +32,8 @@ from optuna.trial import TrialState
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from optuna_taylorglo.errors import Diverged
-from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
-from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import candidate_loss, make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler

@@ -14,7 +14,8 @@ from torchmetrics import MeanMetric
 
 from lightning_modules.data.batches import Chunk
 from lightning_modules.monitor import TrainingMonitor
-from lightning_modules.optim import OptimiserSettings, ScheduleSettings
+from lightning_modules.optim import build_optimiser, build_schedule
+from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -42,7 +43,7 @@ class Classifier(LightningModule):
             assigning ``self.criterion``. If it has a tensor attribute ``progress``, that is set to
             the share of training done, in [0, 1], before every step.
         optimiser: Optimiser settings.
-        schedule: Learning-rate schedule; None: constant.
+        schedule: Learning-rate schedule, epochs being those of the Trainer; None: constant.
         channels_last: Keep 4-D weights and inputs in PyTorch's channels_last memory format.
     """
 
@@ -53,7 +54,7 @@ class Classifier(LightningModule):
         net: nn.Module,
         criterion: Criterion | None = None,
         *,
-        optimiser: OptimiserSettings | None = None,
+        optimiser: OptimiserSettings,
         schedule: ScheduleSettings | None = None,
         channels_last: bool = False,
     ) -> None:
@@ -61,7 +62,7 @@ class Classifier(LightningModule):
         self.automatic_optimization = False
         self.net = net
         self.criterion: Criterion = nn.CrossEntropyLoss() if criterion is None else criterion
-        self.optimiser_settings = optimiser or OptimiserSettings()
+        self.optimiser_settings = optimiser
         self.schedule_settings = schedule or ScheduleSettings()
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.val_accuracy, self.val_loss = MeanMetric(), MeanMetric()
@@ -86,10 +87,10 @@ class Classifier(LightningModule):
         """Build optimiser and schedule over the network's parameters."""
         if self.memory_format == torch.channels_last:
             self.net.to(memory_format=self.memory_format)
-        optimiser = self.optimiser_settings.build(self.net.parameters())
+        optimiser = build_optimiser(self.optimiser_settings, self.net.parameters())
         if not self.schedule_settings.milestones:
             return optimiser
-        return [optimiser], [self.schedule_settings.build(optimiser)]
+        return [optimiser], [build_schedule(self.schedule_settings, optimiser)]
 
     def on_train_start(self) -> None:
         """Work out how many optimiser steps there will be, for the criterion's progress."""

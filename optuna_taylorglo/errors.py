@@ -8,6 +8,8 @@ user's own code, and is shown with its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class UsageError(ValueError):
     """Something was asked for that cannot be done; the message says what to change."""
@@ -24,25 +26,33 @@ class RecipeError(UsageError):
         field: Dotted path of the field, empty when the whole recipe is meant.
         problem: What is wrong with it, value included.
         source: Where the recipe came from, usually the file's name.
+        others: Fields and problems besides the first.
     """
 
-    def __init__(self, field: str, problem: str, source: str = "") -> None:
-        super().__init__(field, problem, source)
+    def __init__(
+        self, field: str, problem: str, source: str = "", others: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        super().__init__(field, problem, source, others)
         self.field = field
         self.problem = problem
         self.source = source
+        self.others = others
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.source, self.field, self.problem) if part)
+        problems = [(self.field, self.problem), *self.others]
+        return "\n".join(": ".join(filter(None, (self.source, *each))) for each in problems)
 
     def within(self, section: str) -> RecipeError:
         """The same error, seen from the section's parent."""
-        path = f"{section}.{self.field}" if self.field else section
-        return RecipeError(path, self.problem, self.source)
+        first, *others = [
+            (".".join(filter(None, (section, field))), problem)
+            for field, problem in [(self.field, self.problem), *self.others]
+        ]
+        return RecipeError(*first, self.source, others)
 
     def from_source(self, source: str) -> RecipeError:
         """The same error, with the place the recipe came from."""
-        return RecipeError(self.field, self.problem, source)
+        return RecipeError(self.field, self.problem, source, self.others)
 
 
 class RecipeMismatch(UsageError):

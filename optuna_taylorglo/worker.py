@@ -43,6 +43,7 @@ from optuna_taylorglo.cli.process import (
     stop_on_signals,
 )
 from optuna_taylorglo.errors import Diverged, StopRequested, StudyError, UsageError
+from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import companion_name, open_study
@@ -76,7 +77,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--recipe",
         type=Path,
         metavar="FILE",
-        help="recipe of the study; needed once, later workers find it in the study",
+        help="recipe of the study, or the name of a bundled one; needed once, later workers find it "
+        "in the study",
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
@@ -121,7 +123,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         The exit code.
     """
     url = resolve_storage_url(arguments.storage)
-    recipe = load_recipe(arguments.recipe) if arguments.recipe is not None else None
+    recipe = None if arguments.recipe is None else load_recipe(find_recipe(arguments.recipe))
 
     def open_(name: str) -> Study:
         return open_study(name, url, heartbeat=arguments.heartbeat, grace=arguments.grace)

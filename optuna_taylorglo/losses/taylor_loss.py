@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.canonical import arranged_coefficients
 from optuna_taylorglo.losses.expansion import Expansion, expansion
-from optuna_taylorglo.losses.files import Origin, read_loss, write_loss
+from optuna_taylorglo.losses.files import LossFile, Origin, read_loss, write_loss
 from optuna_taylorglo.losses.kernel import (
     Conventions,
     HardTargetPlan,
@@ -205,7 +205,7 @@ class TaylorLoss(nn.Module):
             n_classes: Number of classes it was made for; by default what the loss remembers.
             origin: Where it came from; by default what the loss remembers.
         """
-        settings = {
+        settings: dict[str, Any] = {
             "theta": list(self.theta),
             "order": self.form.order,
             "variables": list(self.form.variables),
@@ -216,8 +216,9 @@ class TaylorLoss(nn.Module):
             "ignore_index": self.ignore_index,
             "label_smoothing": self.label_smoothing,
             "n_classes": self.n_classes if n_classes is None else n_classes,
+            "origin": self.origin if origin is None else origin,
         }
-        write_loss(path, settings, self.origin if origin is None else origin)
+        write_loss(path, LossFile(**settings))
 
     def extra_repr(self) -> str:
         """The settings that make it the function it is."""
@@ -315,14 +316,14 @@ def load_loss(path: str | PathLike[str]) -> TaylorLoss:
         LossFileError: If the file is no loss file, is damaged or comes from a later version; the
             message names the file and the field.
     """
-    settings, origin = read_loss(path)
-    weight = settings.pop("weight")
-    n_classes = settings.pop("n_classes")
+    content = read_loss(path)
+    settings = content.model_dump(exclude={"weight", "n_classes", "origin"})
+    weight = None if content.weight is None else _weight(content.weight)
     try:
-        loss = TaylorLoss(**settings, weight=None if weight is None else _weight(weight))
+        loss = TaylorLoss(**settings, weight=weight)
     except ValueError as error:
         raise LossFileError(f"{path}: {error}") from error
-    loss.n_classes, loss.origin = n_classes, origin
+    loss.n_classes, loss.origin = content.n_classes, content.origin
     return loss
 
 

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.loading import frozen_recipe
+from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.study import parameter_names, slot_rules

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from typing import cast
 
 import optuna
 import torch
@@ -17,7 +16,7 @@ from optuna_taylorglo.queue.trial_queue import annotate, report
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.pruners import EarlyEndPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
-from optuna_taylorglo.seeds import SeedPolicy, training_seed
+from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.training.run import Training
 
 
@@ -78,7 +77,7 @@ class Objective:
                     recipe.search.seed,
                     *place,
                     repeat=repeat,
-                    policy=cast(SeedPolicy, recipe.search.seed_policy),
+                    policy=recipe.search.seed_policy,
                 ),
                 steps=self.training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
                 check_at=[

@@ -10,7 +10,7 @@ from optuna.study import Study
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.canonical import Canonical
 from optuna_taylorglo.losses.expansion import expansion
-from optuna_taylorglo.recipes.loading import freeze, frozen_recipe
+from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import Rules
 from optuna_taylorglo.storage.locks import study_lock

@@ -8,14 +8,12 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Collection
-from dataclasses import asdict
 from typing import Any
 
 import pytorch_lightning as pl
 from torch import nn
 
 from lightning_modules.classifier import Classifier
-from lightning_modules.optim import OptimiserSettings, ScheduleSettings
 from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
 from optuna_taylorglo.recipes.schema import Component, Recipe
@@ -148,13 +146,13 @@ class Training:
             built.criterion = criterion
             return built
         schedule = self.recipe.schedule
-        milestones = tuple(self.in_steps(m, schedule.unit) for m in schedule.milestones)
+        milestones = [self.in_steps(m, schedule.unit) for m in schedule.milestones]
         return Classifier(
             built,
             criterion,
-            optimiser=OptimiserSettings(**asdict(self.recipe.optimiser)),
+            optimiser=self.recipe.optimiser,
             # In steps, because an epoch of the Trainer is the way to a validation here.
-            schedule=ScheduleSettings("steps", milestones, schedule.gamma),
+            schedule=schedule.changed(unit="steps", milestones=milestones),
             channels_last=self.machine.resolved_precision.channels_last,
         )
 

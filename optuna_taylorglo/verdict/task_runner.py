@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import threading
 
@@ -54,12 +53,10 @@ class TaskRunner:
         if variant not in self._trainings:
             recipe = self.recipe
             if task.loss.learning_rate is not None:
-                optimiser = dataclasses.replace(recipe.optimiser, lr=task.loss.learning_rate)
-                recipe = dataclasses.replace(recipe, optimiser=optimiser)
+                optimiser = recipe.optimiser.changed(lr=task.loss.learning_rate)
+                recipe = recipe.changed(optimiser=optimiser)
             if task.data_args:
-                data = dataclasses.replace(
-                    recipe.data, init_args=recipe.data.init_args | task.data_args
-                )
-                recipe = dataclasses.replace(recipe, data=data)
+                data = recipe.data.changed(init_args=recipe.data.init_args | task.data_args)
+                recipe = recipe.changed(data=data)
             self._trainings[variant] = Training(recipe, self.machine)
         return self._trainings[variant]

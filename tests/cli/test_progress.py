@@ -14,7 +14,7 @@ from optuna_taylorglo.attributes import CROSS_ENTROPY
 from optuna_taylorglo.cli import progress
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.recipes.loading import freeze, frozen_recipe
+from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
 from optuna_taylorglo.search.history import SearchHistory, read_history
 
 

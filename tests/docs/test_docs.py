@@ -1,8 +1,9 @@
 """The documentation: links lead somewhere, commands parse, examples run, the reference is current.
 
-Run as a program it brings the generated table of docs/recipes.md up to date::
+Run as a program it brings what is made from the recipe's models up to date, the table of
+docs/recipes.md and the JSON schema::
 
-    python tests/test_docs.py
+    python tests/docs/test_docs.py
 
 Two invisible marks may stand in a page, alone on the line before a fenced block: ``<!-- run -->``
 for Python that is run, the blocks of a page one after the other in one namespace, and
@@ -21,12 +22,15 @@ from typing import NamedTuple
 import pytest
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.recipes.loading import load_recipe, recipe_reference
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.reference import SCHEMA_FILE, recipe_json_schema, recipe_reference
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "docs" / "recipes.md"
 PAGES = [ROOT / "README.md", ROOT / "studies" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 GENERATED = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end -->\n)", re.DOTALL)
+
+UPDATE = "bring it up to date: python tests/docs/test_docs.py"
 
 RUN, OUTPUT = "<!-- run -->", "<!-- output -->"
 
@@ -220,14 +224,18 @@ def test_marked_examples_run_and_print_what_the_page_says(
 
 
 def with_current_reference(text: str) -> str:
-    """The recipe page with the table that the dataclasses give."""
+    """The recipe page with the table that the models give."""
     assert len(GENERATED.findall(text)) == 1, "the page must have one generated part"
     return GENERATED.sub(lambda _: f"\n{recipe_reference()}\n", text)
 
 
 def test_the_recipe_reference_is_current() -> None:
     text = RECIPES.read_text(encoding="utf-8")
-    assert text == with_current_reference(text), "bring it up to date: python tests/test_docs.py"
+    assert text == with_current_reference(text), UPDATE
+
+
+def test_the_json_schema_is_current() -> None:
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == recipe_json_schema(), UPDATE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -238,3 +246,4 @@ def test_pages_name_no_paths_of_the_machine_they_were_written_on(page: Path) -> 
 
 if __name__ == "__main__":
     RECIPES.write_text(with_current_reference(RECIPES.read_text("utf-8")), "utf-8")
+    SCHEMA_FILE.write_text(recipe_json_schema(), "utf-8")

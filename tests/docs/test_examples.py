@@ -1,6 +1,5 @@
 """The examples: a network and data of one's own, searched by the real command."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -48,9 +47,9 @@ def training_of(name: str) -> Training:
 def write_short_recipe(name: str, folder: Path) -> Path:
     """The recipe, cut to two generations of three."""
     recipe = recipe_of(name)
-    short = dataclasses.replace(recipe.search, population=3, generations=2)
+    short = recipe.search.changed(population=3, generations=2)
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(dataclasses.replace(recipe, search=short).to_dict()))
+    path.write_text(yaml.safe_dump(recipe.changed(search=short).to_dict()))
     return path
 
 
@@ -123,9 +122,9 @@ def test_who_optimises() -> None:
     untrained = {}
     for name in RECIPES:
         recipe = recipe_of(name)
-        tiny = dataclasses.replace(recipe.optimiser, lr=1e-9)
+        tiny = recipe.optimiser.changed(lr=1e-9)
         machine = Machine(device="cpu", allowed_packages=("tabular",))
-        training = Training(dataclasses.replace(recipe, optimiser=tiny), machine)
+        training = Training(recipe.changed(optimiser=tiny), machine)
         untrained[name] = training.run(nn.CrossEntropyLoss(), seed=0, steps=45) < 0.9
     assert untrained == {"breast_cancer_mlp": True, "breast_cancer_lightning": False}
 
@@ -156,8 +155,8 @@ def test_a_loss_in_t_is_told_how_far_training_is(name: str) -> None:
 @pytest.mark.usefixtures("_importable")
 def test_a_metric_that_the_module_does_not_log_is_named() -> None:
     recipe = recipe_of("breast_cancer_lightning")
-    fitness = dataclasses.replace(recipe.fitness, metric="val_auc")
+    fitness = recipe.fitness.changed(metric="val_auc")
     machine = Machine(device="cpu", allowed_packages=("tabular",))
-    training = Training(dataclasses.replace(recipe, fitness=fitness), machine)
+    training = Training(recipe.changed(fitness=fitness), machine)
     with pytest.raises(RecipeError, match=r"'val_auc' is not logged by LightningMLP.*val_accuracy"):
         training.run(nn.CrossEntropyLoss(), seed=0, steps=2)

@@ -11,7 +11,8 @@ from searches import DIGITS
 from verdicts import sample
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
-from optuna_taylorglo.recipes.loading import freeze, recipe_from_dict
+from optuna_taylorglo.recipes.in_study import freeze
+from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts
 

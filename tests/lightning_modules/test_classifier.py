@@ -11,10 +11,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_modules.classifier import Classifier
 from lightning_modules.data import MNIST, Digits
 from lightning_modules.nets import DigitsCNN
-from lightning_modules.optim import OptimiserSettings, ScheduleSettings
 from optuna_taylorglo.errors import Diverged
+from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
 
 MakeTrainer = Callable[..., Trainer]
+
+SGD = OptimiserSettings(name="sgd", lr=0.01, momentum=0.9)
 
 
 def linear() -> nn.Module:
@@ -63,7 +65,7 @@ def test_digits_are_learnt_within_a_budget_in_steps(
 ) -> None:
     torch.manual_seed(0)
     trainer = make_trainer(max_steps=150)
-    model = Classifier(DigitsCNN(), optimiser=OptimiserSettings(lr=0.05), channels_last=True)
+    model = Classifier(DigitsCNN(), optimiser=SGD.changed(lr=0.05), channels_last=True)
     trainer.fit(model, Digits(tmp_path, batch_size=64))
     assert trainer.global_step == 150
     assert trainer.callback_metrics["val_accuracy"] > 0.9
@@ -77,7 +79,7 @@ def test_hooks_around_a_step_change_nothing_but_that_they_are_called(
     weights = []
     none: list[LearningRates] = []
     for callbacks in (none, [LearningRates()]):
-        module = Classifier(linear())
+        module = Classifier(linear(), optimiser=SGD)
         trainer = make_trainer(max_steps=6, callbacks=callbacks)
         trainer.fit(module, mnist(chunk=4))
         assert trainer.global_step == 6
@@ -92,12 +94,12 @@ def test_a_budget_may_end_inside_a_chunk(
 ) -> None:
     rates = LearningRates()
     trainer = make_trainer(max_steps=max_steps, callbacks=[rates])
-    trainer.fit(Classifier(linear()), mnist(chunk=4))
+    trainer.fit(Classifier(linear(), optimiser=SGD), mnist(chunk=4))
     assert trainer.global_step == len(rates.rates) == max_steps
 
 
 def weights_after(data: MNIST, trainer: Trainer, **settings: Any) -> Tensor:
-    model = Classifier(linear(), **settings)
+    model = Classifier(linear(), optimiser=SGD, **settings)
     trainer.fit(model, data)
     return model.net[1].weight.detach()  # type: ignore[index, union-attr]
 
@@ -123,7 +125,7 @@ def test_chunks_plain_batches_and_a_bare_loop_train_alike(
 def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
     mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model, data = Classifier(linear()), mnist(eval_batch_size=7)
+    model, data = Classifier(linear(), optimiser=SGD), mnist(eval_batch_size=7)
     trainer = make_trainer(max_epochs=1)
     trainer.fit(model, data)
     data.setup("test")
@@ -144,8 +146,11 @@ def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (ScheduleSettings("steps", (3, 12), 0.1), [1.0] * 3 + [0.1] * 9 + [0.01] * 6),
-        (ScheduleSettings("epochs", (1,), 0.5), [1.0] * 9 + [0.5] * 9),
+        (
+            ScheduleSettings(unit="steps", milestones=(3, 12), gamma=0.1),
+            [1.0] * 3 + [0.1] * 9 + [0.01] * 6,
+        ),
+        (ScheduleSettings(unit="epochs", milestones=(1,), gamma=0.5), [1.0] * 9 + [0.5] * 9),
         (None, [1.0] * 18),
     ],
 )
@@ -158,7 +163,7 @@ def test_schedules_count_optimiser_steps_or_epochs(
     make_trainer: MakeTrainer,
 ) -> None:
     rates = LearningRates()
-    model = Classifier(linear(), optimiser=OptimiserSettings(lr=1.0), schedule=schedule)
+    model = Classifier(linear(), optimiser=SGD.changed(lr=1.0), schedule=schedule)
     make_trainer(max_epochs=2, callbacks=[rates]).fit(model, mnist(chunk=chunk))
     assert rates.rates == pytest.approx(expected)
 
@@ -169,7 +174,7 @@ def test_progress_runs_from_zero_to_one(
     budget: dict[str, int], chunk: int, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
     criterion = ProgressLoss()
-    make_trainer(**budget).fit(Classifier(linear(), criterion), mnist(chunk=chunk))
+    make_trainer(**budget).fit(Classifier(linear(), criterion, optimiser=SGD), mnist(chunk=chunk))
     assert criterion.training_progress == pytest.approx([step / 18 for step in range(18)])
     assert criterion.validation_progress[0] == pytest.approx(0.5)
     assert criterion.validation_progress[-1] == 1.0
@@ -180,7 +185,7 @@ def test_progress_counts_the_batches_that_the_trainer_is_limited_to(
 ) -> None:
     criterion = ProgressLoss()
     trainer = make_trainer(max_epochs=2, limit_train_batches=3)
-    trainer.fit(Classifier(linear(), criterion), mnist())
+    trainer.fit(Classifier(linear(), criterion, optimiser=SGD), mnist())
     assert criterion.training_progress == pytest.approx([step / 6 for step in range(6)])
 
 
@@ -188,7 +193,7 @@ def test_progress_counts_the_batches_that_the_trainer_is_limited_to(
 def test_the_criterion_may_be_any_callable_and_be_replaced(
     first: Any, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model = Classifier(linear(), first)
+    model = Classifier(linear(), first, optimiser=SGD)
     model.criterion = lambda logits, labels: 0.0 * logits.sum()
     before = model.net[1].weight.clone()  # type: ignore[index, operator, union-attr]
     make_trainer(max_epochs=1).fit(model, mnist())
@@ -198,7 +203,7 @@ def test_the_criterion_may_be_any_callable_and_be_replaced(
 def test_an_assigned_module_takes_the_place_of_a_function(
     mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model = Classifier(linear(), nn.functional.cross_entropy)
+    model = Classifier(linear(), nn.functional.cross_entropy, optimiser=SGD)
     criterion = ProgressLoss()
     model.criterion = criterion
     make_trainer(max_epochs=1).fit(model, mnist())
@@ -218,14 +223,16 @@ def test_divergence_surfaces_within_a_few_steps(
 
     trainer = make_trainer(max_epochs=50)
     with pytest.raises(Diverged, match="not finite"):
-        trainer.fit(Classifier(linear(), criterion), mnist(chunk=chunk, steps_per_epoch=100))
+        trainer.fit(
+            Classifier(linear(), criterion, optimiser=SGD), mnist(chunk=chunk, steps_per_epoch=100)
+        )
     assert steps <= 5 + 20
 
 
 def test_divergence_in_the_last_steps_is_not_validated(
     mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model = Classifier(linear(), lambda logits, labels: logits.sum() * float("inf"))
+    model = Classifier(linear(), lambda logits, labels: logits.sum() * float("inf"), optimiser=SGD)
     with pytest.raises(Diverged):
         make_trainer(max_steps=2).fit(model, mnist())
 
@@ -235,7 +242,7 @@ def test_an_ordinary_data_loader_works_too(make_trainer: MakeTrainer) -> None:
     inputs = torch.randn(60, 5)
     labels = (inputs[:, 0] > 0).long()
     loader = DataLoader(TensorDataset(inputs, labels), batch_size=20, shuffle=True)
-    model = Classifier(nn.Linear(5, 2), optimiser=OptimiserSettings("adam", lr=0.1))
+    model = Classifier(nn.Linear(5, 2), optimiser=OptimiserSettings(name="adam", lr=0.1))
     trainer = make_trainer(max_epochs=10)
     trainer.fit(model, loader, DataLoader(TensorDataset(inputs, labels), batch_size=60))
     assert trainer.global_step == 30
@@ -246,7 +253,7 @@ def test_class_probabilities_are_targets_as_for_cross_entropy(make_trainer: Make
     targets = torch.softmax(torch.randn(40, 3), dim=1)
     loader = DataLoader(TensorDataset(torch.randn(40, 5), targets), batch_size=20)
     trainer = make_trainer(max_epochs=1)
-    trainer.fit(Classifier(nn.Linear(5, 3)), loader)
+    trainer.fit(Classifier(nn.Linear(5, 3), optimiser=SGD), loader)
     assert trainer.global_step == 2
 
 
@@ -260,13 +267,13 @@ def test_the_criterion_sees_float32_logits_under_autocast(
         return nn.functional.cross_entropy(logits, labels)
 
     trainer = make_trainer(max_steps=3, precision="bf16-mixed")
-    trainer.fit(Classifier(linear(), criterion), mnist())
+    trainer.fit(Classifier(linear(), criterion, optimiser=SGD), mnist())
     assert kinds == {torch.float32}
 
 
 def test_channels_last_reaches_the_weights(tmp_path: Path, make_trainer: MakeTrainer) -> None:
     net = DigitsCNN()
-    model = Classifier(net, channels_last=True)
+    model = Classifier(net, optimiser=SGD, channels_last=True)
     make_trainer(max_steps=1).fit(model, Digits(tmp_path, batch_size=64))
     weight = net.features[2].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
@@ -276,12 +283,12 @@ def test_channels_last_reaches_the_weights(tmp_path: Path, make_trainer: MakeTra
 def test_a_checkpoint_resumes_to_the_same_weights(
     chunk: int, mnist: Callable[..., MNIST], make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
-    schedule = ScheduleSettings("epochs", (2,), 0.1)
+    schedule = ScheduleSettings(unit="epochs", milestones=(2,), gamma=0.1)
     whole = weights_after(mnist(chunk=chunk), make_trainer(max_epochs=4), schedule=schedule)
     first = make_trainer(max_epochs=2)
     weights_after(mnist(chunk=chunk), first, schedule=schedule)
     first.save_checkpoint(tmp_path / "half.ckpt")
-    model = Classifier(linear(), schedule=schedule)
+    model = Classifier(linear(), optimiser=SGD, schedule=schedule)
     second = make_trainer(max_epochs=4)
     second.fit(model, mnist(chunk=chunk), ckpt_path=tmp_path / "half.ckpt", weights_only=False)
     assert second.global_step == 36

@@ -4,25 +4,41 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.optim import OptimiserSettings, ScheduleSettings
+from lightning_modules.optim import build_optimiser, build_schedule
+from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
 
 
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
-        (OptimiserSettings("sgd", lr=0.3, momentum=0.8, nesterov=True), torch.optim.SGD),
-        (OptimiserSettings("adam", lr=0.3, weight_decay=0.1), torch.optim.Adam),
-        (OptimiserSettings("adamw", lr=0.3, weight_decay=0.1), torch.optim.AdamW),
+        ({"name": "sgd", "momentum": 0.8, "nesterov": True}, torch.optim.SGD),
+        ({"name": "sgd"}, torch.optim.SGD),
+        ({"name": "adam", "weight_decay": 0.1}, torch.optim.Adam),
+        ({"name": "adamw", "weight_decay": 0.1}, torch.optim.AdamW),
     ],
 )
-def test_settings_reach_the_optimiser(settings: OptimiserSettings, kind: type) -> None:
-    optimiser = settings.build(nn.Linear(2, 2).parameters())
+def test_settings_reach_the_optimiser(settings: dict[str, Any], kind: type) -> None:
+    checked = OptimiserSettings(lr=0.3, **settings)
+    optimiser = build_optimiser(checked, nn.Linear(2, 2).parameters())
     assert type(optimiser) is kind
     group = optimiser.param_groups[0]
-    assert group["lr"] == 0.3
-    assert group["weight_decay"] == settings.weight_decay
+    assert (group["lr"], group["fused"]) == (0.3, True)
+    assert group["weight_decay"] == settings.get("weight_decay", 0.0)
     if kind is torch.optim.SGD:
-        assert (group["momentum"], group["nesterov"]) == (0.8, True)
+        expected = (settings.get("momentum", 0.0), settings.get("nesterov", False))
+        assert (group["momentum"], group["nesterov"]) == expected
+
+
+def test_settings_reach_the_schedule() -> None:
+    settings = OptimiserSettings(name="sgd", lr=1.0)
+    optimiser = build_optimiser(settings, nn.Linear(2, 2).parameters())
+    schedule = build_schedule(ScheduleSettings(milestones=(1, 3), gamma=0.5), optimiser)
+    rates = []
+    for _ in range(4):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    assert rates == [1.0, 0.5, 0.5, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -36,12 +52,12 @@ def test_settings_reach_the_optimiser(settings: OptimiserSettings, kind: type) -
 )
 def test_bad_optimiser_settings_are_named(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field}.*{value}"):
-        OptimiserSettings(**{field: value})
+        OptimiserSettings(**{"name": "sgd", "lr": 0.1} | {field: value})
 
 
 def test_nesterov_needs_momentum() -> None:
     with pytest.raises(ValueError, match="nesterov"):
-        OptimiserSettings(momentum=0.0, nesterov=True)
+        OptimiserSettings(name="sgd", lr=0.1, momentum=0.0, nesterov=True)
 
 
 @pytest.mark.parametrize(

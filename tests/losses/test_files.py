@@ -17,7 +17,12 @@ from optuna_taylorglo.losses.files import Origin
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss, load_loss
 
 THETA = [0.1, -0.2, 0.3, 0.5, 0.7, 1.1, -1.3, 1.7]
-ORIGIN = Origin("mnist ☕", 448, {"order": 3, "net": {"name": "BasicCNN"}}, 0.9903)
+ORIGIN = Origin(
+    study="mnist ☕",
+    trial=448,
+    recipe={"order": 3, "net": {"name": "BasicCNN"}},
+    validation_accuracy=0.9903,
+)
 EXTREME = [5e-324, -5e-324, 1.7976931348623157e308, -0.0, 2.2250738585072014e-308, 0.1, 1 / 3, 1e22]
 
 
@@ -120,8 +125,9 @@ def test_whole_numbers_may_lack_a_point(tmp_path: Path, content: dict[str, Any])
     assert loaded.weight.tolist()[0] == 1.0
 
 
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "loss.json"
     TaylorLoss(THETA).save(path)
@@ -130,10 +136,13 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     def fail(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(os, step, fail)
     with pytest.raises(OSError, match="no space left"):
         TaylorLoss([1.0] * 8).save(path)
     assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["loss.json"]
+    with pytest.raises(OSError, match="no space left"):
+        TaylorLoss(THETA).save(tmp_path / "new.json")
     assert os.listdir(tmp_path) == ["loss.json"]
 
 
@@ -156,10 +165,12 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_classes": 1}, "n_classes must be null or an integer of at least 2, not 1"),
-        ({"n_classes": "ten"}, "n_classes must be"),
-        ({"origin": Origin(trial=-1)}, r"origin\.trial must be an integer of at least 0, not -1"),
-        ({"origin": Origin(validation_accuracy=math.nan)}, r"origin\.validation_accuracy must be"),
+        (
+            {"n_classes": 1},
+            "n_classes: 1 is not allowed, must be null or a whole number of at least 2",
+        ),
+        ({"n_classes": "ten"}, 'n_classes: "ten" is not allowed, must be'),
+        ({"n_classes": 10.0}, r"n_classes: 10\.0 is not allowed, must be .* \(write 10\)"),
     ],
 )
 def test_nothing_is_written_that_could_not_be_read(
@@ -170,9 +181,40 @@ def test_nothing_is_written_that_could_not_be_read(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trial": -1}, "trial: -1 is not allowed, must be null or a whole number of at least 0"),
+        ({"validation_accuracy": math.nan}, "validation_accuracy: NaN is not allowed, must be"),
+        ({"recipe": {"lr": math.inf}}, "recipe: .*Infinity.* is not allowed, must be"),
+        ({"recipe": {1: 2}}, "recipe: .* is not allowed, must be .*1 is no text"),
+    ],
+)
+def test_there_is_no_origin_that_could_not_be_read(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(LossFileError, match=f"^{message}"):
+        Origin(**settings)
+
+
+def test_every_wrong_field_is_named_in_a_line_of_its_own(
+    tmp_path: Path, content: dict[str, Any]
+) -> None:
+    del content["order"]
+    content |= {"folded": 1, "tehta": []}
+    content["origin"]["trial"] = -1
+    with pytest.raises(LossFileError) as error:
+        load(tmp_path, content)
+    path = tmp_path / "loss.json"
+    assert str(error.value).splitlines() == [
+        f"{path}: tehta: unknown field, did you mean theta?",
+        f"{path}: order: missing, must be a whole number of at least 1",
+        f"{path}: folded: 1 is not allowed, must be true or false",
+        f"{path}: origin.trial: -1 is not allowed, must be null or a whole number of at least 0",
+    ]
+
+
 @pytest.mark.parametrize("entry", [math.nan, math.inf])
 def test_a_weight_that_is_not_finite_is_not_written(tmp_path: Path, entry: float) -> None:
-    with pytest.raises(LossFileError, match="weight must be null or a list of finite numbers"):
+    with pytest.raises(LossFileError, match=r"weight: .* must be null or a list of finite numbers"):
         TaylorLoss(THETA, weight=torch.tensor([1.0, entry])).save(tmp_path / "loss.json")
 
 
@@ -210,7 +252,7 @@ def test_the_fields_above_are_all_of_them(content: dict[str, Any]) -> None:
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_missing_field_is_named(tmp_path: Path, content: dict[str, Any], field: str) -> None:
     del content[field]
-    with pytest.raises(LossFileError, match=rf"loss\.json: {field} is missing"):
+    with pytest.raises(LossFileError, match=rf"loss\.json: {field}: missing, must be \w+"):
         load(tmp_path, content)
 
 
@@ -259,7 +301,7 @@ def test_a_wrong_origin_is_named(
     tmp_path: Path, content: dict[str, Any], field: str, value: Any
 ) -> None:
     content["origin"][field] = value
-    with pytest.raises(LossFileError, match=rf"loss\.json: origin\.{field} "):
+    with pytest.raises(LossFileError, match=rf"loss\.json: origin\.{field}: "):
         load(tmp_path, content)
 
 
@@ -279,13 +321,15 @@ def test_a_number_too_large_for_a_float(
     tmp_path: Path, content: dict[str, Any], field: str
 ) -> None:
     content[field] = ["HERE"] * 8
-    with pytest.raises(LossFileError, match=rf"loss\.json: {field} must be"):
+    with pytest.raises(LossFileError, match=rf"loss\.json: {field}: .* must be"):
         load(tmp_path, json.dumps(content).replace('"HERE"', "1e999"))
 
 
 def test_an_unknown_field_is_named(tmp_path: Path, content: dict[str, Any]) -> None:
     content["momentum"] = 0.9
-    with pytest.raises(LossFileError, match="momentum is not a field"):
+    with pytest.raises(
+        LossFileError, match=r"loss\.json: momentum: unknown field, known are theta"
+    ):
         load(tmp_path, content)
 
 

@@ -9,54 +9,92 @@ from typing import Any
 
 import optuna
 import pytest
+from recipe_cases import (
+    BAD_COMBINATIONS,
+    BAD_VALUES,
+    MINIMAL,
+    REQUIRED,
+    SGD_ONLY,
+    minimal,
+    recipe_with,
+    without,
+)
 
 from optuna_taylorglo.attributes import RECIPE
 from optuna_taylorglo.errors import RecipeError, RecipeMismatch
-from optuna_taylorglo.recipes.loading import (
+from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe, recipe_differences
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.reference import recipe_reference
+from optuna_taylorglo.recipes.schema import (
     Component,
     EarlyAbortSettings,
     LossSettings,
     Recipe,
     SearchSettings,
-    freeze,
-    frozen_recipe,
-    load_recipe,
-    recipe_differences,
     recipe_from_dict,
-    recipe_reference,
 )
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
-MINIMAL = """\
-data: {class_path: lightning_modules.data.Digits}
-model: {class_path: lightning_modules.nets.digits_cnn.DigitsCNN}
-optimiser: {name: sgd, lr: 0.05}
-batch_size: 64
-budget: {unit: steps, evaluation: 400, full: 4000}
-"""
-
-
-def recipe_with(path: str, value: object) -> dict[str, Any]:
-    """The minimal recipe as a mapping, with one field (dotted path) set."""
-    content = recipe_from_dict(minimal()).to_dict()
-    *sections, name = path.split(".")
-    target = content
-    for section in sections:
-        target[section] = target[section] or {}
-        target = target[section]
-    target[name] = value
-    return content
-
-
-def minimal() -> dict[str, Any]:
-    return {
-        "data": {"class_path": "lightning_modules.data.Digits"},
-        "model": {"class_path": "lightning_modules.nets.digits_cnn.DigitsCNN"},
-        "optimiser": {"name": "sgd", "lr": 0.05},
-        "batch_size": 64,
-        "budget": {"unit": "steps", "evaluation": 400, "full": 4000},
-    }
+OLDER_STUDY = """\
+{
+ "data": {
+  "class_path": "lightning_modules.data.Digits",
+  "init_args": {}
+ },
+ "model": {
+  "class_path": "lightning_modules.nets.digits_cnn.DigitsCNN",
+  "init_args": {}
+ },
+ "optimiser": {
+  "name": "sgd",
+  "lr": 0.05,
+  "momentum": 0.0,
+  "nesterov": false,
+  "weight_decay": 0.0
+ },
+ "schedule": {
+  "unit": "epochs",
+  "milestones": [],
+  "gamma": 0.1
+ },
+ "batch_size": 64,
+ "budget": {
+  "unit": "steps",
+  "evaluation": 400,
+  "full": 4000
+ },
+ "fitness": {
+  "metric": "val_accuracy",
+  "take": "last"
+ },
+ "early_abort": null,
+ "early_stop": {
+  "unit": "steps",
+  "at": 50,
+  "keep": 0.5
+ },
+ "loss": {
+  "order": 3,
+  "variables": [
+   "x",
+   "y"
+  ],
+  "folded": false,
+  "class_reduction": "mean"
+ },
+ "search": {
+  "population": 28,
+  "sigma": 1.2,
+  "generations": 60,
+  "seed": 0,
+  "space": "theta",
+  "filter": "none",
+  "scale": "free",
+  "repeats": 1,
+  "seed_policy": "independent"
+ }
+}"""
 
 
 def load_text(tmp_path: Path, text: str) -> Recipe:
@@ -172,78 +210,6 @@ def test_a_directory_is_no_recipe(tmp_path: Path) -> None:
         load_recipe(tmp_path)
 
 
-BAD_VALUES: list[tuple[str, object, list[str]]] = [
-    ("optimizer", {}, ["unknown field", "did you mean optimiser?"]),
-    ("serach", {}, ["did you mean search?"]),
-    ("lr", 0.1, ["did you mean optimiser.lr?"]),
-    ("search.momentum", 0.9, ["did you mean optimiser.momentum?"]),
-    ("search.lambda", 28, ["unknown field", "known are population, sigma"]),
-    ("search.popluation", 28, ["did you mean population?"]),
-    ("data_dir", "/data", ["belongs to the machine", "--data-dir"]),
-    ("search.device", "cuda", ["belongs to the machine", "--device"]),
-    ("data.init_args", {"data_dir": "/data"}, ["belongs to the machine", "--data-dir"]),
-    ("data", "lightning_modules.data.Digits", ["must be a mapping", "class_path, init_args"]),
-    ("data.class_path", "Digits", ['"Digits" is not allowed', "dotted path"]),
-    ("data.class_path", "os.system('x')", ["dotted path"]),
-    ("model.class_path", 3, ["3 is not allowed", "dotted path"]),
-    ("model.init_args", [1], ["[1] is not allowed", "mapping"]),
-    ("model.init_args", {"a b": 1}, ["no argument name"]),
-    ("model.init_args", {"width": float("nan")}, ["plain JSON"]),
-    ("model.init_args", {"net": object()}, ["plain JSON", "not JSON serializable"]),
-    ("optimiser.name", "SGD", ['"SGD" is not allowed', "sgd, adam or adamw", "mean sgd?"]),
-    ("optimiser.name", None, ["null is not allowed"]),
-    ("optimiser.lr", 0, ["0 is not allowed", "above 0"]),
-    ("optimiser.lr", -1e-3, ["-0.001 is not allowed"]),
-    ("optimiser.lr", float("nan"), ["NaN is not allowed", "finite"]),
-    ("optimiser.lr", float("inf"), ["Infinity is not allowed", "finite"]),
-    ("optimiser.lr", 10**400, ["finite"]),
-    ("optimiser.lr", True, ["true is not allowed", "number"]),
-    ("optimiser.lr", "fast", ['"fast" is not allowed', "text, not a number"]),
-    ("optimiser.momentum", 1, ["1 is not allowed", "below 1"]),
-    ("optimiser.nesterov", 1, ["1 is not allowed", "true or false"]),
-    ("optimiser.nesterov", True, ["needs a momentum"]),
-    ("optimiser.weight_decay", -1, ["at least 0"]),
-    ("schedule.unit", "epoch", ["steps or epochs", "did you mean epochs?"]),
-    ("schedule.milestones", [122, 81], ["[122, 81] is not allowed", "ascending"]),
-    ("schedule.milestones", [0, 81], ["ascending list of whole numbers of at least 1"]),
-    ("schedule.milestones", 81, ["81 is not allowed", "list"]),
-    ("schedule.gamma", 0, ["above 0"]),
-    ("batch_size", 0, ["0 is not allowed", "at least 1"]),
-    ("batch_size", 2.5, ["2.5 is not allowed", "whole number"]),
-    ("batch_size", False, ["false is not allowed"]),
-    ("batch_size", float("inf"), ["whole number"]),
-    ("budget.evaluation", 4001, ["4001 is not allowed", "at most budget.full, 4000"]),
-    ("budget.unit", "minutes", ["steps or epochs"]),
-    ("fitness.metric", "test_accuracy", ["never one of the test set"]),
-    ("fitness.metric", "", ["metric"]),
-    ("fitness.take", "mean", ["last or best"]),
-    ("early_abort", False, ["false is not allowed", "unit, at, threshold, attempts"]),
-    ("early_abort.attempts", 0, ["at least 1"]),
-    ("early_stop.at", 0, ["at least 1"]),
-    ("early_stop", True, ["true is not allowed", "unit, at, keep"]),
-    ("loss.order", 0, ["at least 1"]),
-    ("loss.order", 99, ["at most 10"]),
-    ("loss.variables", "xy", ['"xy" is not allowed', "such as [x, y]"]),
-    ("loss.variables", ["x", "q"], ["such as [x, y]"]),
-    ("loss.variables", ["x", "t"], ["then y or z"]),
-    ("loss.variables", ["y", "x"], ["in this order"]),
-    ("loss.variables", ["x", "y", "y"], ["in this order"]),
-    ("loss.variables", ["y"], ["x, then"]),
-    ("loss.class_reduction", "none", ["mean or sum"]),
-    ("search.population", 1, ["at least 2"]),
-    ("search.sigma", 0.0, ["above 0"]),
-    ("search.sigma", 1e6, ["below 100"]),
-    ("search.generations", 0, ["at least 1"]),
-    ("search.seed", -1, ["at least 0"]),
-    ("search.seed", 2**32, ["at most 4294967295"]),
-    ("search.space", "thetas", ["theta or canonical", "did you mean theta?"]),
-    ("search.filter", False, ["none, trainable or steady"]),
-    ("search.scale", "normalized", ["did you mean normalised?"]),
-    ("search.repeats", 0, ["at least 1"]),
-    ("search.seed_policy", "shared", ["independent or common"]),
-]
-
-
 @pytest.mark.parametrize(("path", "value", "expected"), BAD_VALUES)
 def test_bad_values(path: str, value: object, expected: list[str]) -> None:
     with pytest.raises(RecipeError) as error:
@@ -254,21 +220,40 @@ def test_bad_values(path: str, value: object, expected: list[str]) -> None:
         assert part in message
 
 
-@pytest.mark.parametrize(
-    "path", ["data", "model.class_path", "optimiser.lr", "batch_size", "budget.full"]
-)
+@pytest.mark.parametrize("path", REQUIRED)
 def test_missing_fields_are_named(path: str) -> None:
-    content = minimal()
-    *sections, name = path.split(".")
-    target = content
-    for section in sections:
-        target = target[section]
-    del target[name]
     with pytest.raises(RecipeError, match=rf"^my\.yaml: {path}: missing, must be \w+"):
+        recipe_from_dict(without(path), "my.yaml")
+
+
+def test_every_mistake_is_told_in_a_line_of_its_own() -> None:
+    content = recipe_with("optimizer", {"name": "sgd"})
+    del content["optimiser"]
+    content |= {"batch_size": 2.5, "data_dir": "/data"}
+    content["search"] |= {"sigma": "wide", "seed": -1, 3: 4}
+    content["schedule"]["milestones"] = [0, "7"]
+    with pytest.raises(RecipeError) as error:
         recipe_from_dict(content, "my.yaml")
+    assert str(error.value).splitlines() == [
+        "my.yaml: search.3: unknown field, known are population, sigma, generations, seed, space, "
+        "filter, scale, repeats, seed_policy",
+        "my.yaml: optimizer: unknown field, did you mean optimiser?",
+        "my.yaml: data_dir: belongs to the machine, not to the recipe: give the worker --data-dir",
+        "my.yaml: optimiser: missing, must be a mapping with the fields name, lr, momentum, "
+        "nesterov, weight_decay",
+        'my.yaml: schedule.milestones: [0, "7"] is not allowed, must be an ascending list of whole '
+        "numbers of at least 1",
+        "my.yaml: batch_size: 2.5 is not allowed, must be a whole number of at least 1",
+        'my.yaml: search.sigma: "wide" is not allowed, must be a finite number above 0 and below '
+        "100 (text, not a number)",
+        "my.yaml: search.seed: -1 is not allowed, must be a whole number of at least 0 and at most "
+        "4294967295",
+    ]
+    assert error.value.field == "search.3"
+    assert error.value.problem.startswith("unknown field")
 
 
-@pytest.mark.parametrize(("name", "value"), [("momentum", 0.9), ("nesterov", True)])
+@pytest.mark.parametrize(("name", "value"), SGD_ONLY.items())
 def test_adam_refuses_what_only_sgd_has(name: str, value: object) -> None:
     content = minimal()
     content["optimiser"] = {"name": "adam", "lr": 0.001, name: value}
@@ -278,14 +263,7 @@ def test_adam_refuses_what_only_sgd_has(name: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     ("loss", "search", "field"),
-    [
-        ({"order": 4}, {"space": "canonical"}, "search.space"),
-        ({"variables": ["x", "z"]}, {"space": "canonical"}, "search.space"),
-        ({"variables": ["x", "y", "t"]}, {"filter": "trainable"}, "search.filter"),
-        ({"variables": ["x", "y", "t"]}, {"filter": "steady"}, "search.filter"),
-        ({"order": 4}, {"filter": "steady"}, "search.filter"),
-        ({"variables": ["x", "y", "z"]}, {"scale": "normalised"}, "search.scale"),
-    ],
+    BAD_COMBINATIONS,
 )
 def test_search_options_that_a_loss_does_not_have(
     loss: dict[str, Any], search: dict[str, Any], field: str
@@ -316,6 +294,35 @@ def test_sections_are_checked_when_built_in_python() -> None:
         Recipe(**{**parts, "data": {"class_path": "a.b"}})
     with pytest.raises(RecipeError, match=r"loss: null is not allowed"):
         Recipe(**parts, loss=None)  # type: ignore[arg-type]
+
+
+def test_rules_across_fields_are_told_together() -> None:
+    search = {"space": "canonical", "filter": "steady", "scale": "normalised"}
+    content = {**minimal(), "loss": {"order": 4, "variables": ["x", "z"]}, "search": search}
+    with pytest.raises(RecipeError) as error:
+        recipe_from_dict(content)
+    fields = [line.split(": ")[1] for line in str(error.value).splitlines()]
+    assert fields == ["search.space", "search.scale", "search.filter"]
+
+
+def test_a_changed_copy_is_checked() -> None:
+    recipe = recipe_from_dict(minimal())
+    budget = recipe.budget.changed(evaluation=7)
+    changed = recipe.changed(budget=budget, batch_size=3)
+    assert (changed.budget.evaluation, changed.batch_size) == (7, 3)
+    assert (recipe.budget.evaluation, recipe.batch_size) == (400, 64)
+    assert changed.changed(budget=recipe.budget, batch_size=64) == recipe
+    with pytest.raises(RecipeError, match="evaluation: 4001 is not allowed, must be at most"):
+        recipe.budget.changed(evaluation=4001)
+    with pytest.raises(RecipeError, match=r"batch_sise: unknown field, did you mean batch_size\?"):
+        recipe.changed(batch_sise=3)
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.batch_size = 3  # type: ignore[misc]
+
+
+def test_plain_values_are_those_that_older_studies_hold() -> None:
+    content = recipe_from_dict(minimal() | {"early_stop": {"at": 5e1}}).to_dict()
+    assert json.dumps(content, indent=1) == OLDER_STUDY
 
 
 def test_a_recipe_keeps_its_own_copy_of_arguments() -> None:
@@ -429,7 +436,8 @@ def test_reference_names_every_field_with_its_default() -> None:
 
 def test_importing_the_recipe_is_light() -> None:
     code = (
-        "import sys, optuna_taylorglo.recipes.loading, optuna_taylorglo.recipes.class_paths\n"
+        "import sys\n"
+        "from optuna_taylorglo.recipes import bundled, class_paths, in_study, loading, reference\n"
         "print([m for m in ('torch', 'pytorch_lightning', 'optuna') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,7 +16,8 @@ from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
 from optuna.trial import TrialState
 
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.loading import frozen_recipe, recipe_from_dict
+from optuna_taylorglo.recipes.in_study import frozen_recipe
+from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report.build import write_report
 from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.visualization import plot_data_fractions

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from searches import DIGITS
 
-from optuna_taylorglo.recipes.loading import recipe_from_dict
+from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report.wording import recipe_in_words
 
 

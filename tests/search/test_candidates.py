@@ -7,8 +7,8 @@ import pytest
 from searches import DIGITS
 
 from optuna_taylorglo.losses.canonical import collapse_ratio, gradient_scale, trainability
-from optuna_taylorglo.recipes.loading import load_recipe, recipe_from_dict
-from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import candidate_theta, make_pruner, make_sampler
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, FallingBehindPruner
 

@@ -1,6 +1,5 @@
 """Every recipe in studies/: it loads, builds and trains on data of the right shape."""
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from lightning_modules.data import ImageData
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
-from optuna_taylorglo.recipes.loading import Recipe, load_recipe, recipe_from_dict
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (
     candidate_loss,
     make_pruner,
@@ -89,10 +89,9 @@ def test_a_taylor_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None
     data.setup("fit")
     # As many images a step as there are: every step sees the same ones. The rate is one at which
     # networks with and without normalisation descend within a few steps of so few images.
-    recipe = dataclasses.replace(
-        recipe,
+    recipe = recipe.changed(
         batch_size=len(data.train_data.indices),
-        optimiser=dataclasses.replace(recipe.optimiser, lr=0.01),
+        optimiser=recipe.optimiser.changed(lr=0.01),
     )
     training = Training(recipe, Machine(tmp_path, device="cpu", precision="32-true"))
     assert (training.n_classes, training.steps_per_pass) == (10, 1)

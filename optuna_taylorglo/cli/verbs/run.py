@@ -15,6 +15,7 @@ from optuna_taylorglo.cli.local_workers import LOG_DIR, add_workers_option, supe
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import OperationError, StopRequested
+from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.history import SearchHistory, trial_loss
 from optuna_taylorglo.search.study import attach_recipe
@@ -25,8 +26,10 @@ from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
     parser = options.add_verb(verbs, "run", run, "create or resume a study and search")
-    parser.add_argument("recipe", type=Path, help="recipe file, such as studies/digits_cnn.yaml")
-    parser.add_argument("--study-name", help="name of the study; default: the recipe file's stem")
+    parser.add_argument(
+        "recipe", type=Path, help="recipe file, or the name of a bundled one, such as digits_cnn"
+    )
+    parser.add_argument("--study-name", help="name of the study; default: the recipe's")
     options.add_output_option(parser, "best_loss.json")
     add_workers_option(parser)
     options.add_machine_options(parser)
@@ -35,7 +38,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Search until the end, and announce the winner."""
     url = resolve_storage_url(arguments.storage)
-    recipe = load_recipe(arguments.recipe)
+    recipe = load_recipe(find_recipe(arguments.recipe))
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     console = Console()

@@ -17,8 +17,10 @@ from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, I
 from lightning_modules.data.arrays import LabelledImages
 from lightning_modules.data.batches import Chunk
 from optuna_taylorglo.errors import MissingDataError
+from optuna_taylorglo.recipes.schema import OptimiserSettings
 
 ALL = [Digits, MNIST, FashionMNIST, CIFAR10, SVHN]
+SGD = OptimiserSettings(name="sgd", lr=0.01, momentum=0.9)
 
 
 def all_batches(data: ImageData, loader: Any) -> list[Any]:
@@ -123,7 +125,7 @@ def test_fitting_never_opens_the_test_arrays(
 
     monkeypatch.setattr(arrays.np, "load", load)
     monkeypatch.setattr(Path, "open", open_)
-    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), optimiser=SGD)
     data = MNIST(tmp_path, batch_size=20)
     trainer = make_trainer(max_epochs=2)
     trainer.fit(model, data)
@@ -261,7 +263,7 @@ def test_chunks_are_off_where_the_trainer_counts_batches(
 ) -> None:
     tiny_cache("mnist")
     trainer = make_trainer(max_epochs=1, **settings)
-    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), optimiser=SGD)
     trainer.fit(model, MNIST(tmp_path, batch_size=20))
     assert (len(trainer.train_dataloader) < 9) is chunked
     assert trainer.global_step == settings.get("limit_train_batches", 9)

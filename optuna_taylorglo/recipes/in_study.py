@@ -1,0 +1,96 @@
+"""A recipe in the study that it defines.
+
+The first worker freezes its recipe into the study; every later one works by that copy and refuses a
+different file.
+"""
+
+import json
+from typing import TYPE_CHECKING
+
+from optuna_taylorglo.attributes import RECIPE
+from optuna_taylorglo.errors import RecipeError, RecipeMismatch
+from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
+from optuna_taylorglo.validation import show
+
+if TYPE_CHECKING:
+    import optuna
+
+SCHEMA_VERSION = 1
+
+# MySQL keeps an attribute in a TEXT column of 65,535 bytes; the rest is room for the envelope.
+_MAX_RECIPE_BYTES = 60_000
+
+
+def recipe_differences(in_study: Recipe, in_file: Recipe) -> list[str]:
+    """One readable line for each field in which two recipes differ."""
+    return _differences("", in_study.to_dict(), in_file.to_dict())
+
+
+def freeze(study: "optuna.Study", recipe: Recipe) -> None:
+    """Keeps the recipe in the study, or makes sure that the study holds the same one.
+
+    Storages have no "write if absent": of two different recipes that are frozen in the same few
+    milliseconds the last one written stands, and the other caller may already have returned.
+    Calling again is cheap and tells.
+
+    Raises:
+        RecipeMismatch: If the study holds a different recipe.
+        RecipeError: If the recipe is too long for the storage, or the study's own is unreadable.
+    """
+    content = recipe.to_dict()
+    length = len(json.dumps(content))
+    if length > _MAX_RECIPE_BYTES:
+        raise RecipeError("", f"{length} bytes as JSON, at most {_MAX_RECIPE_BYTES} fit the study")
+    if frozen_recipe(study) is None:
+        envelope = {"schema": SCHEMA_VERSION, "recipe": content}
+        study.set_user_attr(RECIPE, envelope)
+    # Read back, since another worker may have been the first at the same moment.
+    in_study = frozen_recipe(study)
+    if in_study is not None and (differences := recipe_differences(in_study, recipe)):
+        raise RecipeMismatch(study.study_name, differences)
+
+
+def frozen_recipe(study: "optuna.Study") -> Recipe | None:
+    """The recipe kept in the study, or None when it has none yet.
+
+    Raises:
+        RecipeError: If the attribute holds no recipe that this version can read.
+    """
+    envelope = study.user_attrs.get(RECIPE)
+    if envelope is None:
+        return None
+    source = f"study {study.study_name!r}, attribute {RECIPE}"
+    version = envelope.get("schema") if isinstance(envelope, dict) else None
+    if isinstance(version, bool) or not isinstance(version, int) or "recipe" not in envelope:
+        raise RecipeError("", f"{show(envelope)} is not a frozen recipe", source)
+    if version != SCHEMA_VERSION:
+        raise RecipeError(
+            "schema",
+            f"{version} is not allowed, this version of optuna-taylorglo reads {SCHEMA_VERSION}: "
+            "install the version that started the study",
+            source,
+        )
+    return recipe_from_dict(envelope["recipe"], source)
+
+
+def _differences(path: str, in_study: object, in_file: object) -> list[str]:
+    if isinstance(in_study, dict) and isinstance(in_file, dict):
+        return [
+            line
+            for name in dict.fromkeys([*in_study, *in_file])
+            for line in _differences(
+                f"{path}.{name}" if path else name,
+                in_study.get(name, _ABSENT),
+                in_file.get(name, _ABSENT),
+            )
+        ]
+    if _text_or_absent(in_study) == _text_or_absent(in_file):
+        return []
+    return [f"{path}: study has {_text_or_absent(in_study)}, file has {_text_or_absent(in_file)}"]
+
+
+_ABSENT = object()
+
+
+def _text_or_absent(value: object) -> str:
+    return "nothing" if value is _ABSENT else json.dumps(value, sort_keys=True)

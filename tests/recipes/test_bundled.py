@@ -1,0 +1,100 @@
+"""Bundled recipes: found by name, and inside the wheel that is installed elsewhere."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import optuna
+import pytest
+
+from optuna_taylorglo import cli, worker
+from optuna_taylorglo.cli.verbs import run
+from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.bundled import bundled_recipes, find_recipe
+from optuna_taylorglo.recipes.in_study import frozen_recipe
+from optuna_taylorglo.recipes.loading import load_recipe
+
+ROOT = Path(__file__).parents[2]
+STUDIES = {path.name for path in ROOT.glob("studies/*.yaml")}
+
+
+def test_a_name_is_that_of_a_bundled_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {path.name for path in bundled_recipes().values()} == STUDIES
+    assert find_recipe("digits_cnn") == ROOT / "studies" / "digits_cnn.yaml"
+    assert load_recipe(find_recipe(Path("mnist_basic_cnn"))).batch_size == 100
+
+
+def test_a_path_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits_cnn").touch()
+    assert find_recipe("digits_cnn") == Path("digits_cnn")
+    assert find_recipe(tmp_path / "digits_cnn") == tmp_path / "digits_cnn"
+
+
+@pytest.mark.parametrize("wrong", ["digits_cn", "Digits-CNN", "studies/digits_cnn.yaml"])
+def test_other_names_are_answered_with_near_ones(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError, match=f"^{wrong}: No such file.* near to it are digits_cnn"):
+        find_recipe(wrong)
+
+
+def test_where_no_name_is_near_all_are_told() -> None:
+    with pytest.raises(RecipeError, match=r"there are cifar10_alexnet, .*svhn_wrn_28_5_cutout$"):
+        find_recipe("qqq")
+
+
+def test_commands_take_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "_search", lambda *_: None)
+    storage = ["--storage", "sqlite:///study.db"]
+    cli.main(["run", "digits_cnn", *storage])
+    study = optuna.load_study(study_name="digits_cnn", storage="sqlite:///study.db")
+    assert frozen_recipe(study) == load_recipe(ROOT / "studies" / "digits_cnn.yaml")
+    words = ["--study-name", "digits_cnn", "--recipe", "digits_cn", *storage]
+    assert worker.main(words) == worker.USAGE
+    assert "near to it are digits_cnn" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that a wheel of this checkout unpacks to."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    subprocess.run([*build, "--directory", folder], cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "installed")
+    return folder / "installed"
+
+
+def test_the_wheel_has_the_recipes_and_the_schema(installed: Path) -> None:
+    package = installed / "optuna_taylorglo"
+    assert {path.name for path in package.glob("bundled_studies/*.yaml")} == STUDIES
+    schema = "recipes/recipe.schema.json"
+    assert (package / schema).read_bytes() == (ROOT / "optuna_taylorglo" / schema).read_bytes()
+    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} == {
+        "optuna_taylorglo",
+        "lightning_modules",
+    }
+
+
+def test_an_installed_package_finds_its_own_recipes(installed: Path, tmp_path: Path) -> None:
+    code = "import optuna_taylorglo.recipes.bundled as b; print(b.find_recipe('digits_cnn'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()).is_relative_to(installed)
