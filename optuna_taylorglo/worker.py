@@ -77,8 +77,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--recipe",
         type=Path,
         metavar="FILE",
-        help="recipe of the study, or the name of a bundled one; needed once, later workers find it "
-        "in the study",
+        help="recipe of the study, a file or the name of a bundled one; needed once, later workers "
+        "find it in the study",
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
