@@ -61,7 +61,7 @@ def label_polynomials(
         form: The form of the loss.
         progress: Training progress, for losses in ``t``.
     """
-    coefficients = arranged_coefficients(theta, form)
+    coefficients = form.arranged_coefficients(theta)
     powers = np.power(progress, np.arange(coefficients.shape[1]))
     coefficients = np.einsum("xtyz,t->xyz", coefficients, powers)
     return LabelPolynomials(coefficients[0], coefficients[1:].sum(axis=0))
@@ -294,17 +294,9 @@ def same_function(
     return bool(np.abs(a - b).max() <= tolerance * size)
 
 
-def arranged_coefficients(theta: Sequence[float], form: Expansion) -> FloatArray:
-    """Coefficients of plain powers with the axes (x, t, y, z), of length 1 where one is absent."""
-    present = [v for v in ("x", "t", "y", "z") if v in form.variables]
-    arranged = form.coefficients(theta).transpose([form.variables.index(v) for v in present])
-    absent = [axis for axis, v in enumerate(("x", "t", "y", "z")) if v not in present]
-    return np.expand_dims(arranged, absent)
-
-
 def _effective_coefficients(theta: Sequence[float], form: Expansion) -> FloatArray:
     """``q_0`` and ``q_1 - q_0`` less all that has no gradient, axes (2, t, y, z)."""
-    coefficients = arranged_coefficients(theta, form)
+    coefficients = form.arranged_coefficients(theta)
     effective = np.stack([coefficients[0], coefficients[1:].sum(axis=0)])
     effective[:, :, 0, 0] = 0.0
     effective[0, :, 1:2, 0] = 0.0
