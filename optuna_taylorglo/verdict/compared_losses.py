@@ -5,7 +5,7 @@ A loss is described by JSON, never by code: a Taylor loss by its settings, the o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -109,25 +109,17 @@ def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
         The loss scaled to cross-entropy's first gradient, and cross-entropy scaled to the loss's;
         nothing for a loss that has no scale relative to cross-entropy.
     """
-    form: dict[str, Any] = {
-        "order": loss.form.order,
-        "variables": loss.form.variables,
-        "folded": loss.form.folded,
-        "class_reduction": loss.class_reduction,
-    }
-    if "z" in loss.form.variables:
+    form, reduction = loss.form, loss.class_reduction
+    if "z" in form.variables:
         return []
-    scale = gradient_scale(loss.theta, n_classes, **form)
+    scale = gradient_scale(loss.theta, n_classes, form, class_reduction=reduction)
     if scale <= 0:
         return []
-    normalised = TaylorLoss(
-        normalise_scale(loss.theta, n_classes, **form),
-        **form,
-        label_smoothing=loss.label_smoothing,
+    evolved = taylor_loss_compared(
+        "winner-normalised", "evolved loss, scale of cross-entropy", loss
     )
+    theta = normalise_scale(loss.theta, n_classes, form, class_reduction=reduction)
     return [
-        taylor_loss_compared(
-            "winner-normalised", "evolved loss, scale of cross-entropy", normalised
-        ),
+        replace(evolved, settings=evolved.settings | {"theta": list(theta)}),
         cross_entropy("ce-scaled", f"cross-entropy times {scale:.3g}", scale=scale),
     ]
