@@ -38,33 +38,24 @@ class Canonical(NamedTuple):
     delta: float
 
 
-class LabelPolynomials(NamedTuple):
-    """The two polynomials of (C1) in the prediction, in plain powers.
-
-    Attributes:
-        others: ``q_0``, what every class contributes; entry [j, l] multiplies ``y^j z^l``.
-        gap: ``q_1 - q_0``, what the target's class adds to it. Both have shape (k+1 or 1,) * 2,
-            1 where the variable is absent.
-    """
-
-    others: FloatArray
-    gap: FloatArray
-
-
 def label_polynomials(
     theta: Sequence[float], form: Expansion, *, progress: float = 0.0
-) -> LabelPolynomials:
+) -> tuple[FloatArray, FloatArray]:
     """Split a loss into what every class contributes and what the target's class adds (C1).
 
     Args:
         theta: The parameters.
         form: The form of the loss.
         progress: Training progress, for losses in ``t``.
+
+    Returns:
+        ``q_0`` and ``q_1 - q_0`` in plain powers: entry [j, l] multiplies ``y^j z^l``, with one
+        power only of a variable that is absent.
     """
     coefficients = form.arranged_coefficients(theta)
     powers = np.power(progress, np.arange(coefficients.shape[1]))
     coefficients = np.einsum("xtyz,t->xyz", coefficients, powers)
-    return LabelPolynomials(coefficients[0], coefficients[1:].sum(axis=0))
+    return coefficients[0], coefficients[1:].sum(axis=0)
 
 
 def has_canonical_form(form: Expansion) -> bool:
@@ -137,7 +128,7 @@ def trainability(
         h, positive for a loss that can begin to learn.
     """
     _check_classes(n_classes)
-    gap = label_polynomials(theta, form, progress=progress).gap
+    _, gap = label_polynomials(theta, form, progress=progress)
     polynomial = np.polynomial.polynomial
     # At z = 0 only z⁰ and z¹ survive: the first in ∂_y f, the second in ∂_z f.
     h = float(polynomial.polyval(1 / n_classes, polynomial.polyder(gap[:, 0])))

@@ -96,9 +96,8 @@ def nearest_known_loss(loss: TaylorLoss, n_classes: int) -> tuple[str, float, fl
     best = int(np.argmax(smoothed))
     epsilon = float(smoothings[best])
     names = {name: _cosine(own, curve(p, n_classes)) for name, curve in KNOWN_LOSSES.items()}
-    names["cross-entropy" + (f" with label smoothing {epsilon:.2f}" if best else "")] = smoothed[
-        best
-    ]
+    suffix = f" with label smoothing {epsilon:.2f}" if best else ""
+    names["cross-entropy" + suffix] = smoothed[best]
     nearest = max(names, key=lambda name: names[name])
     return nearest, names[nearest], epsilon
 

@@ -189,17 +189,7 @@ def _losses_over_logits(
 def _losses(
     logits: Tensor, index: Tensor, powers: Sequence[Scalar], at_target: Sequence[Scalar]
 ) -> Tensor:
-    """``Σ_i Σ_m powers[m] y_i^(m+2) + Σ_m at_target[m] y_t^m`` of each sample.
-
-    Args:
-        logits: Shape (N, C, …).
-        index: Target indices, shape (N, 1, …).
-        powers: Coefficients for every class.
-        at_target: Coefficients for the target's class, at least 2.
-
-    Returns:
-        Shape (N, 1, …).
-    """
+    """Losses of each sample, shape (N, 1, …); formula and arguments as in `FusedLoss`."""
     y = torch.softmax(logits, dim=1)
     losses: Tensor = _horner(at_target, y.gather(1, index))
     if powers:
