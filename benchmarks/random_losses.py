@@ -21,7 +21,7 @@ from savings import TASKS, recipe_of
 
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.canonical import collapse_ratio, trainability
-from optuna_taylorglo.search.candidates import candidate_loss
+from optuna_taylorglo.search.candidates import candidate_loss, form_of
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training
 
@@ -41,12 +41,12 @@ def main() -> None:
     machine.prepare(threads=1)
     torch.set_num_threads(1)
     training = Training(recipe, machine)
-    n, folded = training.n_classes, recipe.loss.folded
+    n, form = training.n_classes, form_of(recipe)
     generator = np.random.default_rng(0)
     refused, results = 0, []
     while len(results) < arguments.losses:
         theta = (recipe.search.sigma * generator.standard_normal(8)).tolist()
-        if trainability(theta, n, folded=folded) <= 0:
+        if trainability(theta, n, form) <= 0:
             refused += 1
             continue
         loss = candidate_loss(recipe, theta, n)
@@ -54,7 +54,7 @@ def main() -> None:
             accuracy = training.run(loss, seed=len(results), steps=recipe.budget.evaluation)
         except Diverged:
             accuracy = 1 / n
-        results.append((collapse_ratio(theta, n, folded=folded), accuracy))
+        results.append((collapse_ratio(theta, n, form), accuracy))
     print(f"{arguments.task}: {refused} losses with h <= 0 were not trained\n")
     print("| losses | number | trained |")
     print("|---|---|---|")

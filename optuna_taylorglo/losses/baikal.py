@@ -10,49 +10,29 @@ import math
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from optuna_taylorglo.losses.kernel import Conventions
+from optuna_taylorglo.losses.conventions import (
+    ClassificationLoss,
+    at_least_float32,
+    class_axis,
+    reduce_soft,
+)
 
 _LEAST_PROBABILITY = 1e-7
 
 
-class BaikalLoss(nn.Module):
-    """The Baikal loss, ``-(1/n) Σ_i [log y_i - x_i / y_i]``, called as `nn.CrossEntropyLoss` is.
+class BaikalLoss(ClassificationLoss):
+    """The Baikal loss, ``-(1/n) Σ_i [log y_i - x_i / y_i]``; arguments as `ClassificationLoss`.
 
     It has a pole at y = 0. Below a probability of 1e-7 its 1/y goes on as a straight line in
     log y, so that values and gradients stay finite and still point the right way.
-
-    Args:
-        class_reduction: "mean" for 1/n, or "sum".
-        reduction: "mean", "sum" or "none" over samples.
-        weight: Weight of each class, shape (C,); a sample counts with its target's.
-        ignore_index: Target index to leave out.
-        label_smoothing: ε in [0, 1].
     """
 
     log_coefficient: ClassVar[float] = 1.0
     log_factor: ClassVar[float] = 1.0
     ratio_coefficient: ClassVar[float] = 1.0
-    weight: Tensor | None
-
-    def __init__(
-        self,
-        *,
-        class_reduction: str = "mean",
-        reduction: str = "mean",
-        weight: Tensor | None = None,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__()
-        Conventions(class_reduction, reduction, None, ignore_index, label_smoothing).validate()
-        self.class_reduction = class_reduction
-        self.reduction = reduction
-        self.ignore_index = ignore_index
-        self.label_smoothing = label_smoothing
-        self.register_buffer("weight", weight)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of a batch.
@@ -61,15 +41,14 @@ class BaikalLoss(nn.Module):
             logits: Shape (C,), (N, C) or (N, C, d1, …).
             target: Class indices, or class probabilities of the shape of `logits`.
         """
-        if logits.dtype in (torch.float16, torch.bfloat16):
-            logits = logits.float()
-        axis = min(1, logits.dim() - 1)
+        logits = at_least_float32(logits)
+        axis = class_axis(logits)
         n = logits.shape[axis]
         log_y = torch.log_softmax(logits, dim=axis)
         inverse_y = _inverse(log_y)
         logs = self.log_coefficient * (log_y + math.log(self.log_factor)).sum(axis, keepdim=True)
-        scale = 1 / n if self.class_reduction == "mean" else 1.0
-        smoothing = self.label_smoothing
+        conventions = self.conventions
+        scale, smoothing = conventions.class_scale(n), conventions.label_smoothing
         if not target.is_floating_point():
             # The negative loss that each class would give if it were the target; then picked,
             # weighted and averaged exactly as cross-entropy does it.
@@ -79,19 +58,14 @@ class BaikalLoss(nn.Module):
             return F.nll_loss(
                 scale * (logs - self.ratio_coefficient * ratios),
                 target,
-                weight=self.weight,
-                ignore_index=self.ignore_index,
-                reduction=self.reduction,
+                weight=conventions.weight,
+                ignore_index=conventions.ignore_index,
+                reduction=conventions.reduction,
             )
         x = target * (1 - smoothing) + smoothing / n
         ratios = (x * inverse_y).sum(axis, keepdim=True)
         losses = -scale * (logs - self.ratio_coefficient * ratios).squeeze(axis)
-        if self.weight is not None:
-            weight = self.weight.reshape(n, *(1 for _ in x.shape[axis + 1 :]))
-            losses = losses * (x * weight).sum(axis)
-        if self.reduction == "mean":
-            return losses.mean()
-        return losses.sum() if self.reduction == "sum" else losses
+        return reduce_soft(losses, x, conventions)
 
 
 class BaikalCMALoss(BaikalLoss):

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optuna_taylorglo.losses.expansion import Expansion, FloatArray, expansion
+from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion, FloatArray
 
 
 class Canonical(NamedTuple):
@@ -38,53 +38,47 @@ class Canonical(NamedTuple):
     delta: float
 
 
-class LabelPolynomials(NamedTuple):
-    """The two polynomials of (C1) in the prediction, in plain powers.
-
-    Attributes:
-        others: ``q_0``, what every class contributes; entry [j, l] multiplies ``y^j z^l``.
-        gap: ``q_1 - q_0``, what the target's class adds to it. Both have shape (k+1 or 1,) * 2,
-            1 where the variable is absent.
-    """
-
-    others: FloatArray
-    gap: FloatArray
-
-
 def label_polynomials(
     theta: Sequence[float], form: Expansion, *, progress: float = 0.0
-) -> LabelPolynomials:
+) -> tuple[FloatArray, FloatArray]:
     """Split a loss into what every class contributes and what the target's class adds (C1).
 
     Args:
         theta: The parameters.
         form: The form of the loss.
         progress: Training progress, for losses in ``t``.
+
+    Returns:
+        ``q_0`` and ``q_1 - q_0`` in plain powers: entry [j, l] multiplies ``y^j z^l``, with one
+        power only of a variable that is absent.
     """
-    coefficients = arranged_coefficients(theta, form)
+    coefficients = form.arranged_coefficients(theta)
     powers = np.power(progress, np.arange(coefficients.shape[1]))
     coefficients = np.einsum("xtyz,t->xyz", coefficients, powers)
-    return LabelPolynomials(coefficients[0], coefficients[1:].sum(axis=0))
+    return coefficients[0], coefficients[1:].sum(axis=0)
 
 
-def to_canonical(theta: Sequence[float], *, order: int = 3, folded: bool = False) -> Canonical:
-    """The canonical parameters of a loss over (x, y) of order 3 or below (C2).
+def has_canonical_form(form: Expansion) -> bool:
+    """Whether (C2) holds for losses of this form."""
+    return form.order <= 3 and form.variables == ("x", "y")
+
+
+def to_canonical(theta: Sequence[float], form: Expansion = THIRD_ORDER) -> Canonical:
+    """The canonical parameters of a loss (C2).
 
     Args:
         theta: The parameters: 8 for order 3, 5 for order 2, 3 for order 1.
-        order: Order of the expansion.
-        folded: Whether 1/α! is already in θ.
+        form: The form of the loss, of order 3 or below over (x, y).
     """
-    if order > 3:
+    if not has_canonical_form(form):
         raise ValueError(
-            f"order is {order}; the canonical form (α, β, γ, δ) exists up to order 3 only."
+            f"form is {form}; the canonical form (α, β, γ, δ) exists up to order 3 over (x, y)."
         )
-    polynomials = label_polynomials(theta, expansion(order, ("x", "y"), folded))
-    others, gap = (np.pad(p[:, 0], (0, 3 - order)) for p in polynomials)
+    others, gap = (np.pad(p[:, 0], (0, 3 - form.order)) for p in label_polynomials(theta, form))
     return Canonical(float(gap[1]), 2 * float(gap[2]), 2 * float(others[2]), 3 * float(others[3]))
 
 
-def from_canonical(canonical: Sequence[float], *, folded: bool = False) -> tuple[float, ...]:
+def from_canonical(canonical: Sequence[float], form: Expansion = THIRD_ORDER) -> tuple[float, ...]:
     """A third-order θ over (x, y) with these canonical parameters, expanded around 0.
 
     Of the many θ that are the same function this one has centre 0 and the parameters that (C2)
@@ -92,10 +86,12 @@ def from_canonical(canonical: Sequence[float], *, folded: bool = False) -> tuple
 
     Args:
         canonical: (α, β, γ, δ).
-        folded: Whether the θ to return has 1/α! folded in.
+        form: The form of the θ to return, of order 3 over (x, y).
     """
+    if form.order != 3 or not has_canonical_form(form):
+        raise ValueError(f"form is {form}; θ from (α, β, γ, δ) has order 3 over (x, y).")
     alpha, beta, gamma, delta = (float(value) for value in canonical)
-    if folded:
+    if form.folded:
         return (0.0, 0.0, 0.0, gamma / 2, delta / 3, alpha, beta / 2, 0.0)
     return (0.0, 0.0, 0.0, gamma, 2 * delta, alpha, beta, 0.0)
 
@@ -103,10 +99,8 @@ def from_canonical(canonical: Sequence[float], *, folded: bool = False) -> tuple
 def trainability(
     theta: Sequence[float],
     n_classes: int,
+    form: Expansion = THIRD_ORDER,
     *,
-    order: int = 3,
-    variables: tuple[str, ...] = ("x", "y"),
-    folded: bool = False,
     progress: float = 0.0,
 ) -> float:
     """How hard the loss pushes the target's logit away from the others at the very start.
@@ -126,18 +120,15 @@ def trainability(
     Args:
         theta: The parameters.
         n_classes: Number of classes, at least 2.
-        order: Order of the expansion.
-        variables: Variables of the expansion; without ``x`` the loss knows no target, and the
-            result is 0: nothing can be learned from it.
-        folded: Whether 1/α! is already in θ.
+        form: The form of the loss; without ``x`` it knows no target, and the result is 0: nothing
+            can be learned from it.
         progress: Training progress at which to look, for losses in ``t``.
 
     Returns:
         h, positive for a loss that can begin to learn.
     """
     _check_classes(n_classes)
-    form = expansion(order, tuple(variables), folded)
-    gap = label_polynomials(theta, form, progress=progress).gap
+    _, gap = label_polynomials(theta, form, progress=progress)
     polynomial = np.polynomial.polynomial
     # At z = 0 only z⁰ and z¹ survive: the first in ∂_y f, the second in ∂_z f.
     h = float(polynomial.polyval(1 / n_classes, polynomial.polyder(gap[:, 0])))
@@ -146,9 +137,7 @@ def trainability(
     return h
 
 
-def collapse_ratio(
-    theta: Sequence[float], n_classes: int, *, order: int = 3, folded: bool = False
-) -> float:
+def collapse_ratio(theta: Sequence[float], n_classes: int, form: Expansion = THIRD_ORDER) -> float:
     """How strongly the loss rewards sure predictions, right or wrong, against right ones.
 
         R = (γ + β/n + 2δ/n) / (α + β/n)                                                   (C4)
@@ -161,7 +150,7 @@ def collapse_ratio(
         positive.
     """
     _check_classes(n_classes)
-    alpha, beta, gamma, delta = to_canonical(theta, order=order, folded=folded)
+    alpha, beta, gamma, delta = to_canonical(theta, form)
     numerator = gamma + (beta + 2 * delta) / n_classes
     denominator = alpha + beta / n_classes
     if denominator == 0:
@@ -172,10 +161,8 @@ def collapse_ratio(
 def gradient_scale(
     theta: Sequence[float],
     n_classes: int,
+    form: Expansion = THIRD_ORDER,
     *,
-    order: int = 3,
-    variables: tuple[str, ...] = ("x", "y"),
-    folded: bool = False,
     class_reduction: str = "mean",
     progress: float = 0.0,
 ) -> float:
@@ -188,24 +175,20 @@ def gradient_scale(
 
     Refuses losses over raw logits: their first gradient is not parallel to cross-entropy's.
     """
-    if "z" in variables:
+    if "z" in form.variables:
         raise ValueError(
             "variables has 'z': the first gradient of a loss over raw logits is not parallel to "
             "cross-entropy's, so it has no scale relative to it."
         )
-    h = trainability(
-        theta, n_classes, order=order, variables=variables, folded=folded, progress=progress
-    )
+    h = trainability(theta, n_classes, form, progress=progress)
     return h / n_classes / _class_divisor(class_reduction, n_classes)
 
 
 def normalise_scale(
     theta: Sequence[float],
     n_classes: int,
+    form: Expansion = THIRD_ORDER,
     *,
-    order: int = 3,
-    variables: tuple[str, ...] = ("x", "y"),
-    folded: bool = False,
     class_reduction: str = "mean",
 ) -> tuple[float, ...]:
     """θ scaled so that its first gradient equals cross-entropy's (`gradient_scale` is 1).
@@ -216,15 +199,7 @@ def normalise_scale(
     Raises:
         ValueError: If the loss cannot begin to learn: no positive factor mends that.
     """
-    form = expansion(order, tuple(variables), folded)
-    scale = gradient_scale(
-        theta,
-        n_classes,
-        order=order,
-        variables=variables,
-        folded=folded,
-        class_reduction=class_reduction,
-    )
+    scale = gradient_scale(theta, n_classes, form, class_reduction=class_reduction)
     if not scale > 0:
         raise ValueError(
             f"theta has trainability {scale:.4g} ≤ 0 for {n_classes} classes: a loss that cannot "
@@ -239,10 +214,7 @@ def smooth_labels(
     theta: Sequence[float],
     smoothing: float,
     n_classes: int,
-    *,
-    order: int = 3,
-    variables: tuple[str, ...] = ("x", "y"),
-    folded: bool = False,
+    form: Expansion = THIRD_ORDER,
 ) -> tuple[float, ...]:
     """The θ that on hard labels is what `theta` is on labels smoothed by ε.
 
@@ -255,7 +227,6 @@ def smooth_labels(
     _check_classes(n_classes)
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be in [0, 1), not {smoothing!r}.")
-    form = expansion(order, tuple(variables), folded)
     values = list(form.validate(theta))
     if "x" not in form.variables:
         return tuple(values)
@@ -269,10 +240,8 @@ def smooth_labels(
 def same_function(
     theta_a: Sequence[float],
     theta_b: Sequence[float],
+    form: Expansion = THIRD_ORDER,
     *,
-    order: int = 3,
-    variables: tuple[str, ...] = ("x", "y"),
-    folded: bool = False,
     tolerance: float = 1e-9,
 ) -> bool:
     """Whether two θ are the same loss on one-hot targets, up to a constant.
@@ -283,28 +252,17 @@ def same_function(
     Args:
         theta_a: Parameters of one loss.
         theta_b: Parameters of the other.
-        order: Order of both.
-        variables: Variables of both.
-        folded: Whether 1/α! is already in both.
+        form: The form of both.
         tolerance: Largest difference of coefficients, relative to the largest coefficient.
     """
-    form = expansion(order, tuple(variables), folded)
     a, b = (_effective_coefficients(theta, form) for theta in (theta_a, theta_b))
     size = max(float(np.abs(a).max()), float(np.abs(b).max()))
     return bool(np.abs(a - b).max() <= tolerance * size)
 
 
-def arranged_coefficients(theta: Sequence[float], form: Expansion) -> FloatArray:
-    """Coefficients of plain powers with the axes (x, t, y, z), of length 1 where one is absent."""
-    present = [v for v in ("x", "t", "y", "z") if v in form.variables]
-    arranged = form.coefficients(theta).transpose([form.variables.index(v) for v in present])
-    absent = [axis for axis, v in enumerate(("x", "t", "y", "z")) if v not in present]
-    return np.expand_dims(arranged, absent)
-
-
 def _effective_coefficients(theta: Sequence[float], form: Expansion) -> FloatArray:
     """``q_0`` and ``q_1 - q_0`` less all that has no gradient, axes (2, t, y, z)."""
-    coefficients = arranged_coefficients(theta, form)
+    coefficients = form.arranged_coefficients(theta)
     effective = np.stack([coefficients[0], coefficients[1:].sum(axis=0)])
     effective[:, :, 0, 0] = 0.0
     effective[0, :, 1:2, 0] = 0.0

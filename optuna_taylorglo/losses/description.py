@@ -11,6 +11,7 @@ from numpy.polynomial import Polynomial
 from optuna_taylorglo.losses.canonical import (
     collapse_ratio,
     gradient_scale,
+    has_canonical_form,
     label_polynomials,
     to_canonical,
     trainability,
@@ -95,9 +96,8 @@ def nearest_known_loss(loss: TaylorLoss, n_classes: int) -> tuple[str, float, fl
     best = int(np.argmax(smoothed))
     epsilon = float(smoothings[best])
     names = {name: _cosine(own, curve(p, n_classes)) for name, curve in KNOWN_LOSSES.items()}
-    names["cross-entropy" + (f" with label smoothing {epsilon:.2f}" if best else "")] = smoothed[
-        best
-    ]
+    suffix = f" with label smoothing {epsilon:.2f}" if best else ""
+    names["cross-entropy" + suffix] = smoothed[best]
     nearest = max(names, key=lambda name: names[name])
     return nearest, names[nearest], epsilon
 
@@ -116,17 +116,13 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
         form (such as minima of losses over raw logits) is None in the facts.
     """
     form = loss.form
-    settings: dict[str, Any] = {
-        "order": form.order,
-        "variables": form.variables,
-        "folded": form.folded,
-    }
-    h = trainability(loss.theta, n_classes, **settings)
+    h = trainability(loss.theta, n_classes, form)
     facts: dict[str, Any] = {
         "formula": form.formula(loss.theta),
         "theta": list(loss.theta),
-        **settings,
+        "order": form.order,
         "variables": list(form.variables),
+        "folded": form.folded,
         "class_reduction": loss.class_reduction,
         "n_classes": n_classes,
         "trainability": h,
@@ -142,11 +138,10 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
     }
     over = "the mean" if loss.class_reduction == "mean" else "the sum"
     lines = [f"L = -f, {over} over {n_classes} classes of f = {facts['formula']}"]
-    if form.order <= 3 and form.variables == ("x", "y"):
-        convention: dict[str, Any] = {"order": form.order, "folded": form.folded}
-        canonical = to_canonical(loss.theta, **convention)
+    if has_canonical_form(form):
+        canonical = to_canonical(loss.theta, form)
         facts["canonical"] = canonical._asdict()
-        facts["collapse_ratio"] = collapse_ratio(loss.theta, n_classes, **convention)
+        facts["collapse_ratio"] = collapse_ratio(loss.theta, n_classes, form)
         numbers = zip("αβγδ", canonical, strict=True)
         lines.append("Canonical form: " + ", ".join(f"{s} = {v:.4g}" for s, v in numbers) + ".")
     lines.append(
@@ -155,9 +150,7 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
         else f"It cannot begin to learn: trainability {h:.4g} is not above 0."
     )
     if "z" not in form.variables:
-        scale = gradient_scale(
-            loss.theta, n_classes, class_reduction=loss.class_reduction, **settings
-        )
+        scale = gradient_scale(loss.theta, n_classes, form, class_reduction=loss.class_reduction)
         nearest, cosine, smoothing = nearest_known_loss(loss, n_classes)
         facts["gradient_scale"] = scale
         facts["minimum_binary"] = minimum_on_target(loss, 2)

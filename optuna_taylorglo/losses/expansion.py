@@ -35,21 +35,11 @@ VARIABLES = {
 PREDICTION_VARIABLES = frozenset({"y", "z"})
 """The variables through which a loss reaches the network; terms without one have no gradient."""
 
+AXES = ("x", "t", "y", "z")
+"""The order of axes of arranged coefficients: labels first, predictions last."""
+
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-
-
-def full_parameter_count(order: int, n_variables: int) -> int:
-    """Number of parameters before trimming: the centre and one for each multi-index.
-
-    Args:
-        order: Order k of the expansion, at least 1.
-        n_variables: Number v of variables, at least 1.
-
-    Returns:
-        ``v + C(v + k, k)`` (section 3 of the paper).
-    """
-    return n_variables + math.comb(n_variables + order, order)
 
 
 def multi_indices(order: int, n_variables: int) -> list[tuple[int, ...]]:
@@ -124,6 +114,9 @@ class Expansion:
         if not isinstance(self.folded, bool):
             raise ValueError(f"folded must be true or false, not {self.folded!r}.")
 
+    def __str__(self) -> str:
+        return f"order {self.order} over ({', '.join(self.variables)})"
+
     @cached_property
     def terms(self) -> tuple[tuple[int, ...], ...]:
         """Multi-indices that reach the network, in the order of θ after the centre (Eq. 5)."""
@@ -171,9 +164,8 @@ class Expansion:
             raise ValueError(f"theta must be a sequence of numbers, not {theta!r}.") from error
         if len(values) != self.n_parameters:
             raise ValueError(
-                f"theta has {len(values)} values; order {self.order} over "
-                f"({', '.join(self.variables)}) takes {self.n_parameters}: the centre, then the "
-                "coefficient of each term."
+                f"theta has {len(values)} values; {self} takes {self.n_parameters}: the centre, "
+                "then the coefficient of each term."
             )
         for name, value in zip(self.parameter_names, values, strict=True):
             if not math.isfinite(value):
@@ -187,20 +179,14 @@ class Expansion:
         rows = [
             (
                 int(np.ravel_multi_index(power, shape)),
-                len(self.variables) + position,
+                term,
                 self.factor(alpha) * math.prod(map(math.comb, alpha, power)),
                 tuple(a - p for a, p in zip(alpha, power, strict=True)),
             )
-            for position, alpha in enumerate(self.terms)
+            for term, alpha in enumerate(self.terms, start=len(self.variables))
             for power in itertools.product(*(range(e + 1) for e in alpha))
         ]
-        power, term, constant, exponents = zip(*rows, strict=True)
-        return ExpansionTable(
-            np.array(power, dtype=np.int64),
-            np.array(term, dtype=np.int64),
-            np.array(constant, dtype=np.float64),
-            np.array(exponents, dtype=np.int64),
-        )
+        return ExpansionTable(*map(np.array, zip(*rows, strict=True)))
 
     def coefficients(self, theta: Sequence[float]) -> FloatArray:
         """Coefficients of f in plain powers of its variables.
@@ -220,6 +206,17 @@ class Expansion:
         dense = np.zeros((self.order + 1,) * len(self.variables))
         np.add.at(dense.reshape(-1), table.power, products)
         return dense
+
+    @property
+    def arrangement(self) -> tuple[list[int], list[int]]:
+        """How coefficients get the axes `AXES`: permutation and shape, 1 for an absentee."""
+        permutation = [self.variables.index(v) for v in AXES if v in self.variables]
+        return permutation, [self.order + 1 if v in self.variables else 1 for v in AXES]
+
+    def arranged_coefficients(self, theta: Sequence[float]) -> FloatArray:
+        """The coefficients with the axes `AXES`, of length 1 where a variable is absent."""
+        permutation, shape = self.arrangement
+        return self.coefficients(theta).transpose(permutation).reshape(shape)
 
     def formula(self, theta: Sequence[float] | None = None, *, digits: int = 4) -> str:
         """The loss of one sample as text, with symbols or with the numbers of `theta`.
@@ -250,12 +247,11 @@ class Expansion:
         return " + ".join(terms).replace("+ -", "- ") or "0"
 
 
-@lru_cache
-def expansion(
-    order: int = 3, variables: tuple[str, ...] = ("x", "y"), folded: bool = False
-) -> Expansion:
-    """The one `Expansion` of this form in the process, with its tables already worked out."""
-    return Expansion(order, variables, folded)
+THIRD_ORDER = Expansion()
+"""The form of Eq. 5: order 3 over (x, y), factors 1/α! not in θ."""
+
+expansion = lru_cache(Expansion)
+"""`Expansion` of the same arguments, the same one for all callers in the process."""
 
 
 def _power(base: str, exponent: int) -> str:

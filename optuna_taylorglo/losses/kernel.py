@@ -12,11 +12,23 @@ and changes nothing else. Soft targets take the polynomial in x as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+
+from optuna_taylorglo.losses.conventions import (
+    Conventions,
+    at_least_float32,
+    class_axis,
+    count_samples,
+    reduce_hard,
+    reduce_soft,
+)
+from optuna_taylorglo.losses.fused_gradient import FusedLoss
 
 Scalar = float | Tensor
 """A coefficient: a plain number, or a tensor of no dimensions where θ is a tensor."""
@@ -24,128 +36,41 @@ Scalar = float | Tensor
 Polynomial = Sequence[Sequence[Scalar]]
 """Entry [j][l] multiplies ``y^j z^l``; a variable that is absent has power 0 only."""
 
-# By its overload, for finding the right one costs as much as the operator on a small batch.
-_softmax_backward = torch.ops.aten._softmax_backward_data.default
-
-REDUCTIONS = ("mean", "sum", "none")
-CLASS_REDUCTIONS = ("mean", "sum")
-
-
-class Conventions(NamedTuple):
-    """How classes and samples add up to one number; see `taylor_loss`."""
-
-    class_reduction: str = "mean"
-    reduction: str = "mean"
-    weight: Tensor | None = None
-    ignore_index: int = -100
-    label_smoothing: float = 0.0
-
-    def validate(self) -> Conventions:
-        """Itself, or a ValueError that names the setting."""
-        for name, allowed in (("class_reduction", CLASS_REDUCTIONS), ("reduction", REDUCTIONS)):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
-        if not 0 <= self.label_smoothing <= 1:
-            raise ValueError(f"label_smoothing must be in [0, 1], not {self.label_smoothing!r}.")
-        return self
-
-
-class FixedPolynomial:
-    """A polynomial with fixed coefficients, made for eager mode.
-
-    Args:
-        coefficients: Numbers, lowest power first.
-    """
-
-    def __init__(self, coefficients: Sequence[Scalar]) -> None:
-        numbers = [float(c) for c in coefficients]
-        *self.lower, self.second, self.top = numbers + [0.0] * (2 - len(numbers))
-
-    def __call__(self, v: Tensor) -> Tensor:
-        """Its value at `v`, in fresh memory."""
-        # second + top · v in one pass. Plain numbers, for a tensor made inside a `torch.func`
-        # transform or in inference mode must not outlive it.
-        result = torch.rsub(v, self.second, alpha=-self.top)
-        for c in reversed(self.lower):
-            result = result.mul_(v).add_(c)
-        return result
-
-
-class HardTargetPlan:
-    """A loss over (x, y) with fixed coefficients on hard targets, and its derivative.
-
-    Args:
-        powers: Coefficients of ``y^2, y^3, …`` of every class.
-        at_target: Coefficients of ``y_t^0, y_t^1, …`` of the target's class, at least 2.
-
-    Attributes:
-        powers: As given.
-        at_target: As given.
-        every_class: What multiplies y² in the contribution of every class; None at order 1.
-        every_class_slope: What multiplies y in its derivative.
-        target: What multiplies y_t in the contribution of the target's class, but for a constant.
-        target_slope: Its derivative.
-    """
-
-    def __init__(self, powers: Sequence[Scalar], at_target: Sequence[Scalar]) -> None:
-        self.powers = powers
-        self.at_target = at_target
-        self.every_class = FixedPolynomial(powers) if powers else None
-        self.every_class_slope = FixedPolynomial([m * c for m, c in enumerate(powers, start=2)])
-        self.target = FixedPolynomial(at_target[1:])
-        self.target_slope = FixedPolynomial([m * c for m, c in enumerate(at_target)][1:])
-
-
-def plan_hard_targets(
-    coefficients: Sequence[Polynomial], n_classes: int, conventions: Conventions
-) -> HardTargetPlan:
-    """Work out a loss over (x, y) with fixed coefficients.
-
-    The plan serves as long as number of classes, class reduction and label smoothing stay.
-    """
-    return HardTargetPlan(*_powers_and_target(coefficients, n_classes, conventions))
-
-
-def class_count(logits: Tensor) -> int:
-    """Number of classes C of logits of shape (C,), (N, C) or (N, C, d1, …)."""
-    if logits.dim() == 0:
-        raise ValueError(
-            "logits has no dimension; its shape must be (C,), (N, C) or (N, C, d1, …)."
-        )
-    return logits.shape[min(1, logits.dim() - 1)]
-
 
 def polynomial_loss(
     logits: Tensor,
     target: Tensor,
     coefficients: Sequence[Polynomial],
     conventions: Conventions,
-    plan: HardTargetPlan | None = None,
+    *,
+    fixed: bool = False,
 ) -> Tensor:
     """The loss ``-s Σ_i f(x_i, y_i, z_i)`` of a batch.
 
     Args:
-        logits: float32 or float64, shape (C,), (N, C) or (N, C, d1, …).
+        logits: Shape (C,), (N, C) or (N, C, d1, …).
         target: Class indices of the shape of `logits` without its C, or class probabilities of
             the shape of `logits`.
         coefficients: Entry [i][j][l] multiplies ``x^i y^j z^l``.
         conventions: Reductions, weights and smoothing.
-        plan: What `plan_hard_targets` made of the coefficients, where there is one.
+        fixed: Whether the coefficients are numbers in tuples, to be met again in later calls.
 
     Returns:
-        A scalar, or with reduction "none" the loss of each sample.
+        A scalar, or with reduction "none" the loss of each sample. float32 for half-precision
+        logits, else of their dtype.
     """
-    n, weight = class_count(logits), conventions.weight
+    axis, weight = class_axis(logits), conventions.weight
+    n = logits.shape[axis]
     if weight is not None and weight.shape != (n,):
         raise ValueError(f"weight has shape {tuple(weight.shape)}; {n} classes take shape ({n},).")
-    if logits.dim() == 1:
+    if axis == 0:
         batch = logits.unsqueeze(0), target.unsqueeze(0)
-        loss = polynomial_loss(*batch, coefficients, conventions, plan)
+        loss = polynomial_loss(*batch, coefficients, conventions, fixed=fixed)
         return loss.squeeze(0) if conventions.reduction == "none" else loss
+    logits = at_least_float32(logits)
     if target.is_floating_point():
         return _soft_loss(logits, target, coefficients, conventions)
-    return _hard_loss(logits, target, coefficients, conventions, plan)
+    return _hard_loss(logits, target, coefficients, conventions, fixed)
 
 
 def _hard_loss(
@@ -153,7 +78,7 @@ def _hard_loss(
     target: Tensor,
     coefficients: Sequence[Polynomial],
     conventions: Conventions,
-    plan: HardTargetPlan | None,
+    fixed: bool,
 ) -> Tensor:
     expected = logits.shape[:1] + logits.shape[2:]
     if target.shape != expected:
@@ -163,66 +88,43 @@ def _hard_loss(
         )
     if target.dtype not in (torch.int64, torch.uint8):
         raise ValueError(f"target has dtype {target.dtype}; class indices are int64 or uint8.")
-    index = target.long().unsqueeze(1)
-    counts = None
+    index, counts, reduction = target.long().unsqueeze(1), None, conventions.reduction
     if conventions.weight is not None or not _all_count(index, conventions.ignore_index):
-        counts = _count(index, logits, conventions)
+        counts = count_samples(index, logits.dtype, conventions)
         index = index * counts.valid
-    # A Python autograd function has no batching rule of its own.
-    if plan is not None and conventions.reduction != "none" and not _transforms_active():
-        wanted = conventions.reduction, torch.is_grad_enabled()
-        loss: Tensor = _PlannedLoss.apply(logits, index, counts, *wanted, plan)
+    n = logits.shape[1]
+    labels = n, -conventions.class_scale(n), conventions.label_smoothing
+    if len(coefficients[0][0]) > 1:
+        losses = _losses_over_logits(logits, index, *_label_polynomials(coefficients, *labels))
+        return reduce_hard(losses, counts, reduction)
+    simplify = _simplified_once if fixed else _simplified
+    powers, at_target = simplify(coefficients, *labels)
+
+    def plain(logits: Tensor) -> Tensor:
+        return reduce_hard(_losses(logits, index, powers, at_target), counts, reduction)
+
+    # An autograd function in Python has no rules for transforms and forward mode.
+    if fixed and reduction != "none" and not (_transforms_active() or _has_tangent(logits)):
+        loss: Tensor = FusedLoss.apply(logits, index, counts, reduction, powers, at_target, plain)
         return loss
-    if any(len(row) > 1 for polynomial in coefficients for row in polynomial):
-        y = torch.softmax(logits, dim=1)
-        losses = _losses_over_logits(y, logits, index, coefficients, conventions)
-    else:
-        powers, at_target = _powers_and_target(coefficients, logits.shape[1], conventions)
-        losses = _losses(torch.softmax(logits, dim=1), index, powers, at_target)
-    return _reduced(losses, counts, conventions.reduction)
-
-
-class _Counts(NamedTuple):
-    """How samples count, all of shape (N, 1, …) but for the total.
-
-    Attributes:
-        valid: Whether they count at all.
-        share: Weight under the smoothed target.
-        total: What "mean" divides by.
-    """
-
-    valid: Tensor
-    share: Tensor
-    total: Tensor
+    return plain(logits)
 
 
 def _all_count(index: Tensor, ignore_index: int) -> bool:
     """Whether it is known that no sample is ignored; only a CPU is asked, a GPU would wait."""
-    if index.device.type != "cpu" or torch.compiler.is_compiling() or _transforms_active():
+    if not index.is_cpu or torch.compiler.is_compiling() or _transforms_active():
         return False
     return ignore_index < 0 and index.numel() > 0 and int(index.min()) >= 0
 
 
-def _count(index: Tensor, logits: Tensor, conventions: Conventions) -> _Counts:
-    valid = index != conventions.ignore_index
-    if conventions.weight is None:
-        return _Counts(valid, valid.to(logits.dtype), valid.sum())
-    weight, smoothing = conventions.weight.to(logits.dtype), conventions.label_smoothing
-    count = weight[index * valid] * valid
-    share = ((1 - smoothing) * count + smoothing * weight.mean()) * valid
-    return _Counts(valid, share, count.sum())
+def _transforms_active() -> bool:
+    """Whether a transform of `torch.func` is at work; PyTorch has no public question for it."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
-def _reduced(losses: Tensor, counts: _Counts | None, reduction: str) -> Tensor:
-    """Losses of samples, shape (N, 1, …), as the reduction has it."""
-    if counts is not None:
-        # Ignored samples count nothing whatever is in them.
-        losses = torch.where(counts.valid, losses * counts.share, 0.0)
-    if reduction == "none":
-        return losses.squeeze(1)
-    if reduction == "sum":
-        return losses.sum()
-    return losses.mean() if counts is None else losses.sum() / counts.total
+def _has_tangent(logits: Tensor) -> bool:
+    tangent: Tensor | None = unpack_dual(logits).tangent  # type: ignore[no-untyped-call]
+    return tangent is not None
 
 
 def _soft_loss(
@@ -244,145 +146,55 @@ def _soft_loss(
         x = x * (1 - smoothing) + smoothing / n
     y = torch.softmax(logits, dim=1)
     in_x = [_evaluate(polynomial, y, logits) for polynomial in coefficients]
-    losses: Tensor = _scale(conventions, n) * _horner(in_x, x).sum(dim=1)
-    if conventions.weight is not None:
-        weight = conventions.weight.to(x.dtype).reshape(n, *(1 for _ in x.shape[2:]))
-        losses = losses * (x * weight).sum(dim=1)
-    if conventions.reduction == "mean":
-        return losses.mean()
-    return losses.sum() if conventions.reduction == "sum" else losses
+    losses: Tensor = -conventions.class_scale(n) * _horner(in_x, x).sum(dim=1)
+    return reduce_soft(losses, x, conventions)
 
 
 def _label_polynomials(
-    coefficients: Sequence[Polynomial], n: int, conventions: Conventions
+    coefficients: Sequence[Polynomial], n: int, scale: float, smoothing: float
 ) -> tuple[Polynomial, Polynomial]:
-    """``-s q`` at the label value of every class, and what the target's label value adds to it."""
-    low = conventions.label_smoothing / n
-    high = low + 1 - conventions.label_smoothing
-    scale = _scale(conventions, n)
+    """``scale · q`` at the label value of every class, and what the target's adds to it."""
+    low = smoothing / n
+    high = low + 1 - smoothing
     exponents = range(len(coefficients))
     others = _combine(coefficients, [scale * low**i for i in exponents])
     gap = _combine(coefficients[1:], [scale * (high**i - low**i) for i in exponents[1:]])
     return others, gap
 
 
-def _powers_and_target(
-    coefficients: Sequence[Polynomial], n: int, conventions: Conventions
-) -> tuple[list[Scalar], list[Scalar]]:
-    """The polynomials of a loss without z: powers of every class, then those of the target's."""
-    others, gap = _label_polynomials(coefficients, n, conventions)
+def _simplified(
+    coefficients: Sequence[Polynomial], n: int, scale: float, smoothing: float
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The polynomials of a loss without z: powers 2, 3, … of every class, all of the target's."""
+    others, gap = _label_polynomials(coefficients, n, scale, smoothing)
     every = [row[0] for row in others]
-    at_target = [row[0] for row in gap] or [0.0]
+    first, *rest = [row[0] for row in gap] or [0.0]
     # The outputs sum to 1, so powers 0 and 1 of every class come to a constant.
-    at_target[0] = at_target[0] + n * every[0] + every[1]
-    if len(at_target) < 2:
-        at_target.append(0.0)
-    return every[2:], at_target
+    return tuple(every[2:]), (first + n * every[0] + every[1], *(rest or [0.0]))
+
+
+_simplified_once = lru_cache(_simplified)
 
 
 def _losses_over_logits(
-    y: Tensor,
-    z: Tensor,
-    index: Tensor,
-    coefficients: Sequence[Polynomial],
-    conventions: Conventions,
+    logits: Tensor, index: Tensor, others: Polynomial, gap: Polynomial
 ) -> Tensor:
     """Losses of each sample for a polynomial with z in it, shape (N, 1, …)."""
-    others, gap = _label_polynomials(coefficients, z.shape[1], conventions)
-    every_class = _evaluate(others, y, z).sum(dim=1, keepdim=True)
-    at_target = _evaluate(gap, y.gather(1, index), z.gather(1, index))
+    y = torch.softmax(logits, dim=1)
+    every_class = _evaluate(others, y, logits).sum(dim=1, keepdim=True)
+    at_target = _evaluate(gap, y.gather(1, index), logits.gather(1, index))
     return torch.as_tensor(every_class + at_target)
 
 
 def _losses(
-    y: Tensor, index: Tensor, powers: Sequence[Scalar], at_target: Sequence[Scalar]
+    logits: Tensor, index: Tensor, powers: Sequence[Scalar], at_target: Sequence[Scalar]
 ) -> Tensor:
-    """``Σ_i Σ_m powers[m] y_i^(m+2) + Σ_m at_target[m] y_t^m`` of each sample.
-
-    Args:
-        y: Softmax outputs, shape (N, C, …).
-        index: Target indices, shape (N, 1, …).
-        powers: Coefficients for every class.
-        at_target: Coefficients for the target's class, at least 2.
-
-    Returns:
-        Shape (N, 1, …).
-    """
+    """Losses of each sample, shape (N, 1, …); formula and arguments as in `FusedLoss`."""
+    y = torch.softmax(logits, dim=1)
     losses: Tensor = _horner(at_target, y.gather(1, index))
     if powers:
         losses = losses + (_horner(powers, y) * y * y).sum(dim=1, keepdim=True)
     return losses
-
-
-class _PlannedLoss(torch.autograd.Function):
-    """The reduced loss by plan, with its derivative with respect to the logits at once.
-
-    Autograd would keep and walk every step of the polynomials over all classes. On a batch of a
-    hundred samples and ten classes, calling operators is nearly all the cost, so there are few.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Tensor,
-        index: Tensor,
-        counts: _Counts | None,
-        reduction: str,
-        with_slope: bool,
-        plan: HardTargetPlan,
-    ) -> Tensor:
-        y = torch.softmax(logits, dim=1)
-        factor = None
-        if counts is not None:
-            factor = counts.share if reduction == "sum" else counts.share / counts.total
-            y = torch.where(counts.valid, y, 0.0)
-            factor = torch.where(counts.valid, factor, 0.0)
-        y_t = y.gather(1, index)
-        loss = _dot(plan.target(y_t), y_t, factor)
-        if plan.every_class is not None:
-            loss += _dot(plan.every_class(y).mul_(y), y, factor)
-        ctx.plan, ctx.reduction, ctx.counts = plan, reduction, counts
-        ctx.scale = 1 / index.numel() if counts is None and reduction == "mean" else 1.0
-        if with_slope:
-            slope = plan.every_class_slope(y).mul_(y)
-            slope.scatter_add_(1, index, plan.target_slope(y_t))
-            if factor is not None:
-                slope.mul_(factor)
-            slope = _softmax_backward(slope, y, 1, y.dtype)
-            ctx.save_for_backward(slope, logits, index)
-            ctx.save_for_forward(slope, logits, index)
-        constant = float(plan.at_target[0])
-        if counts is None:
-            return loss.mul_(ctx.scale).add_(constant * index.numel() * ctx.scale)
-        total = counts.share.sum()
-        return loss.add_(constant * (total if reduction == "sum" else total / counts.total))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        slope, logits, index = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # Under create_graph the derivative must be differentiable in its turn.
-            y = torch.softmax(logits, dim=1)
-            losses = _losses(y, index, ctx.plan.powers, ctx.plan.at_target)
-            loss = _reduced(losses, ctx.counts, ctx.reduction)
-            (slope,) = torch.autograd.grad(loss, logits, grad, create_graph=True)
-            return slope, *[None] * 5
-        return slope * (grad * ctx.scale), *[None] * 5
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        change: Tensor = (ctx.saved_tensors[0] * tangent).sum() * ctx.scale
-        return change
-
-
-def _dot(a: Tensor, b: Tensor, factor: Tensor | None) -> Tensor:
-    """Sum of ``a b``, of each sample times its factor."""
-    return torch.dot((a if factor is None else a * factor).reshape(-1), b.reshape(-1))
-
-
-def _transforms_active() -> bool:
-    """Whether a transform of `torch.func` is at work; PyTorch has no public question for it."""
-    return bool(torch._C._are_functorch_transforms_active())
 
 
 def _combine(polynomials: Sequence[Polynomial], factors: Sequence[float]) -> Polynomial:
@@ -413,7 +225,3 @@ def _horner(coefficients: Sequence[Any], v: Tensor) -> Any:
     for c in reversed(lower):
         result = v * result + c
     return result
-
-
-def _scale(conventions: Conventions, n: int) -> float:
-    return -1 / n if conventions.class_reduction == "mean" else -1.0

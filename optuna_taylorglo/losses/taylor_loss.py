@@ -13,19 +13,13 @@ from os import PathLike
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from optuna_taylorglo.errors import LossFileError
-from optuna_taylorglo.losses.canonical import arranged_coefficients
+from optuna_taylorglo.losses.conventions import ClassificationLoss, Conventions
 from optuna_taylorglo.losses.expansion import Expansion, expansion
 from optuna_taylorglo.losses.files import LossFile, Origin, read_loss, write_loss
-from optuna_taylorglo.losses.kernel import (
-    Conventions,
-    HardTargetPlan,
-    class_count,
-    plan_hard_targets,
-    polynomial_loss,
-)
+from optuna_taylorglo.losses.kernel import Polynomial, polynomial_loss
 
 
 def taylor_loss(
@@ -72,11 +66,10 @@ def taylor_loss(
     form = expansion(order, tuple(variables), folded)
     conventions = Conventions(class_reduction, reduction, weight, ignore_index, label_smoothing)
     coefficients = _nested(_coefficients_of_tensor(theta, form), progress, form)
-    logits = _at_least_float32(logits)
     return polynomial_loss(logits, target, coefficients, conventions.validate())
 
 
-class TaylorLoss(nn.Module):
+class TaylorLoss(ClassificationLoss):
     """A Taylor loss with fixed θ, in the place of `torch.nn.CrossEntropyLoss`.
 
         loss = TaylorLoss(theta)
@@ -105,7 +98,6 @@ class TaylorLoss(nn.Module):
     """
 
     progress: Tensor
-    weight: Tensor | None
     _coefficients: Tensor
 
     def __init__(
@@ -121,26 +113,25 @@ class TaylorLoss(nn.Module):
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            class_reduction=class_reduction,
+            reduction=reduction,
+            weight=weight,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+        )
         values = theta.detach().tolist() if isinstance(theta, Tensor) else theta
         self.form = Expansion(order, tuple(variables), folded)
         self.theta = self.form.validate(values)
-        Conventions(class_reduction, reduction, None, ignore_index, label_smoothing).validate()
-        self.class_reduction = class_reduction
-        self.reduction = reduction
-        self.ignore_index = ignore_index
-        self.label_smoothing = label_smoothing
         self.n_classes: int | None = None
         self.origin: Origin | None = None
-        self.register_buffer("weight", weight)
         self.register_buffer("progress", torch.zeros(()), persistent=False)
         # Plain numbers for eager mode; the same in a tensor, so that a compiled training step
         # takes θ as an input and one compilation serves every candidate.
-        self._exact = arranged_coefficients(self.theta, self.form)
+        self._exact = self.form.arranged_coefficients(self.theta)
         self._numbers = _trimmed(self._exact[:, 0].tolist(), self.form)
         exact = torch.tensor(self._exact, dtype=torch.get_default_dtype())
         self.register_buffer("_coefficients", exact, persistent=False)
-        self._plans: dict[tuple[int, str, float], HardTargetPlan] = {}
 
     @classmethod
     def from_cross_entropy(
@@ -171,25 +162,10 @@ class TaylorLoss(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of a batch; shapes as in `taylor_loss`."""
-        conventions = Conventions(
-            self.class_reduction,
-            self.reduction,
-            self.weight,
-            self.ignore_index,
-            self.label_smoothing,
-        )
-        logits = _at_least_float32(logits)
         if torch.compiler.is_compiling() or "t" in self.form.variables:
             coefficients = _nested(self._coefficients, self.progress, self.form)
-            return polynomial_loss(logits, target, coefficients, conventions)
-        plan = None if "z" in self.form.variables else self._plan(logits, conventions)
-        return polynomial_loss(logits, target, self._numbers, conventions, plan)
-
-    def _plan(self, logits: Tensor, conventions: Conventions) -> HardTargetPlan:
-        key = (class_count(logits), self.class_reduction, self.label_smoothing)
-        if key not in self._plans:
-            self._plans[key] = plan_hard_targets(self._numbers, key[0], conventions)
-        return self._plans[key]
+            return polynomial_loss(logits, target, coefficients, self.conventions)
+        return polynomial_loss(logits, target, self._numbers, self.conventions, fixed=True)
 
     def save(
         self,
@@ -247,25 +223,18 @@ class TaylorLoss(nn.Module):
 
 
 def _coefficients_of_tensor(theta: Tensor, form: Expansion) -> Tensor:
-    """`arranged_coefficients` for θ in a tensor, differentiable and vmappable.
-
-    Returns:
-        Coefficients of plain powers over (x, t, y, z), of length 1 where a variable is absent.
-    """
+    """`Expansion.arranged_coefficients` for θ in a tensor, differentiable and vmappable."""
     if theta.shape != (form.n_parameters,):
         raise ValueError(
-            f"theta has shape {tuple(theta.shape)}; order {form.order} over "
-            f"({', '.join(form.variables)}) takes ({form.n_parameters},)."
+            f"theta has shape {tuple(theta.shape)}; {form} takes ({form.n_parameters},)."
         )
     power, term, constant, exponents = _table_tensors(form, theta.dtype, theta.device)
     centre = theta[: len(form.variables)]
     products = constant * theta[term] * torch.pow(-centre, exponents).prod(dim=1)
-    side = form.order + 1
-    dense = products.new_zeros(side ** len(form.variables)).index_add(0, power, products)
-    dense = dense.reshape((side,) * len(form.variables))
-    present = [v for v in ("x", "t", "y", "z") if v in form.variables]
-    dense = dense.permute([form.variables.index(v) for v in present])
-    return dense.reshape([side if v in present else 1 for v in ("x", "t", "y", "z")])
+    side, n_variables = form.order + 1, len(form.variables)
+    dense = products.new_zeros(side**n_variables).index_add(0, power, products)
+    permutation, shape = form.arrangement
+    return dense.reshape((side,) * n_variables).permute(permutation).reshape(shape)
 
 
 @lru_cache(maxsize=64)
@@ -281,13 +250,9 @@ def _table_tensors(
     )
 
 
-def _at_least_float32(logits: Tensor) -> Tensor:
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-
 def _nested(
     coefficients: Tensor, progress: Tensor | float, form: Expansion
-) -> list[list[list[Tensor]]]:
+) -> tuple[Polynomial, ...]:
     """Coefficients over (x, t, y, z) at this progress, nested by (x, y, z) without the zeros."""
     if "t" in form.variables:
         powers = torch.arange(form.order + 1, device=coefficients.device)
@@ -297,13 +262,16 @@ def _nested(
         coefficients = (coefficients * at_progress[:, None, None]).sum(dim=1)
     else:
         coefficients = coefficients[:, 0]
-    return _trimmed([[list(y.unbind()) for y in x.unbind()] for x in coefficients.unbind()], form)
+    return _trimmed([[y.unbind() for y in x.unbind()] for x in coefficients.unbind()], form)
 
 
-def _trimmed(nested: list[list[list[Any]]], form: Expansion) -> list[list[list[Any]]]:
+def _trimmed(nested: Sequence[Polynomial], form: Expansion) -> tuple[Polynomial, ...]:
     """Without the powers of a total degree beyond the order, which no term reaches."""
     side = form.order + 1
-    return [[y[: side - i - j] for j, y in enumerate(x[: side - i])] for i, x in enumerate(nested)]
+    return tuple(
+        tuple(tuple(y[: side - i - j]) for j, y in enumerate(x[: side - i]))
+        for i, x in enumerate(nested)
+    )
 
 
 def load_loss(path: str | PathLike[str]) -> TaylorLoss:

@@ -26,7 +26,9 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
+from optuna_taylorglo.losses.canonical import has_canonical_form
 from optuna_taylorglo.report.wording import recipe_in_words
+from optuna_taylorglo.search.candidates import form_of
 from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
 from optuna_taylorglo.storage.urls import shown_url
@@ -130,7 +132,6 @@ def _draw(study: Study, history: SearchHistory, verdict: Verdict | None) -> dict
     """Figures of the study and its verdict, by the ids of their elements."""
     from optuna_taylorglo import visualization
 
-    settings = history.recipe.loss
     with warnings.catch_warnings():
         # What has nothing to show yet is left out of the page, without a warning.
         warnings.simplefilter("ignore", UserWarning)
@@ -142,7 +143,7 @@ def _draw(study: Study, history: SearchHistory, verdict: Verdict | None) -> dict
             "figure-search-state": visualization.plot_search_state(study),
             "figure-candidates": visualization.plot_candidates(study),
         }
-        if settings.order <= 3 and settings.variables == ("x", "y"):
+        if has_canonical_form(form_of(history.recipe)):
             drawn["figure-canonical"] = visualization.plot_candidates(study, space="canonical")
         if verdict is not None:
             drawn["figure-comparison"] = visualization.plot_comparison(verdict)

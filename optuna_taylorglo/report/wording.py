@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from optuna_taylorglo.losses.expansion import VARIABLES, expansion
+from optuna_taylorglo.losses.expansion import VARIABLES
 from optuna_taylorglo.recipes.schema import Component, Recipe
+from optuna_taylorglo.search.candidates import parameter_names
 
 
 def recipe_in_words(recipe: Recipe) -> list[str]:
@@ -16,12 +17,11 @@ def recipe_in_words(recipe: Recipe) -> list[str]:
 
 def _family(recipe: Recipe) -> str:
     loss = recipe.loss
-    form = expansion(loss.order, loss.variables, loss.folded)
     variables = ", and ".join(f"{name}, the {VARIABLES[name]}" for name in loss.variables)
     space = (
         "the four numbers of its canonical form"
         if recipe.search.space == "canonical"
-        else f"its {form.n_parameters} parameters θ"
+        else f"its {len(parameter_names(recipe))} parameters θ"
     )
     return (
         f"The losses are Taylor polynomials of order {loss.order} in {variables}, "

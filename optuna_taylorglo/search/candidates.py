@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 
 from optuna.pruners import BasePruner, NopPruner
 
 from optuna_taylorglo.losses.canonical import (
+    Canonical,
     collapse_ratio,
     from_canonical,
     normalise_scale,
     trainability,
 )
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
-from optuna_taylorglo.search.study import parameter_names, slot_rules
+from optuna_taylorglo.search.study import slot_rules
+
+if TYPE_CHECKING:
+    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+
+
+def form_of(recipe: Recipe) -> Expansion:
+    """The form of the recipe's losses."""
+    return Expansion(recipe.loss.order, recipe.loss.variables, recipe.loss.folded)
+
+
+def parameter_names(recipe: Recipe) -> tuple[str, ...]:
+    """Names of the parameters that the search varies."""
+    if recipe.search.space == "canonical":
+        return Canonical._fields
+    return form_of(recipe).parameter_names
 
 
 def candidate_theta(
@@ -34,32 +50,33 @@ def candidate_theta(
     Raises:
         ValueError: If scales are normalised and the candidate has none (it cannot learn).
     """
-    theta = _proposed_theta(recipe, parameters)
-    if recipe.search.scale == "normalised":
-        reduction = recipe.loss.class_reduction
-        return normalise_scale(theta, n_classes, class_reduction=reduction, **_form(recipe))
-    return theta
+    form = form_of(recipe)
+    theta = _proposed_theta(recipe, form, parameters)
+    if recipe.search.scale == "free":
+        return theta
+    return normalise_scale(theta, n_classes, form, class_reduction=recipe.loss.class_reduction)
 
 
 def candidate_loss(recipe: Recipe, parameters: Sequence[float], n_classes: int) -> TaylorLoss:
     """The loss that a candidate stands for; arguments as in `candidate_theta`."""
+    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+
     theta = candidate_theta(recipe, parameters, n_classes)
-    loss = TaylorLoss(theta, class_reduction=recipe.loss.class_reduction, **_form(recipe))
+    reduction = recipe.loss.class_reduction
+    loss = TaylorLoss(theta, **asdict(form_of(recipe)), class_reduction=reduction)
     loss.n_classes = n_classes
     return loss
 
 
 def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
     """The sampler that proposes the recipe's candidates."""
+    form = form_of(recipe)
 
     def promises(parameters: Sequence[float]) -> bool:
-        theta = _proposed_theta(recipe, parameters)
-        if trainability(theta, n_classes, **_form(recipe)) <= 0:
+        theta = _proposed_theta(recipe, form, parameters)
+        if trainability(theta, n_classes, form) <= 0:
             return False
-        if recipe.search.filter == "trainable":
-            return True
-        order, folded = recipe.loss.order, recipe.loss.folded
-        return collapse_ratio(theta, n_classes, order=order, folded=folded) < 1
+        return recipe.search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1
 
     return TaylorGLOSampler(
         names=parameter_names(recipe),
@@ -87,18 +104,10 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     return EarlyEndPruner(abort, stop)
 
 
-def _proposed_theta(recipe: Recipe, parameters: Sequence[float]) -> tuple[float, ...]:
+def _proposed_theta(
+    recipe: Recipe, form: Expansion, parameters: Sequence[float]
+) -> tuple[float, ...]:
     """θ as the search proposes it, before its scale is normalised."""
     if recipe.search.space == "canonical":
-        return from_canonical(parameters, folded=recipe.loss.folded)
+        return from_canonical(parameters, form)
     return tuple(parameters)
-
-
-def _form(recipe: Recipe) -> dict[str, Any]:
-    """The form of the recipe's losses, as the functions of `canonical` take it."""
-    settings = recipe.loss
-    return {
-        "order": settings.order,
-        "variables": settings.variables,
-        "folded": settings.folded,
-    }

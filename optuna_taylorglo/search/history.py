@@ -16,8 +16,9 @@ from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.candidates import candidate_loss, parameter_names
 from optuna_taylorglo.search.generations import GenerationLog, Slot
-from optuna_taylorglo.search.study import parameter_names, slot_rules
+from optuna_taylorglo.search.study import slot_rules
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
@@ -256,7 +257,6 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
         StudyError: If the study has no recipe or the trial no complete candidate.
     """
     from optuna_taylorglo.losses.files import Origin
-    from optuna_taylorglo.search.candidates import candidate_loss
 
     recipe = frozen_recipe(study)
     n_classes = study.user_attrs.get(N_CLASSES)

@@ -1,4 +1,4 @@
-"""What makes a study a TaylorGLO search: its recipe, its parameters, how its trials fill slots."""
+"""What makes a study a TaylorGLO search: its recipe, and how its trials fill slots."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.study import Study
 
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.losses.canonical import Canonical
-from optuna_taylorglo.losses.expansion import expansion
 from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import Rules
@@ -54,10 +52,3 @@ def slot_rules(recipe: Recipe) -> Rules:
     """How the trials of a recipe's study fill the slots of its generations."""
     attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
     return Rules(recipe.search.population, attempts, MAX_FAILURES)
-
-
-def parameter_names(recipe: Recipe) -> tuple[str, ...]:
-    """Names of the parameters that the search varies."""
-    if recipe.search.space == "canonical":
-        return Canonical._fields
-    return expansion(recipe.loss.order, recipe.loss.variables, recipe.loss.folded).parameter_names

@@ -5,7 +5,7 @@ A loss is described by JSON, never by code: a Taylor loss by its settings, the o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -17,8 +17,6 @@ from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.verdict.statistics import Role
 
 KINDS = ("taylor", "cross-entropy", "baikal", "baikal-cma")
-
-_TAYLOR_SETTINGS = ("theta", "order", "variables", "folded", "class_reduction", "label_smoothing")
 
 
 @dataclass(frozen=True)
@@ -112,29 +110,18 @@ def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
         The loss scaled to cross-entropy's first gradient, and cross-entropy scaled to the loss's;
         nothing for a loss that has no scale relative to cross-entropy.
     """
-    form: dict[str, Any] = {
-        "order": loss.form.order,
-        "variables": loss.form.variables,
-        "folded": loss.form.folded,
-        "class_reduction": loss.class_reduction,
-    }
-    if "z" in loss.form.variables:
+    form, reduction = loss.form, loss.class_reduction
+    if "z" in form.variables:
         return []
-    scale = gradient_scale(loss.theta, n_classes, **form)
+    scale = gradient_scale(loss.theta, n_classes, form, class_reduction=reduction)
     if scale <= 0:
         return []
-    normalised = TaylorLoss(
-        normalise_scale(loss.theta, n_classes, **form),
-        **form,
-        label_smoothing=loss.label_smoothing,
+    theta = normalise_scale(loss.theta, n_classes, form, class_reduction=reduction)
+    evolved = compared_taylor_loss(
+        "winner-normalised", "evolved loss, scale of cross-entropy", Role.SHAPE_CONTROL, loss
     )
     return [
-        compared_taylor_loss(
-            "winner-normalised",
-            "evolved loss, scale of cross-entropy",
-            Role.SHAPE_CONTROL,
-            normalised,
-        ),
+        replace(evolved, settings=evolved.settings | {"theta": list(theta)}),
         cross_entropy(
             "ce-scaled",
             f"cross-entropy times {scale:.3g}",

@@ -8,7 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 from optuna.study import Study
 
+from optuna_taylorglo.losses.canonical import has_canonical_form, to_canonical
 from optuna_taylorglo.losses.expansion import FloatArray
+from optuna_taylorglo.search.candidates import form_of
 from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
 from optuna_taylorglo.visualization import _style as style
 
@@ -50,15 +52,8 @@ def _points(history: SearchHistory, space: str) -> FloatArray:
     """What t-SNE works on, shape (N, number of parameters, or 4)."""
     if space == "theta" or history.recipe.search.space == "canonical":
         return np.array([c.parameters for c in history.candidates])
-    from optuna_taylorglo.losses.canonical import to_canonical
-
-    settings = history.recipe.loss
-    points = np.array(
-        [
-            to_canonical(c.parameters, order=settings.order, folded=settings.folded)
-            for c in history.candidates
-        ]
-    )
+    form = form_of(history.recipe)
+    points = np.array([to_canonical(c.parameters, form) for c in history.candidates])
     # They are products of parameters, some far out; without this those alone would be seen.
     points = np.arcsinh(points)
     spread = points.std(axis=0)
@@ -93,11 +88,10 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
     history = read_history(study)
     if history is None:
         return style.nothing_to_plot(title, style.NO_SEARCH)
-    settings = history.recipe.loss
-    if space == "canonical" and (settings.order > 3 or settings.variables != ("x", "y")):
+    form = form_of(history.recipe)
+    if space == "canonical" and not has_canonical_form(form):
         raise ValueError(
-            f"space 'canonical' is not allowed for order {settings.order} over "
-            f"({', '.join(settings.variables)}): it exists up to order 3 over (x, y)."
+            f"space 'canonical' is not allowed for {form}: it exists up to order 3 over (x, y)."
         )
     info = _get_candidates_info(history, space=space, seed=seed)
     if not info.candidates:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.losses.expansion import expansion
+from optuna_taylorglo.search.candidates import form_of
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.visualization import _style as style
 
@@ -48,9 +48,7 @@ def _labels(history: SearchHistory) -> list[str]:
     if history.recipe.search.space == "canonical":
         meanings: tuple[str, ...] = _CANONICAL_MEANINGS
     else:
-        settings = history.recipe.loss
-        form = expansion(settings.order, settings.variables, settings.folded)
-        meanings = form.parameter_meanings
+        meanings = form_of(history.recipe).parameter_meanings
     symbols = [_GREEK.get(name, name.replace("theta_", "θ")) for name in history.names]
     return [f"{symbol}  {meaning}" for symbol, meaning in zip(symbols, meanings, strict=True)]
 

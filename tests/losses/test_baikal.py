@@ -88,3 +88,33 @@ def test_weight_ignore_index_and_shapes_mean_what_they_mean_for_cross_entropy(lo
     )
     unbatched = loss_class()(rows[0], target[kept][0])
     torch.testing.assert_close(unbatched, losses[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reduction": "average"}, "reduction must be one of mean, sum, none, not 'average'"),
+        ({"class_reduction": "none"}, "class_reduction must be one of mean, sum, not 'none'"),
+        ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], not 1.5"),
+    ],
+)
+def test_wrong_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BaikalLoss(**settings)
+
+
+def test_logits_without_classes_are_refused():
+    with pytest.raises(ValueError, match="logits has no dimension"):
+        BaikalLoss()(torch.tensor(1.0), torch.tensor(0))
+
+
+@PAIRS
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (4, 3, 2, 2)])
+def test_soft_targets_count_with_the_mean_of_the_weights_under_them(loss_class, formula, shape):
+    logits, weight = torch.randn(shape, dtype=torch.float64), torch.tensor([0.5, 1.0, 2.0]).double()
+    axis = min(1, len(shape) - 1)
+    x = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=axis)
+    rows, labels = (v.movedim(axis, -1).reshape(-1, 3) for v in (logits, x))
+    losses = formula(labels, torch.softmax(rows, dim=1)) * (labels @ weight)
+    torch.testing.assert_close(loss_class(weight=weight)(logits, x), losses.mean())
+    torch.testing.assert_close(loss_class(weight=weight, reduction="sum")(logits, x), losses.sum())

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from optuna_taylorglo.losses.canonical import (
     collapse_ratio,
     from_canonical,
     gradient_scale,
+    has_canonical_form,
     label_polynomials,
     normalise_scale,
     same_function,
@@ -29,16 +32,17 @@ PUBLISHED = [
     (-10.9408, 7.5216, 8.2896, 0.2415, 7.8726, 8.9666, 2.0184, 7.0513),
     (0.8439, 1.4872, 1.5742, -1.4446, 2.3616, -0.6632, -2.8569, -1.1313),
 ]
+FOLDED = Expansion(folded=True)
 OTHER_FORMS = [
-    (1, ("x", "y")),
-    (2, ("x", "y")),
-    (4, ("x", "y")),
-    (6, ("x", "y")),
-    (3, ("x", "y", "t")),
-    (4, ("t", "y", "x")),
-    (2, ("x", "z")),
-    (3, ("x", "y", "z")),
-    (3, ("x", "y", "z", "t")),
+    Expansion(1),
+    Expansion(2),
+    Expansion(4),
+    Expansion(6),
+    Expansion(3, ("x", "y", "t")),
+    Expansion(4, ("t", "y", "x")),
+    Expansion(2, ("x", "z")),
+    Expansion(3, ("x", "y", "z")),
+    Expansion(3, ("x", "y", "z", "t")),
 ]
 
 
@@ -62,11 +66,13 @@ def binary_minimum(theta: Sequence[float], folded: bool) -> float:
     return float(p[losses.argmin()])
 
 
-def first_gradients(thetas: np.ndarray, n: int, **settings: object) -> torch.Tensor:
+def first_gradients(
+    thetas: np.ndarray, n: int, form: Expansion, **settings: object
+) -> torch.Tensor:
     """Gradients at equal logits for target 0, shape (P, n)."""
 
     def loss(logits: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
-        return taylor_loss(logits, torch.tensor([0]), theta, **settings)  # type: ignore[arg-type]
+        return taylor_loss(logits, torch.tensor([0]), theta, **asdict(form), **settings)  # type: ignore[arg-type]
 
     zeros = torch.zeros(1, n, dtype=torch.float64)
     gradients = vmap(grad(loss), in_dims=(None, 0))(zeros, torch.tensor(thetas))
@@ -95,7 +101,7 @@ def test_canonical_form_is_equation_5_up_to_a_constant(n: int, folded: bool) -> 
     x = np.eye(n)[rng.integers(n, size=50)]
     y_t = (x * y).sum(axis=1)
     for theta in random_thetas(50):
-        alpha, beta, gamma, delta = to_canonical(theta, folded=folded)
+        alpha, beta, gamma, delta = to_canonical(theta, Expansion(folded=folded))
         bracket = alpha * y_t + beta / 2 * y_t**2
         bracket += gamma / 2 * (y**2).sum(axis=1) + delta / 3 * (y**3).sum(axis=1)
         constant = equation_5(theta, x, y, folded) + bracket / n
@@ -109,18 +115,19 @@ def test_canonical_parameters_are_the_derived_ones() -> None:
         expected = (alpha, t[6], t[3] - t[4] * t[1] - t[6] * t[0], t[4] / 2)
         assert to_canonical(t) == pytest.approx(expected, abs=1e-12)
         folded = t / np.array([1, 1, 1, 2, 6, 1, 2, 2])
-        assert to_canonical(folded, folded=True) == pytest.approx(expected, abs=1e-12)
+        assert to_canonical(folded, FOLDED) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("folded", [False, True])
 def test_theta_and_back_is_the_same_function(folded: bool) -> None:
     y = np.random.default_rng(1).dirichlet(np.ones(5), size=20)
     x = np.eye(5)[np.arange(20) % 5]
+    form = Expansion(folded=folded)
     for theta in random_thetas(100):
-        canonical = to_canonical(theta, folded=folded)
-        back = from_canonical(canonical, folded=folded)
-        assert to_canonical(back, folded=folded) == pytest.approx(canonical, rel=1e-15)
-        assert same_function(theta, back, folded=folded)
+        canonical = to_canonical(theta, form)
+        back = from_canonical(canonical, form)
+        assert to_canonical(back, form) == pytest.approx(canonical, rel=1e-15)
+        assert same_function(theta, back, form)
         difference = equation_5(theta, x, y, folded) - equation_5(back, x, y, folded)
         assert np.ptp(difference) < 1e-11
 
@@ -131,43 +138,62 @@ def test_lower_orders_have_a_canonical_form(order: int) -> None:
     theta = random_thetas(1, low.n_parameters)[0]
     padded = dict.fromkeys(high.terms, 0.0) | dict(zip(low.terms, theta[2:], strict=True))
     expected = to_canonical([*theta[:2], *padded.values()])
-    assert to_canonical(theta, order=order) == pytest.approx(expected, abs=1e-14)
+    assert to_canonical(theta, low) == pytest.approx(expected, abs=1e-14)
 
 
-def test_canonical_form_refuses_higher_orders() -> None:
-    with pytest.raises(ValueError, match=r"order is 4.*up to order 3"):
-        to_canonical([0.0] * 12, order=4)
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        (Expansion(4), r"order 4 over \(x, y\)"),
+        (Expansion(3, ("x", "z")), r"order 3 over \(x, z\)"),
+        (Expansion(2, ("x", "y", "t")), r"order 2 over \(x, y, t\)"),
+    ],
+)
+def test_forms_without_a_canonical_form_are_refused(form: Expansion, name: str) -> None:
+    theta = [0.0] * form.n_parameters
+    assert not has_canonical_form(form)
+    with pytest.raises(ValueError, match=rf"form is {name}; .*up to order 3 over \(x, y\)"):
+        to_canonical(theta, form)
+    with pytest.raises(ValueError, match=rf"form is {name}"):
+        collapse_ratio(theta, 10, form)
+    with pytest.raises(ValueError, match=rf"form is {name}; .*has order 3 over \(x, y\)"):
+        from_canonical((1.0, 2.0, 3.0, 4.0), form)
+
+
+def test_four_canonical_parameters_take_the_third_order() -> None:
+    assert has_canonical_form(Expansion(2))
+    with pytest.raises(ValueError, match="form is order 2 over"):
+        from_canonical((1.0, 2.0, 3.0, 4.0), Expansion(2))
 
 
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("n", [2, 4, 10, 100])
 def test_trainability_is_autograds_in_sign_and_size(n: int, folded: bool) -> None:
-    thetas = random_thetas(10_000, seed=n)
-    gradients = first_gradients(thetas, n, folded=folded)[:, 0].numpy()
-    h = np.array([trainability(theta, n, folded=folded) for theta in thetas])
+    thetas, form = random_thetas(10_000, seed=n), Expansion(folded=folded)
+    gradients = first_gradients(thetas, n, form)[:, 0].numpy()
+    h = np.array([trainability(theta, n, form) for theta in thetas])
     assert np.array_equal(np.sign(h), -np.sign(gradients))
     np.testing.assert_allclose(gradients, -(n - 1) / n**3 * h, atol=1e-13, rtol=1e-8)
     assert 0.45 < (h > 0).mean() < 0.55
 
 
 @pytest.mark.parametrize("n", [2, 10])
-@pytest.mark.parametrize(("order", "variables"), OTHER_FORMS)
-def test_trainability_of_other_forms(order: int, variables: tuple[str, ...], n: int) -> None:
-    thetas = random_thetas(200, Expansion(order, variables).n_parameters, scale=1.0)
-    form = {"order": order, "variables": variables, "folded": False}
-    gradients = first_gradients(thetas, n, **form, class_reduction="sum", progress=0.3)
+@pytest.mark.parametrize("form", OTHER_FORMS, ids=str)
+def test_trainability_of_other_forms(form: Expansion, n: int) -> None:
+    thetas = random_thetas(200, form.n_parameters, scale=1.0)
+    gradients = first_gradients(thetas, n, form, class_reduction="sum", progress=0.3)
     opening = (gradients[:, 1] - gradients[:, 0]).numpy()
-    h = np.array([trainability(theta, n, **form, progress=0.3) for theta in thetas])
+    h = np.array([trainability(theta, n, form, progress=0.3) for theta in thetas])
     np.testing.assert_allclose(h / n, opening, atol=1e-11, rtol=1e-9)
 
 
 def test_a_loss_that_knows_no_target_cannot_learn() -> None:
-    assert trainability([1.0, 2.0, 3.0, 4.0], 10, variables=("y",)) == 0.0
+    assert trainability([1.0, 2.0, 3.0, 4.0], 10, Expansion(3, ("y",))) == 0.0
 
 
 def test_every_published_loss_can_train() -> None:
     for theta in PUBLISHED:
-        assert trainability(theta, 10, folded=True) > 0
+        assert trainability(theta, 10, FOLDED) > 0
 
 
 def test_collapse_ratio_is_its_formula() -> None:
@@ -185,33 +211,34 @@ def test_collapse_ratio_without_a_push_towards_the_target() -> None:
 
 
 @pytest.mark.parametrize("class_reduction", ["mean", "sum"])
-@pytest.mark.parametrize(("order", "variables"), [(3, ("x", "y")), (5, ("x", "y", "t"))])
-def test_gradient_scale_is_autograds_ratio(
-    order: int, variables: tuple[str, ...], class_reduction: str
-) -> None:
+@pytest.mark.parametrize("form", [Expansion(), Expansion(5, ("x", "y", "t"))], ids=str)
+def test_gradient_scale_is_autograds_ratio(form: Expansion, class_reduction: str) -> None:
     n, logits = 7, torch.zeros(1, 7, dtype=torch.float64)
     reference = grad(lambda z: cross_entropy(z, torch.tensor([0])))(logits)[0]
-    thetas = random_thetas(20, Expansion(order, variables).n_parameters)
-    settings = {"order": order, "variables": variables, "class_reduction": class_reduction}
-    gradients = first_gradients(thetas, n, **settings, progress=0.5)
+    thetas = random_thetas(20, form.n_parameters)
+    settings: dict[str, Any] = {"class_reduction": class_reduction, "progress": 0.5}
+    gradients = first_gradients(thetas, n, form, **settings)
     for theta, gradient in zip(thetas, gradients, strict=True):
-        scale = gradient_scale(theta, n, **settings, progress=0.5)  # type: ignore[arg-type]
+        scale = gradient_scale(theta, n, form, **settings)
         torch.testing.assert_close(gradient, scale * reference, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("class_reduction", ["mean", "sum"])
 @pytest.mark.parametrize("folded", [False, True])
 def test_normalised_losses_start_like_cross_entropy(folded: bool, class_reduction: str) -> None:
-    settings = {"folded": folded, "class_reduction": class_reduction}
+    settings: dict[str, Any] = {
+        "form": Expansion(folded=folded),
+        "class_reduction": class_reduction,
+    }
     checked = 0
     for theta in random_thetas(60):
-        scale = gradient_scale(theta, 10, **settings)  # type: ignore[arg-type]
+        scale = gradient_scale(theta, 10, **settings)
         if scale <= 0:
             with pytest.raises(ValueError, match="cannot begin to learn"):
-                normalise_scale(theta, 10, **settings)  # type: ignore[arg-type]
+                normalise_scale(theta, 10, **settings)
             continue
-        normalised = normalise_scale(theta, 10, **settings)  # type: ignore[arg-type]
-        assert gradient_scale(normalised, 10, **settings) == pytest.approx(1.0)  # type: ignore[arg-type]
+        normalised = normalise_scale(theta, 10, **settings)
+        assert gradient_scale(normalised, 10, **settings) == pytest.approx(1.0)
         assert normalised[:2] == tuple(theta[:2])
         assert np.array(normalised[2:]) * scale == pytest.approx(theta[2:])
         checked += 1
@@ -219,47 +246,45 @@ def test_normalised_losses_start_like_cross_entropy(folded: bool, class_reductio
 
 
 def test_published_loss_starts_like_a_learning_rate_twenty_times_larger() -> None:
-    scale = gradient_scale(PUBLISHED_MNIST, 10, folded=True, class_reduction="sum")
+    scale = gradient_scale(PUBLISHED_MNIST, 10, FOLDED, class_reduction="sum")
     assert scale == pytest.approx(19.5, abs=0.1)
 
 
 def test_scale_refuses_raw_logits() -> None:
     with pytest.raises(ValueError, match="variables has 'z'"):
-        gradient_scale([0.0] * 19, 10, variables=("x", "y", "z"))
+        gradient_scale([0.0] * 19, 10, Expansion(3, ("x", "y", "z")))
     with pytest.raises(ValueError, match="variables has 'z'"):
-        normalise_scale([0.0] * 19, 10, variables=("x", "y", "z"))
+        normalise_scale([0.0] * 19, 10, Expansion(3, ("x", "y", "z")))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize(
-    ("order", "variables", "folded"),
+    "form",
     [
-        (3, ("x", "y"), False),
-        (3, ("x", "y"), True),
-        (4, ("y", "x"), False),
-        (3, ("x", "y", "z"), True),
-        (3, ("t", "x", "y"), False),
-        (2, ("y",), False),
+        Expansion(),
+        FOLDED,
+        Expansion(4, ("y", "x")),
+        Expansion(3, ("x", "y", "z"), True),
+        Expansion(3, ("t", "x", "y")),
+        Expansion(2, ("y",)),
     ],
+    ids=repr,
 )
-def test_label_smoothing_three_ways(
-    order: int, variables: tuple[str, ...], folded: bool, smoothing: float
-) -> None:
-    n, form = 6, {"order": order, "variables": variables, "folded": folded}
-    theta = random_thetas(1, Expansion(order, variables).n_parameters, scale=1.0)[0]
+def test_label_smoothing_three_ways(form: Expansion, smoothing: float) -> None:
+    n = 6
+    theta = random_thetas(1, form.n_parameters, scale=1.0)[0]
     logits = torch.randn(9, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(9) % n
     hard = one_hot(labels, n).double()
 
     def value_and_gradient(theta: Sequence[float], target: torch.Tensor, **extra: float):
         leaf = logits.clone().requires_grad_()
-        loss = taylor_loss(
-            leaf, target, torch.tensor(theta, dtype=torch.float64), progress=0.4, **form, **extra
-        )
+        parameters = torch.tensor(theta, dtype=torch.float64)
+        loss = taylor_loss(leaf, target, parameters, progress=0.4, **asdict(form), **extra)
         return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
     by_option = value_and_gradient(theta, labels, label_smoothing=smoothing)
-    by_theta = value_and_gradient(smooth_labels(theta, smoothing, n, **form), labels)
+    by_theta = value_and_gradient(smooth_labels(theta, smoothing, n, form), labels)
     by_hand = value_and_gradient(theta, (1 - smoothing) * hard + smoothing / n)
     soft = value_and_gradient(theta, hard, label_smoothing=smoothing)
     for other in (by_theta, by_hand, soft):
@@ -304,13 +329,13 @@ def test_same_function_does_not_depend_on_scale() -> None:
 
 def test_same_function_sees_raw_logits_and_progress() -> None:
     # f = θ z: the logits sum to no constant, so a linear term in z is alive where one in y is dead.
-    assert not same_function([0.0, 1.0], [0.0, 2.0], order=1, variables=("z",))
-    assert same_function([0.0, 1.0], [0.0, 2.0], order=1, variables=("y",))
+    assert not same_function([0.0, 1.0], [0.0, 2.0], Expansion(1, ("z",)))
+    assert same_function([0.0, 1.0], [0.0, 2.0], Expansion(1, ("y",)))
     form = Expansion(3, ("x", "y", "t"))
     theta = [0.0] * form.n_parameters
     other = theta.copy()
     other[3 + form.terms.index((1, 1, 1))] = 1.0
-    assert not same_function(theta, other, variables=("x", "y", "t"))
+    assert not same_function(theta, other, form)
 
 
 def test_label_polynomials_at_some_progress() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import optuna
@@ -7,9 +9,17 @@ import pytest
 from searches import DIGITS
 
 from optuna_taylorglo.losses.canonical import collapse_ratio, gradient_scale, trainability
+from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
-from optuna_taylorglo.search.candidates import candidate_theta, make_pruner, make_sampler
+from optuna_taylorglo.search.candidates import (
+    candidate_loss,
+    candidate_theta,
+    form_of,
+    make_pruner,
+    make_sampler,
+    parameter_names,
+)
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, FallingBehindPruner
 
 N_CLASSES = 10
@@ -28,6 +38,29 @@ def first_candidates(recipe: Recipe, number: int = 60) -> list[tuple[float, ...]
     study = optuna.create_study(sampler=sampler, direction="maximize")
     proposed = [sampler.suggest(study.ask()) for _ in range(number)]
     return [candidate_theta(recipe, parameters, N_CLASSES) for parameters in proposed]
+
+
+def test_candidates_have_the_form_that_the_recipe_says() -> None:
+    loss = {"order": 2, "variables": ["x", "y", "t"], "folded": True, "class_reduction": "sum"}
+    recipe = digits_recipe(loss=loss, search={"filter": "none", "space": "theta", "scale": "free"})
+    form = form_of(recipe)
+    assert form == Expansion(2, ("x", "y", "t"), True)
+    assert parameter_names(recipe) == form.parameter_names
+    theta = tuple(float(i) for i in range(form.n_parameters))
+    built = candidate_loss(recipe, theta, N_CLASSES)
+    assert (built.form, built.theta, built.class_reduction) == (form, theta, "sum")
+    assert built.n_classes == N_CLASSES
+
+
+def test_a_candidate_without_a_scale_is_a_value_error() -> None:
+    recipe = digits_recipe(search={"filter": "trainable", "scale": "normalised", "space": "theta"})
+    with pytest.raises(ValueError, match="cannot begin to learn"):
+        candidate_loss(recipe, (0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0), N_CLASSES)
+
+
+def test_a_search_space_is_known_without_waiting_for_torch() -> None:
+    code = "import sys, optuna_taylorglo.search.candidates; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("space", ["theta", "canonical"])

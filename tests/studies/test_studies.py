@@ -16,6 +16,7 @@ from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (
     candidate_loss,
+    form_of,
     make_pruner,
     make_sampler,
     parameter_names,
@@ -96,10 +97,10 @@ def test_a_taylor_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None
     training = Training(recipe, Machine(tmp_path, device="cpu", precision="32-true"))
     assert (training.n_classes, training.steps_per_pass) == (10, 1)
     assert recipe.loss.variables == ("x", "y")
-    folded = recipe.loss.folded
-    parameters = TaylorLoss.from_cross_entropy(recipe.loss.order, folded=folded).theta
+    form = form_of(recipe)
+    parameters = TaylorLoss.from_cross_entropy(form.order, folded=form.folded).theta
     if recipe.search.space == "canonical":
-        parameters = to_canonical(parameters, folded=folded)
+        parameters = to_canonical(parameters, form)
     loss = Recording(candidate_loss(recipe, parameters, training.n_classes))
 
     accuracy = training.run(loss, seed=0, steps=4)
