@@ -94,7 +94,7 @@ class Supervisor:
                 child.start()
         return any(c.process is not None and not c.finished for c in self._children)
 
-    def stop(self, patience: float = 60.0) -> None:
+    def stop(self, longest_wait: float = 60.0) -> None:
         """Ask all processes to release what they hold and to end; end those that do not."""
         alive = [
             child.process
@@ -103,7 +103,7 @@ class Supervisor:
         ]
         for process in alive:
             process.terminate()
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + longest_wait
         for process in alive:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))

@@ -1,0 +1,1 @@
+"""What people read about a study: one page, and the Optuna dashboard's figures and notes."""

@@ -1,0 +1,1 @@
+"""Which θ comes next, what a candidate is, and what came of it."""

@@ -1,0 +1,1 @@
+"""A recipe and a loss to a metric, on this machine."""
