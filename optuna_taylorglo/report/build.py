@@ -143,7 +143,9 @@ def _draw(study: Study, history: SearchHistory, verdict: Verdict | None) -> dict
             "figure-search-state": visualization.plot_search_state(study),
             "figure-candidates": visualization.plot_candidates(study),
         }
-        if has_canonical_form(form_of(history.recipe)):
+        searched = history.recipe.search.space
+        # A search in the canonical space would show the same figure twice.
+        if searched != "canonical" and has_canonical_form(form_of(history.recipe)):
             drawn["figure-canonical"] = visualization.plot_candidates(study, space="canonical")
         if verdict is not None:
             drawn["figure-comparison"] = visualization.plot_comparison(verdict)

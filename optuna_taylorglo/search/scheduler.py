@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION
 from optuna_taylorglo.queue.trial_queue import TrialQueue
-from optuna_taylorglo.search.generations import Slot, slot_attrs
+from optuna_taylorglo.search.generations import GenerationLog, Slot, slot_attrs
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS, trial_id_of
 
@@ -36,9 +36,10 @@ class GenerationScheduler(TrialQueue):
         super().__init__(study)
         self.sampler = study.sampler
         self.n_generations = n_generations
+        self._log = GenerationLog(self.sampler.rules)
 
     def _choose(self) -> FrozenTrial | None:
-        log = self.sampler.read(self.study)
+        log = self._log = self.sampler.read(self.study)
         self.over = self.n_generations is not None and log.generation >= self.n_generations
         if self.over:
             return None
@@ -73,7 +74,7 @@ class GenerationScheduler(TrialQueue):
         )
 
     def _admit(self, waiting: FrozenTrial) -> bool:
-        slot = self._slot_of(waiting)
+        slot = _slot_of(waiting, self._log)
         attempt = waiting.user_attrs.get(ATTEMPT)
         if (
             slot is None
@@ -94,13 +95,13 @@ class GenerationScheduler(TrialQueue):
         return True
 
     def _place_of_late_result(self, given_up: FrozenTrial) -> dict[str, Any] | None:
-        slot = self._slot_of(given_up)
+        slot = _slot_of(given_up, self.sampler.read(self.study))
         if slot is None or slot.closed or slot.running:
             return None
         return slot_attrs(slot, attempt=slot.next_attempt, retry_of=given_up)
 
-    def _slot_of(self, trial: FrozenTrial) -> Slot | None:
-        """The slot of a trial in the current generation."""
-        log = self.sampler.read(self.study)
-        number = log.slot_number(trial.number)
-        return next((slot for slot in log.current_slots() if slot.number == number), None)
+
+def _slot_of(trial: FrozenTrial, log: GenerationLog) -> Slot | None:
+    """The slot of a trial, if it is one of the current generation."""
+    number = log.slot_number(trial.number)
+    return next((slot for slot in log.current_slots() if slot.number == number), None)
