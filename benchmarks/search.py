@@ -155,9 +155,9 @@ def ours(problem: str, seed: int, n_workers: int) -> Result:
         return None if trial is None else (trial, sampler.suggest(trial))
 
     clock = simulate(n_workers, judge, take, scheduler.finish)
-    ledger = sampler.read(study)
-    told = len(ledger.finished) * POPSIZE
-    pending = sum(slot.result is not None for slot in ledger.current_slots())
+    log = sampler.read(study)
+    told = len(log.finished) * POPSIZE
+    pending = sum(slot.result is not None for slot in log.current_slots())
     complete = len(study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE]))
     return judge.evaluations, clock, 1 - (told + pending) / complete if complete else 0.0
 

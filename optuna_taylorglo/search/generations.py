@@ -185,8 +185,6 @@ class GenerationLog:
         self.finished: list[tuple[Slot, ...]] = []
         self._open: dict[int, Slot] = {}
         self._slot_of: dict[int, int] = {}
-        self._n_trials = 0
-        self._n_fresh = 0
         self._settled = 0
         self._settled_fresh = 0
         self._last_settled: object = None
@@ -195,16 +193,6 @@ class GenerationLog:
     def generation(self) -> int:
         """The first generation with a slot that is not closed."""
         return len(self.finished)
-
-    @property
-    def n_trials(self) -> int:
-        """Trials read, which is the number of the next trial if nobody interferes."""
-        return self._n_trials
-
-    @property
-    def n_fresh(self) -> int:
-        """Fresh trials so far, which is the number of the next fresh trial's slot."""
-        return self._n_fresh
 
     def read(self, trials: Sequence[FrozenTrial]) -> None:
         """Take in all trials of a study, in order of their numbers."""
@@ -228,8 +216,6 @@ class GenerationLog:
             if number >= start
         }
         self._slot_of = slot_of
-        self._n_trials = len(trials)
-        self._n_fresh = n_fresh
         self._close_generations()
         self._settle(trials)
 

@@ -246,7 +246,7 @@ class _Replay:
     def follow(self, finished: list[tuple[Slot, ...]], *, maximize: bool) -> None:
         """Tell CMA-ES the finished generations it has not been told yet."""
         if len(finished) < len(self._told) or (
-            # The ledger keeps its slots, so another object means another study.
+            # The log keeps its slots, so another object means another study.
             self._told and finished[len(self._told) - 1] is not self._told[-1]
         ):
             self._start()

@@ -36,11 +36,6 @@ class Role(StrEnum):
         """Whether the evolved loss has to beat it."""
         return self in (Role.REFERENCE, Role.BASELINE)
 
-    @property
-    def is_control(self) -> bool:
-        """Whether it is there to tell scale from shape."""
-        return self in (Role.SHAPE_CONTROL, Role.SCALE_CONTROL)
-
 
 @dataclass(frozen=True)
 class Sample:

@@ -16,7 +16,7 @@ def study_of(*specs: dict[str, Any]) -> list[FrozenTrial]:
     """Trials with numbers in order; ``retry=k`` marks a retry of slot k."""
     trials = []
     for number, spec in enumerate(specs):
-        marks = {"handed_back": RELEASED, "stopped": STOPPED}
+        marks = {"released": RELEASED, "stopped": STOPPED}
         attrs: dict[str, Any] = {mark: True for key, mark in marks.items() if spec.get(key)}
         if "retry" in spec:
             attrs |= {SLOT: spec["retry"], RETRY_OF: 0}
@@ -36,13 +36,12 @@ def done(value: float = 0.0, **spec: Any) -> dict[str, Any]:
 
 
 def test_kth_fresh_trial_owns_slot_k_and_retries_own_none() -> None:
-    ledger = GenerationLog(Rules(popsize=2, attempts=1, max_failures=3))
+    log = GenerationLog(Rules(popsize=2, attempts=1, max_failures=3))
     trials = study_of(done(), {"state": FAIL}, {"state": RUNNING, "retry": 1}, {"state": RUNNING})
-    ledger.read(trials)
-    assert [ledger.slot_number(trial.number) for trial in trials] == [0, 1, 1, 2]
-    assert ledger.generation == 0
-    assert [len(slot.trials) for slot in ledger.current_slots()] == [1, 2]
-    assert (ledger.n_fresh, ledger.n_trials) == (3, 4)
+    log.read(trials)
+    assert [log.slot_number(trial.number) for trial in trials] == [0, 1, 1, 2]
+    assert log.generation == 0
+    assert [len(slot.trials) for slot in log.current_slots()] == [1, 2]
 
 
 def test_stop_closes_a_slot_that_has_attempts_left() -> None:
@@ -78,8 +77,8 @@ def test_abort_uses_up_an_attempt_and_loss_repeats_it() -> None:
 @pytest.mark.parametrize(("failures", "closed"), [(3, False), (4, True)])
 def test_losses_are_limited(failures: int, closed: bool) -> None:
     rules = Rules(popsize=2, max_failures=3)
-    handed_back = {"state": FAIL, "handed_back": True}
-    trials = study_of(*[{"state": FAIL}] * failures, *[handed_back] * 9)
+    released = {"state": FAIL, "released": True}
+    trials = study_of(*[{"state": FAIL}] * failures, *[released] * 9)
     assert Slot(0, rules, tuple(trials)).closed == closed
 
 
@@ -104,12 +103,12 @@ def test_rank_puts_completed_before_aborted_before_nothing(maximize: bool) -> No
 
 
 def test_generation_finishes_when_every_slot_is_closed() -> None:
-    ledger = GenerationLog(Rules(popsize=2, attempts=2))
-    ledger.read(study_of(done(1.0), {"state": PRUNED}))
-    assert ledger.generation == 0
-    ledger.read(study_of(done(1.0), {"state": PRUNED}, done(2.0, retry=1)))
-    assert ledger.generation == 1
-    assert [slot.result.value for slot in ledger.finished[0] if slot.result] == [1.0, 2.0]
+    log = GenerationLog(Rules(popsize=2, attempts=2))
+    log.read(study_of(done(1.0), {"state": PRUNED}))
+    assert log.generation == 0
+    log.read(study_of(done(1.0), {"state": PRUNED}, done(2.0, retry=1)))
+    assert log.generation == 1
+    assert [slot.result.value for slot in log.finished[0] if slot.result] == [1.0, 2.0]
 
 
 def test_reading_piece_by_piece_equals_reading_at_once() -> None:
@@ -135,24 +134,25 @@ def test_reading_piece_by_piece_equals_reading_at_once() -> None:
     assert piece_by_piece.finished == at_once.finished
     assert len(at_once.finished) == 2
     assert piece_by_piece.current_slots() == at_once.current_slots()
-    assert piece_by_piece.n_fresh == at_once.n_fresh == 7
+    assert piece_by_piece.slot_number(9) == at_once.slot_number(9) == 6
 
 
 def test_another_study_is_noticed() -> None:
-    ledger = GenerationLog(Rules(popsize=2))
-    ledger.read(study_of(done(1.0), done(2.0), done(3.0)))
-    ledger.read(study_of(done(4.0), done(5.0)))
-    assert [slot.result.value for slot in ledger.finished[0] if slot.result] == [4.0, 5.0]
-    ledger.read([])
-    assert (ledger.generation, ledger.n_fresh) == (0, 0)
+    log = GenerationLog(Rules(popsize=2))
+    log.read(study_of(done(1.0), done(2.0), done(3.0)))
+    log.read(study_of(done(4.0), done(5.0)))
+    assert [slot.result.value for slot in log.finished[0] if slot.result] == [4.0, 5.0]
+    log.read([])
+    assert log.generation == 0
+    assert not any(slot.trials for slot in log.current_slots())
 
 
 @pytest.mark.parametrize("slot", [7, -1, "0", None, True])
 def test_retry_of_a_slot_that_does_not_exist_counts_as_fresh(slot: object) -> None:
     trials = study_of(done(), {"state": RUNNING, "retry": slot})
-    ledger = GenerationLog(Rules(popsize=4))
-    ledger.read(trials)
-    assert ledger.slot_number(1) == 1
+    log = GenerationLog(Rules(popsize=4))
+    log.read(trials)
+    assert log.slot_number(1) == 1
 
 
 @pytest.mark.parametrize(

@@ -134,15 +134,15 @@ def assert_like_serial(url: str, n_generations: int) -> optuna.Study:
         study_name="a", storage=open_storage(url), sampler=many_workers_sampler()
     )
     serial = serial_run(n_generations)
-    ledger = many_workers_sampler().read(study)
-    assert len(ledger.finished) == len(serial.finished) == n_generations
-    for ours, theirs in zip(ledger.finished, serial.finished, strict=True):
+    log = many_workers_sampler().read(study)
+    assert len(log.finished) == len(serial.finished) == n_generations
+    for ours, theirs in zip(log.finished, serial.finished, strict=True):
         assert thetas(ours) == thetas(theirs)
         assert [s.result and s.result.value for s in ours] == [
             s.result and s.result.value for s in theirs
         ]
         assert [s.next_attempt for s in ours] == [s.next_attempt for s in theirs]
-    used = {slot.result.number for slots in ledger.finished for slot in slots if slot.result}
+    used = {slot.result.number for slots in log.finished for slot in slots if slot.result}
     assert used == {trial.number for trial in study.trials if trial.state == COMPLETE}
     return study
 

@@ -54,8 +54,8 @@ def test_aborted_candidate_gets_new_attempts_and_then_the_last_rank() -> None:
         if attempt < 2:
             assert bad.user_attrs[RETRY_OF] == previous.number
     assert place(bad) == (1, 0, 0)
-    ledger = scheduler.sampler.read(scheduler.study)
-    assert [len(slot.trials) for slot in ledger.finished[0]] == [1, 1, 1, 3]
+    log = scheduler.sampler.read(scheduler.study)
+    assert [len(slot.trials) for slot in log.finished[0]] == [1, 1, 1, 3]
 
 
 def test_slot_takes_its_complete_attempt() -> None:
