@@ -9,6 +9,7 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy
+from filelock import FileLock
 from optuna.distributions import FloatDistribution
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
@@ -117,10 +118,13 @@ def test_a_released_trial_is_marked_and_its_place_handed_out_again(queue: Places
     assert (second.state, RELEASED in second.user_attrs) == (RUNNING, False)
 
 
-def test_releasing_a_finished_trial_changes_nothing(queue: Places) -> None:
+def test_releasing_a_finished_trial_changes_nothing(
+    queue: Places, caplog: pytest.LogCaptureFixture
+) -> None:
     trial = take(queue)
     queue.finish(trial, 0.5)
     queue.release(trial)
+    assert caplog.text == ""
     (stored,) = queue.study.trials
     assert (stored.state, stored.value, stored.user_attrs) == (COMPLETE, 0.5, {"place": 0})
 
@@ -205,6 +209,23 @@ def test_claiming_and_finishing_wait_for_the_database(queue: Places, waits: list
     assert [(t.state, t.value) for t in queue.study.trials] == [(COMPLETE, 0.5)]
 
 
+def test_nobody_is_locked_out_while_a_worker_waits_for_the_database(
+    queue: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = take(queue)
+    path = queue._storage.database.engine.url.database
+    entered: list[float] = []
+
+    def enter(seconds: float) -> None:
+        with FileLock(f"{path}.taylorglo.lock", timeout=0):
+            entered.append(seconds)
+
+    monkeypatch.setattr(retry.time, "sleep", enter)
+    fail_commits(queue, 2)
+    queue.finish(trial, 0.5)
+    assert len(entered) == 2
+
+
 def test_a_late_result_outlasts_an_outage_too(queue: Places, waits: list[float]) -> None:
     trial = take(queue)
     give_up_running_trials(queue)
@@ -226,6 +247,7 @@ def test_a_worker_that_is_to_stop_does_not_wait_long_for_the_database(
     queue: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(trial_queue, "_RELEASE_LIMIT", 0.1)
+    monkeypatch.setattr(retry.time, "sleep", lambda seconds: pytest.fail("waited"))
     trial = take(queue)
     fail_commits(queue, float("inf"))
     queue.release(trial)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from optuna_taylorglo.search.study import (
     parameter_names,
     slot_rules,
 )
+from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.open_study import create_study, open_study
-
-fork = multiprocessing.get_context("fork")
+from optuna_taylorglo.storage.optuna_private import storage_of
 
 
 def recipe_with(folder: Path, **changes: Any) -> Any:
@@ -61,34 +62,17 @@ def test_a_study_without_a_recipe_asks_for_one() -> None:
     assert study.user_attrs == {}
 
 
-def _attach(url: str, folder: Path, sigma: float, barrier: Any, answers: Any) -> None:
-    study = open_study("s", url)
-    recipe = recipe_with(folder, search={"sigma": sigma})
-    barrier.wait()
-    try:
-        answers.put(attach_recipe(study, recipe).search.sigma)
-    except RecipeMismatch:
-        answers.put(None)
-
-
-def test_of_workers_that_start_at_once_with_different_recipes_one_wins(
+def test_workers_that_start_at_once_freeze_their_recipe_one_after_the_other(
     tmp_path: Path, sqlite_url: str
 ) -> None:
-    study = create_study("s", sqlite_url)
-    barrier, answers = fork.Barrier(4), fork.Queue()
-    processes = []
-    for number in range(4):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        words = (sqlite_url, folder, 1.0 + number, barrier, answers)
-        processes.append(fork.Process(target=_attach, args=words))
-    for process in processes:
-        process.start()
-    heard = [answers.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
-    assert heard.count(None) == 3
-    assert attach_recipe(study, None).search.sigma in heard
+    study, recipe = create_study("s", sqlite_url), recipe_with(tmp_path)
+    with study_lock(storage_of(study), "s"):
+        other = threading.Thread(target=attach_recipe, args=(study, recipe))
+        other.start()
+        time.sleep(0.3)
+        assert study.user_attrs == {}
+    other.join(timeout=30)
+    assert attach_recipe(study, None) == recipe
 
 
 def test_slots_follow_the_recipe(tmp_path: Path) -> None:

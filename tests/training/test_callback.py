@@ -101,7 +101,7 @@ def test_a_network_that_diverged_is_not_validated(training: Training) -> None:
 
 def test_the_criterion_is_told_how_far_training_is(training: Training) -> None:
     criterion = Counting()
-    training.run(criterion, seed=0, steps=8, check_at=[3])
+    training.run(criterion, seed=0, steps=8, check_at=[3, 20])
     assert criterion.told == pytest.approx([step / 8 for step in range(8)])
 
 

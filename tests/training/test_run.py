@@ -101,17 +101,15 @@ def test_plain_loaders_are_validated_at_the_same_steps(
 
 def test_the_same_seed_gives_the_same_weights_to_the_last_bit(tmp_path: Path) -> None:
     training = digits_training(tmp_path)
-    networks: list[dict[str, Tensor]] = []
-
-    def keep(module: nn.Module) -> None:
-        networks.append({name: value.clone() for name, value in module.state_dict().items()})
-
+    modules: list[Any] = []
     for seed in (1, 1, 2):
-        training.run(CE, seed=seed, steps=6, on_trained=keep)
-    first, again, other = networks
+        training.run(CE, seed=seed, steps=6, on_trained=modules.append)
+    first, again, other = (module.state_dict() for module in modules)
     assert all(torch.equal(first[name], again[name]) for name in first)
     weights = [name for name in first if name.endswith("weight")]
     assert not any(torch.equal(first[name], other[name]) for name in weights)
+    # The order of the data, too, is the seed's.
+    assert [module.trainer.datamodule.seed for module in modules] == [1, 1, 2]
 
 
 def test_the_test_set_judges_by_the_metric_of_the_same_name(tmp_path: Path) -> None:
