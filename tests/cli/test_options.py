@@ -1,0 +1,69 @@
+"""Options that commands share: what a user says reaches the workers that a command starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from optuna_taylorglo import cli, worker
+from optuna_taylorglo.cli.options import machine_of, machine_words
+
+MACHINES = {
+    "nothing said": [],
+    "verbose": ["-v"],
+    "quiet": ["--quiet"],
+    "a folder with a blank": ["--data-dir", "my data/sets"],
+    "everything": [
+        *("--data-dir", "/data", "--device", "cuda:1", "--precision", "bf16-mixed"),
+        *("--threads", "3", "--allow", "mine", "--allow", "yours.nets", "-v"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", MACHINES)
+@pytest.mark.parametrize(
+    ("parser", "fixed"),
+    [
+        (worker.build_parser(), ["--study-name", "s"]),
+        (cli.build_parser(), ["baseline", "s"]),
+    ],
+    ids=["worker", "baseline"],
+)
+def test_words_for_a_process_say_what_the_user_said(case, parser, fixed):
+    said = parser.parse_args([*fixed, *MACHINES[case]])
+    assert parser.parse_args([*fixed, *machine_words(said)]) == said
+
+
+@pytest.mark.parametrize("verb", ["run r.yaml", "evaluate s", "sweep s --over length --values 1,2"])
+def test_verbs_that_start_workers_take_every_option_of_a_machine(verb):
+    said = cli.build_parser().parse_args([*verb.split(), *MACHINES["everything"]])
+    heard = worker.build_parser().parse_args(["--study-name", "s", *machine_words(said)])
+    for name in ("data_dir", "device", "precision", "threads", "allow", "verbose", "quiet"):
+        assert getattr(heard, name) == getattr(said, name), name
+
+
+def test_options_become_a_machine_that_is_ready():
+    threads = torch.get_num_threads()
+    words = ["--study-name", "s", "--data-dir", "d", "--device", "cpu", "--precision", "32-true"]
+    try:
+        machine = machine_of(
+            worker.build_parser().parse_args([*words, "--allow", "a", "--threads", "2"])
+        )
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert (machine.data_dir, machine.allowed_packages) == (Path("d"), ("a",))
+    assert (machine.torch_device.type, machine.resolved_precision.trainer) == ("cpu", "32-true")
+
+
+@pytest.mark.parametrize(
+    ("option", "bad"),
+    [("--timeout", "nan"), ("--timeout", "inf"), ("--timeout", "0"), ("--grace", "0")],
+)
+def test_senseless_numbers_are_refused(option, bad, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        worker.build_parser().parse_args(["--study-name", "s", option, bad])
+    assert exit_.value.code == cli.USAGE
+    assert option in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""The supervisor: what dies is started again, wrong usage ends all, and stopping leaves nobody."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from searches import wait_until
+
+from optuna_taylorglo.cli.supervisor import Supervisor
+from optuna_taylorglo.errors import WorkersFailed
+
+SLEEPER = ["sleep", "60"]
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+class Supervisors:
+    """Makes supervisors and leaves none of their processes behind."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self.log_dir = log_dir
+        self._made: list[Supervisor] = []
+
+    def __call__(
+        self, *commands: list[str], environments: list[dict[str, str]] | None = None
+    ) -> Supervisor:
+        self._made.append(Supervisor(commands, self.log_dir, environments))
+        return self._made[-1]
+
+    def log(self, number: int = 0) -> str:
+        return (self.log_dir / f"{number}.log").read_text()
+
+    def close(self) -> None:
+        for supervisor in self._made:
+            supervisor.stop(patience=0.1)
+
+
+@pytest.fixture
+def supervisors(tmp_path: Path) -> Iterator[Supervisors]:
+    made = Supervisors(tmp_path / "logs" / "study")
+    yield made
+    made.close()
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+def running(supervisor: Supervisor) -> list[bool]:
+    return [c.process is not None and c.process.poll() is None for c in supervisor._children]
+
+
+def until_over(supervisor: Supervisor) -> None:
+    wait_until(lambda: not supervisor.poll(), seconds=30)
+
+
+@pytest.mark.parametrize("death", ["exit 1", "exit 130", "kill -KILL $$"])
+def test_a_worker_that_died_is_started_again(
+    supervisors: Supervisors, tmp_path: Path, death: str
+) -> None:
+    mark = tmp_path / "mark"
+    script = f"echo begun; [ -e {mark} ] && exit 0; touch {mark}; {death}"
+    supervisor = supervisors(shell(script))
+    supervisor.start()
+    until_over(supervisor)
+    assert supervisors.log() == "begun\nbegun\n"
+
+
+def test_one_that_is_done_is_not_started_again_while_others_work(
+    supervisors: Supervisors, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    waits = f"while [ ! -e {gate} ]; do sleep 0.05; done"
+    supervisor = supervisors(shell("echo begun"), shell(waits))
+    assert not supervisor.poll(), "nothing was started yet"
+    supervisor.start()
+    wait_until(lambda: supervisor.poll() and running(supervisor) == [False, True], seconds=30)
+    assert supervisor.poll()
+    gate.touch()
+    until_over(supervisor)
+    assert supervisors.log() == "begun\n"
+    # More work may come later, for which all are needed once more.
+    supervisor.start()
+    until_over(supervisor)
+    assert supervisors.log() == "begun\nbegun\n"
+
+
+def test_wrong_usage_ends_all_at_once(supervisors: Supervisors) -> None:
+    supervisor = supervisors(SLEEPER, shell("echo no such device >&2; exit 2"))
+    supervisor.start()
+    with pytest.raises(WorkersFailed, match=r"code 2; .*1\.log ends with\n  no such device"):
+        until_over(supervisor)
+    assert running(supervisor) == [False, False]
+    assert supervisors.log(1) == "no such device\n"
+
+
+def test_stopping_asks_first_and_then_insists(supervisors: Supervisors) -> None:
+    supervisor = supervisors(SLEEPER, [sys.executable, "-c", STUBBORN])
+    supervisor.start()
+    wait_until(lambda: "ready" in supervisors.log(1))
+    begin = time.monotonic()
+    supervisor.stop(patience=1.0)
+    assert 1.0 <= time.monotonic() - begin < 20
+    assert running(supervisor) == [False, False]
+    codes = [child.process.returncode for child in supervisor._children if child.process]
+    assert codes == [-15, -9]
+
+
+def test_each_has_its_own_log_and_environment(
+    supervisors: Supervisors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARED", "all")
+    script = shell("echo $SHARED $OWN")
+    supervisor = supervisors(script, script, environments=[{"OWN": "a"}, {"OWN": "b"}])
+    supervisor.start()
+    until_over(supervisor)
+    assert [supervisors.log(number) for number in (0, 1)] == ["all a\n", "all b\n"]

@@ -1,0 +1,74 @@
+"""``taylorglo run``: what it tells the processes that it starts, and what it does without them."""
+
+from __future__ import annotations
+
+import pytest
+from searches import load, small_recipe
+
+from optuna_taylorglo import cli, worker
+from optuna_taylorglo.cli import local_workers
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.search.study import attach_recipe
+
+
+class Idle:
+    """A supervisor whose processes have nothing to do; it remembers what it was to start."""
+
+    def __init__(self, commands, log_dir, environments):
+        self.commands = commands
+        self.calls = []
+        Idle.last = self
+
+    def start(self):
+        self.calls.append("start")
+
+    def poll(self):
+        return False
+
+    def stop(self):
+        self.calls.append("stop")
+
+
+@pytest.fixture
+def idle_run(tmp_path, monkeypatch, sqlite_url):
+    """Runs the verb with words, on a recipe, without workers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPTUNA_STORAGE", sqlite_url)
+    monkeypatch.setattr(local_workers, "Supervisor", Idle)
+    small_recipe(tmp_path / "tiny.yaml")
+
+    def run(*words):
+        return cli.main(["run", "tiny.yaml", *words]), Idle.last
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("said", "verbose", "quiet"), [([], False, False), (["-v"], True, False), (["-q"], False, True)]
+)
+def test_workers_and_baseline_say_as_much_as_they_were_told(idle_run, said, verbose, quiet):
+    _, supervisor = idle_run("--workers", "2", "--device", "cpu", *said)
+    baseline, *workers = supervisor.commands
+    assert len(workers) == 2
+    _, _, module, *words = baseline
+    assert module == "optuna_taylorglo.cli"
+    heard = [cli.build_parser().parse_args(words)]
+    assert (heard[0].verb, heard[0].study) == ("baseline", "tiny")
+    heard += [worker.build_parser().parse_args(words) for _, _, _, *words in workers]
+    assert {(each.verbose, each.quiet, each.device) for each in heard} == {(verbose, quiet, "cpu")}
+
+
+def test_the_recipe_is_in_the_study_before_workers_start(idle_run, sqlite_url, tmp_path):
+    """They are told its name only."""
+    _, supervisor = idle_run("--study-name", "other", "--workers", "1")
+    assert supervisor.calls == ["start", "stop"]
+    assert supervisor.commands[1][4:6] == ["other", "--data-dir"]
+    assert attach_recipe(load(sqlite_url, "other"), None) == load_recipe(tmp_path / "tiny.yaml")
+
+
+def test_a_search_without_a_single_result_says_what_may_help(idle_run, caplog, tmp_path):
+    code, _ = idle_run("--workers", "1")
+    assert code == cli.FAILED
+    assert "no candidate of study 'tiny' trained at all" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert not (tmp_path / "best_loss.json").exists()

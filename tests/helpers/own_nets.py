@@ -1,0 +1,67 @@
+"""Classes for the digits as users write them: with a training step of their own, or with a bug."""
+
+from __future__ import annotations
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.data import Digits
+from lightning_modules.nets.digits_cnn import DigitsCNN
+
+
+class OwnModule(pl.LightningModule):
+    """A LightningModule that optimises by itself and has no metric for the test set."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.net = DigitsCNN(num_classes)
+        self.criterion: nn.Module = nn.CrossEntropyLoss()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        images, labels = batch
+        loss: Tensor = self.criterion(self.net(images), labels)
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        images, labels = batch
+        accuracy = (self.net(images).argmax(dim=1) == labels).float().mean()
+        self.log("val_accuracy", accuracy, batch_size=len(labels))
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.log("test_beauty", 1.0)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+class RefusesItsWidth(DigitsCNN):
+    """A net whose constructor raises an error that has nothing to do with our recipes."""
+
+    def __init__(self, num_classes: int, width: int = 3) -> None:
+        super().__init__(num_classes)
+        raise ValueError(f"a width of {width} is a bug of mine")
+
+
+class CallsItselfWrongly(DigitsCNN):
+    """A net whose constructor has a `TypeError` inside, not in the way it is called."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes, 5)  # type: ignore[call-arg]
+
+
+class FailsInTraining(DigitsCNN):
+    """A net that can be built and fails when it is used."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.no_such_table["a bug of mine"]  # type: ignore[index, return-value]
+
+    no_such_table: dict[str, Tensor] = {}  # noqa: RUF012 (as users write it)
+
+
+class SecretiveDigits(Digits):
+    """A data module that does not say how many classes it has."""
+
+    def __init__(self, data_dir: str) -> None:
+        super().__init__(data_dir)
+        del self.num_classes

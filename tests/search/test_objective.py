@@ -1,0 +1,172 @@
+"""From a trial to a fitness: trained with the candidate's loss, reported, and ended early."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import Trial
+from torch import nn
+from trainings import RecordedTraining, digits_training
+
+from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
+from optuna_taylorglo.errors import StopRequested
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.queue.trial_queue import report
+from optuna_taylorglo.search.candidates import make_pruner, make_sampler
+from optuna_taylorglo.search.objective import Objective
+from optuna_taylorglo.search.sampler import THETA_NAMES
+from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.seeds import training_seed
+
+NEVER_ABORT = {"threshold": -1.0}
+
+
+class Search:
+    """A search in memory, as a worker sets it up."""
+
+    def __init__(self, training: RecordedTraining) -> None:
+        self.training = training
+        self.sampler = make_sampler(training.recipe, training.n_classes)
+        pruner = make_pruner(training.recipe, training.in_steps)
+        self.study = optuna.create_study(direction="maximize", sampler=self.sampler, pruner=pruner)
+        self.scheduler = GenerationScheduler(self.study)
+        self.stop = threading.Event()
+        self.objective = Objective(training, self.sampler, self.stop)
+
+    def take(self) -> Trial:
+        trial = self.scheduler.claim()
+        assert trial is not None
+        return trial
+
+    def reports(self, trial: Trial) -> dict[int, float]:
+        return self.study.trials[trial.number].intermediate_values
+
+    def seed(self, trial: Trial, **options: Any) -> int:
+        place = (trial.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT))
+        return training_seed(self.training.recipe.search.seed, *place, **options)
+
+
+def new_search(folder: Path, **changes: Any) -> Search:
+    return Search(digits_training(folder, **({"early_abort": NEVER_ABORT} | changes)))
+
+
+def test_the_candidate_is_trained_and_reported_at_the_checks_and_the_end(tmp_path: Path) -> None:
+    search = new_search(tmp_path)
+    search.take()
+    trial = search.take()
+    fitness = search.objective(trial)
+    reports = search.reports(trial)
+    assert list(reports) == [4, 5, 6]
+    assert fitness == reports[6]
+    (loss,) = search.training.criteria
+    assert isinstance(loss, TaylorLoss)
+    assert loss.theta == tuple(trial.params[name] for name in THETA_NAMES)
+    assert loss.class_reduction == "sum"
+    assert search.training.seeds == [search.seed(trial)]
+
+
+def test_checks_in_epochs_are_made_at_their_steps(tmp_path: Path) -> None:
+    search = new_search(
+        tmp_path,
+        budget={"unit": "epochs", "evaluation": 2, "full": 2},
+        early_abort=NEVER_ABORT | {"unit": "epochs", "at": 1},
+        early_stop=None,
+    )
+    trial = search.take()
+    search.objective(trial)
+    assert list(search.reports(trial)) == [16, 32]
+
+
+def test_a_candidate_below_the_threshold_is_aborted_at_the_check(tmp_path: Path) -> None:
+    search = new_search(tmp_path, early_abort={"threshold": 1.1})
+    trial = search.take()
+    with pytest.raises(optuna.TrialPruned, match="at step 4"):
+        search.objective(trial)
+    assert list(search.reports(trial)) == [4]
+    assert not {STOPPED, DIVERGED} & trial.user_attrs.keys()
+
+
+def test_a_candidate_that_falls_behind_is_stopped_and_marked(tmp_path: Path) -> None:
+    search = new_search(tmp_path)
+    for _ in range(search.training.recipe.search.population):
+        fast = search.take()
+        report(fast, 2.0, 5)
+        search.scheduler.finish(fast, 1.0)
+    slow = search.take()
+    assert slow.user_attrs[GENERATION] == 1
+    with pytest.raises(optuna.TrialPruned, match="at step 5"):
+        search.objective(slow)
+    assert list(search.reports(slow)) == [4, 5]
+    assert slow.user_attrs[STOPPED] is True
+
+
+def test_a_loss_that_stops_being_finite_is_marked(tmp_path: Path) -> None:
+    search = new_search(tmp_path, optimiser={"lr": 1e30, "momentum": 0.0})
+    trial = search.take()
+    with pytest.raises(optuna.TrialPruned, match="not finite"):
+        search.objective(trial)
+    assert "the loss is not finite at step 4" in trial.user_attrs[DIVERGED]
+    assert STOPPED not in trial.user_attrs
+
+
+def test_a_metric_that_is_not_finite_is_a_divergence_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = new_search(tmp_path)
+
+    def run(criterion: nn.Module, *, on_validation: Any, **options: Any) -> float:
+        on_validation(4, math.nan)
+        pytest.fail("training went on")
+
+    monkeypatch.setattr(search.training, "run", run)
+    trial = search.take()
+    with pytest.raises(optuna.TrialPruned):
+        search.objective(trial)
+    assert trial.user_attrs[DIVERGED] == "val_accuracy is nan at step 4"
+    # Not every database can hold it.
+    assert search.reports(trial) == {}
+
+
+@pytest.mark.filterwarnings("error:The reported value is ignored")
+def test_repeats_are_averaged_and_only_the_first_reports(tmp_path: Path) -> None:
+    search = new_search(tmp_path, search={"repeats": 2})
+    trial = search.take()
+    fitness = search.objective(trial)
+    seeds = [search.seed(trial, repeat=repeat) for repeat in (0, 1)]
+    assert search.training.seeds == seeds
+    loss = search.training.criteria[0]
+    alone = [search.training.run(loss, seed=seed, steps=6) for seed in seeds]
+    assert len(set(alone)) == 2
+    assert fitness == statistics.fmean(alone)
+    assert search.reports(trial)[6] == alone[0]
+
+
+def test_a_generation_with_common_seeds_starts_from_the_same_weights(tmp_path: Path) -> None:
+    search = new_search(tmp_path, search={"seed_policy": "common"}, early_stop=None)
+    trials = [search.take(), search.take()]
+    for trial in trials:
+        search.objective(trial)
+    assert search.training.seeds == [search.seed(trials[0], policy="common")] * 2
+
+
+def test_a_candidate_without_a_scale_to_normalise_is_given_up_untrained(tmp_path: Path) -> None:
+    search = new_search(tmp_path, search={"scale": "normalised"})
+    search.study.enqueue_trial(dict.fromkeys(THETA_NAMES, 0.0))
+    with pytest.raises(optuna.TrialPruned):
+        search.objective(search.take())
+    assert search.training.options == []
+
+
+def test_a_request_to_stop_passes_through(tmp_path: Path) -> None:
+    search = new_search(tmp_path)
+    search.stop.set()
+    trial = search.take()
+    with pytest.raises(StopRequested):
+        search.objective(trial)
+    assert DIVERGED not in trial.user_attrs

@@ -1,0 +1,90 @@
+"""A study's recipe: frozen by whoever comes first, and binding for all who follow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from searches import small_recipe
+
+from optuna_taylorglo.errors import RecipeMismatch, StudyError
+from optuna_taylorglo.losses.canonical import Canonical
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.search.generations import Rules
+from optuna_taylorglo.search.study import (
+    MAX_FAILURES,
+    attach_recipe,
+    parameter_names,
+    slot_rules,
+)
+from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.open_study import create_study, open_study
+from optuna_taylorglo.storage.optuna_private import storage_of
+
+
+def recipe_with(folder: Path, **changes: Any) -> Any:
+    return load_recipe(small_recipe(folder / "recipe.yaml", **changes))
+
+
+def test_the_first_recipe_is_kept_and_found_by_those_who_bring_none(
+    tmp_path: Path, sqlite_url: str
+) -> None:
+    recipe = recipe_with(tmp_path, fitness={"metric": "val_loss"})
+    assert attach_recipe(create_study("s", sqlite_url), recipe) == recipe
+    study = open_study("s", sqlite_url)
+    assert attach_recipe(study, None) == recipe
+    assert attach_recipe(study, recipe) == recipe
+    assert study.metric_names == ["val_loss"]
+
+
+def test_another_recipe_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    study = optuna.create_study(study_name="s", direction="maximize")
+    first = attach_recipe(study, recipe_with(tmp_path))
+    other = recipe_with(tmp_path, search={"sigma": 0.5}, fitness={"metric": "val_loss"})
+    with pytest.raises(RecipeMismatch) as caught:
+        attach_recipe(study, other)
+    assert [line.split(":")[0] for line in caught.value.differences] == [
+        "fitness.metric",
+        "search.sigma",
+    ]
+    assert attach_recipe(study, None) == first
+    assert study.metric_names == ["val_accuracy"]
+
+
+def test_a_study_without_a_recipe_asks_for_one() -> None:
+    study = optuna.create_study(study_name="s", direction="maximize")
+    with pytest.raises(StudyError, match=r"'s' has no recipe yet(.|\n)*--recipe "):
+        attach_recipe(study, None)
+    assert study.user_attrs == {}
+
+
+def test_workers_that_start_at_once_freeze_their_recipe_one_after_the_other(
+    tmp_path: Path, sqlite_url: str
+) -> None:
+    study, recipe = create_study("s", sqlite_url), recipe_with(tmp_path)
+    with study_lock(storage_of(study), "s"):
+        other = threading.Thread(target=attach_recipe, args=(study, recipe))
+        other.start()
+        time.sleep(0.3)
+        assert study.user_attrs == {}
+    other.join(timeout=30)
+    assert attach_recipe(study, None) == recipe
+
+
+def test_slots_follow_the_recipe(tmp_path: Path) -> None:
+    recipe = recipe_with(tmp_path, search={"population": 7}, early_abort={"attempts": 3})
+    assert slot_rules(recipe) == Rules(popsize=7, attempts=3, max_failures=MAX_FAILURES)
+    assert slot_rules(recipe_with(tmp_path, early_abort=None)).attempts == 1
+
+
+def test_parameters_are_those_of_the_space(tmp_path: Path) -> None:
+    by_order = {2: 5, 3: 8}
+    for order, count in by_order.items():
+        recipe = recipe_with(tmp_path, loss={"order": order})
+        assert parameter_names(recipe) == tuple(f"theta_{i}" for i in range(count))
+    canonical = recipe_with(tmp_path, search={"space": "canonical"})
+    assert parameter_names(canonical) == Canonical._fields

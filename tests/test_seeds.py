@@ -1,0 +1,60 @@
+"""Seeds: no two places share one, and those of studies made before stay what they were."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from optuna_taylorglo.seeds import Stage, candidate_seed, stage_seed, training_seed
+
+
+def test_no_two_places_of_a_search_and_its_verdict_share_a_seed() -> None:
+    """Over three searches, ten generations of seven, three attempts and two repeats, all stages."""
+    searches, generations, indices = range(3), range(10), range(7)
+    candidates = [candidate_seed(*at) for at in product(searches, generations, indices)]
+    trainings = [
+        training_seed(*at, repeat=repeat)
+        for *at, repeat in product(searches, generations, indices, range(3), range(2))
+    ]
+    common = [
+        training_seed(seed, generation, 0, attempt, repeat=repeat, policy="common")
+        for seed, generation, attempt, repeat in product(searches, generations, range(3), range(2))
+    ]
+    stages = [stage_seed(*at) for at in product(searches, Stage, range(20))]
+    everything = [*candidates, *trainings, *common, *stages]
+    assert len(set(everything)) == len(everything)
+    assert all(0 <= seed < 2**32 for seed in everything)
+
+
+def test_the_common_policy_gives_a_generation_one_seed_per_attempt_and_repeat() -> None:
+    def seeds(generation: int, attempt: int, repeat: int) -> set[int]:
+        return {
+            training_seed(0, generation, index, attempt, repeat=repeat, policy="common")
+            for index in range(28)
+        }
+
+    (first,), (again,), (more,), (later,) = (
+        seeds(*at) for at in ((0, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0))
+    )
+    assert len({first, again, more, later}) == 4
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="got 'shared'"):
+        training_seed(0, 0, 0, 0, policy="shared")  # type: ignore[arg-type]
+
+
+def test_seeds_are_those_of_studies_made_before() -> None:
+    """With others, a search that goes on would draw and train differently than it began."""
+    assert candidate_seed(0, 0, 0) == 3678467582
+    assert candidate_seed(7, 3, 11) == 3182012905
+    assert training_seed(0, 0, 0, 0) == 1208416985
+    assert training_seed(7, 3, 11, 2, repeat=1) == 2345875344
+    assert training_seed(7, 3, 11, 2, policy="common") == 1035913203
+    assert {stage.name: stage_seed(5, stage, 4) for stage in Stage} == {
+        "RERANK": 3643592867,
+        "TUNE": 874803219,
+        "TEST": 2700009823,
+        "SWEEP": 4122471537,
+    }

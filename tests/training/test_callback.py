@@ -1,0 +1,126 @@
+"""Ends a training from outside: on request, on divergence, or by what hears its validations."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from searches import small_recipe
+from torch import Tensor, nn
+from trainings import cpu
+
+from lightning_modules.monitor import STEPS_BETWEEN_CHECKS
+from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.training.run import Training
+
+MODELS = ["lightning_modules.nets.digits_cnn.DigitsCNN", "own_nets.OwnModule"]
+
+
+class Counting(nn.Module):
+    """Cross-entropy that counts its steps, notes its progress, and is NaN from one step on."""
+
+    progress: Tensor
+
+    def __init__(self, nan_from: float = float("inf")) -> None:
+        super().__init__()
+        self.register_buffer("progress", torch.zeros(()))
+        self.nan_from = nan_from
+        self.steps = 0
+        self.told: list[float] = []
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if logits.requires_grad:
+            self.steps += 1
+            self.told.append(self.progress.item())
+        loss = nn.functional.cross_entropy(logits, labels)
+        return loss * float("nan") if self.steps >= self.nan_from else loss
+
+
+@pytest.fixture(params=MODELS)
+def training(request: pytest.FixtureRequest, tmp_path: Path) -> Training:
+    """A net that is trained by our module, and a module that trains itself."""
+    path = small_recipe(tmp_path / "recipe.yaml", model={"class_path": request.param})
+    return Training(load_recipe(path), cpu(tmp_path, "own_nets"))
+
+
+def fail(step: int, value: float) -> None:
+    pytest.fail(f"validated at step {step}")
+
+
+def test_a_request_to_stop_ends_the_training_soon(training: Training) -> None:
+    stop, criterion = threading.Event(), Counting()
+    with pytest.raises(StopRequested):
+        training.run(
+            criterion,
+            seed=0,
+            steps=10**6,
+            check_at=[10],
+            on_validation=lambda step, value: stop.set(),
+            stop=stop,
+        )
+    assert 10 < criterion.steps <= 20
+
+
+def test_a_validation_is_not_waited_for_either(training: Training) -> None:
+    """On a large data set it takes longer than a worker has that was told to stop."""
+    stop, build = threading.Event(), training._build_module
+
+    def build_and_watch(criterion: nn.Module) -> Any:
+        module = build(criterion)
+        step = module.validation_step
+
+        def validation_step(*arguments: Any) -> Any:
+            assert not stop.is_set(), "a further batch was validated"
+            stop.set()
+            return step(*arguments)
+
+        module.validation_step = validation_step  # type: ignore[method-assign]
+        return module
+
+    training._build_module = build_and_watch  # type: ignore[method-assign]
+    with pytest.raises(StopRequested):
+        training.run(Counting(), seed=0, steps=2, on_validation=fail, stop=stop)
+
+
+def test_divergence_ends_the_training_within_a_few_steps(training: Training) -> None:
+    criterion = Counting(nan_from=5)
+    with pytest.raises(Diverged, match="the loss is not finite at step"):
+        training.run(criterion, seed=0, steps=1000, on_validation=fail)
+    # Our own module looks at a whole chunk of up to 20 steps at a time.
+    assert criterion.steps <= 20 + STEPS_BETWEEN_CHECKS
+
+
+def test_a_network_that_diverged_is_not_validated(training: Training) -> None:
+    with pytest.raises(Diverged, match="not finite at step 3"):
+        training.run(Counting(nan_from=2), seed=0, steps=6, check_at=[3], on_validation=fail)
+
+
+def test_the_criterion_is_told_how_far_training_is(training: Training) -> None:
+    criterion = Counting()
+    training.run(criterion, seed=0, steps=8, check_at=[3, 20])
+    assert criterion.told == pytest.approx([step / 8 for step in range(8)])
+
+
+def test_what_hears_a_validation_can_end_the_training(training: Training) -> None:
+    class Enough(Exception):
+        pass
+
+    def raise_(step: int, value: float) -> None:
+        raise Enough(f"{step}")
+
+    criterion = Counting()
+    with pytest.raises(Enough, match="4"):
+        training.run(criterion, seed=0, steps=6, check_at=[4], on_validation=raise_)
+    assert criterion.steps == 4
+
+
+def test_a_metric_that_is_not_logged_is_named_with_those_that_are(tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path / "recipe.yaml", fitness={"metric": "val_beauty"})
+    training = Training(load_recipe(recipe), cpu(tmp_path))
+    with pytest.raises(RecipeError, match="which logs val_accuracy, val_loss") as caught:
+        training.run(Counting(), seed=0, steps=2)
+    assert caught.value.field == "fitness.metric"

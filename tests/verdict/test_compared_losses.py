@@ -1,0 +1,113 @@
+"""Losses as plain values: what is built from them is the loss itself, and controls are fair."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.verdict.compared_losses import (
+    ComparedLoss,
+    compared_taylor_loss,
+    cross_entropy,
+    scale_controls,
+)
+from optuna_taylorglo.verdict.statistics import Role
+
+THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.0)
+N_CLASSES = 10
+
+
+def value(criterion: nn.Module) -> Tensor:
+    """A criterion's loss of one fixed batch."""
+    logits = torch.randn(16, N_CLASSES, generator=torch.Generator().manual_seed(0))
+    loss: Tensor = criterion(logits, torch.arange(16) % N_CLASSES)
+    return loss
+
+
+def first_gradient(criterion: nn.Module) -> float:
+    """Length of the gradient where every class is as likely as any other."""
+    logits = torch.zeros(1, N_CLASSES, requires_grad=True)
+    criterion(logits, torch.tensor([3])).backward()
+    assert logits.grad is not None
+    return logits.grad.norm().item()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "loss"),
+    [
+        ("cross-entropy", {}, nn.CrossEntropyLoss()),
+        ("cross-entropy", {"label_smoothing": 0.1}, nn.CrossEntropyLoss(label_smoothing=0.1)),
+        ("baikal", {}, BaikalLoss()),
+        ("baikal-cma", {}, BaikalCMALoss()),
+        (
+            "taylor",
+            {"theta": list(THETA), "class_reduction": "sum", "label_smoothing": 0.1},
+            TaylorLoss(THETA, class_reduction="sum", label_smoothing=0.1),
+        ),
+    ],
+)
+def test_each_kind_is_the_loss_itself_to_the_last_bit(
+    kind: str, settings: dict[str, Any], loss: nn.Module
+) -> None:
+    compared = ComparedLoss("n", "l", kind, settings=settings)
+    assert torch.equal(value(compared.criterion()), value(loss))
+    scaled = ComparedLoss("n", "l", kind, settings=settings, scale=2.5)
+    assert torch.equal(value(scaled.criterion()), value(loss) * 2.5)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        TaylorLoss(THETA, class_reduction="sum", label_smoothing=0.2),
+        TaylorLoss(THETA[:5], order=2, folded=True),
+        TaylorLoss([0.2 * i for i in range(7)], order=2, variables=("x", "y", "t")),
+    ],
+)
+def test_a_taylor_loss_survives_the_database(loss: TaylorLoss) -> None:
+    stored = asdict(compared_taylor_loss("w", "evolved", Role.EVOLVED, loss))
+    content = json.loads(json.dumps(stored))
+    again = ComparedLoss(**content).criterion()
+    assert isinstance(again, TaylorLoss)
+    assert (again.theta, again.form) == (loss.theta, loss.form)
+    assert torch.equal(value(again), value(loss))
+
+
+def test_a_scaled_loss_in_t_is_still_told_how_far_training_is() -> None:
+    in_time = TaylorLoss([0.2 * i for i in range(7)], order=2, variables=("x", "y", "t"))
+    settings = compared_taylor_loss("w", "evolved", Role.EVOLVED, in_time).settings
+    scaled: Any = ComparedLoss("w", "l", "taylor", settings=settings, scale=2.0).criterion()
+    before = value(scaled)
+    scaled.progress.fill_(1.0)
+    assert not torch.equal(value(scaled), before)
+    assert cross_entropy(scale=2.0).criterion().progress is None
+
+
+def test_controls_tell_scale_from_shape() -> None:
+    """Each begins with the gradient of the loss whose scale it borrows."""
+    loss = TaylorLoss(THETA, class_reduction="sum", label_smoothing=0.1)
+    plain = TaylorLoss(THETA, class_reduction="sum")
+    shape, scale = scale_controls(loss, N_CLASSES)
+    assert (shape.name, shape.role) == ("winner-normalised", Role.SHAPE_CONTROL)
+    assert (scale.name, scale.role) == ("ce-scaled", Role.SCALE_CONTROL)
+    assert shape.settings["label_smoothing"] == 0.1
+    unsmoothed = ComparedLoss(
+        "n", "l", "taylor", settings=shape.settings | {"label_smoothing": 0.0}
+    )
+    of_cross_entropy = first_gradient(nn.CrossEntropyLoss())
+    assert first_gradient(unsmoothed.criterion()) == pytest.approx(of_cross_entropy, rel=1e-5)
+    assert first_gradient(scale.criterion()) == pytest.approx(first_gradient(plain), rel=1e-5)
+    assert first_gradient(plain) != pytest.approx(of_cross_entropy, rel=0.1)
+
+
+def test_a_loss_without_a_scale_has_no_controls() -> None:
+    reverse = TaylorLoss([-value for value in (0.0, -0.5, 0.0, 0.0, 0.0, 2.0, -4.0, 0.0)])
+    assert scale_controls(reverse, N_CLASSES) == []
+    in_logits = TaylorLoss([0.1] * 5, order=2, variables=("x", "z"))
+    assert scale_controls(in_logits, N_CLASSES) == []
