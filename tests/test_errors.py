@@ -17,7 +17,11 @@ from optuna_taylorglo.errors import (
     UsageError,
 )
 
-ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+ALL = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if kind.__module__ == errors.__name__
+]
 SIGNALS = {errors.Diverged, errors.StopRequested}
 
 

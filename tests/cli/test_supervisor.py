@@ -40,7 +40,7 @@ class Supervisors:
 
     def close(self) -> None:
         for supervisor in self._made:
-            supervisor.stop(patience=0.1)
+            supervisor.stop(longest_wait=0.1)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def running(supervisor: Supervisor) -> list[bool]:
 
 
 def until_over(supervisor: Supervisor) -> None:
-    wait_until(lambda: not supervisor.poll(), seconds=30)
+    wait_until(lambda: not supervisor.poll())
 
 
 @pytest.mark.parametrize("death", ["exit 1", "exit 130", "kill -KILL $$"])
@@ -82,7 +82,7 @@ def test_one_that_is_done_is_not_started_again_while_others_work(
     supervisor = supervisors(shell("echo begun"), shell(waits))
     assert not supervisor.poll(), "nothing was started yet"
     supervisor.start()
-    wait_until(lambda: supervisor.poll() and running(supervisor) == [False, True], seconds=30)
+    wait_until(lambda: supervisor.poll() and running(supervisor) == [False, True])
     assert supervisor.poll()
     gate.touch()
     until_over(supervisor)
@@ -107,7 +107,7 @@ def test_stopping_asks_first_and_then_insists(supervisors: Supervisors) -> None:
     supervisor.start()
     wait_until(lambda: "ready" in supervisors.log(1))
     begin = time.monotonic()
-    supervisor.stop(patience=1.0)
+    supervisor.stop(longest_wait=1.0)
     assert 1.0 <= time.monotonic() - begin < 20
     assert running(supervisor) == [False, False]
     codes = [child.process.returncode for child in supervisor._children if child.process]

@@ -14,11 +14,11 @@ from searches import small_recipe
 from optuna_taylorglo.errors import RecipeMismatch, StudyError
 from optuna_taylorglo.losses.canonical import Canonical
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.search.candidates import parameter_names
 from optuna_taylorglo.search.generations import Rules
 from optuna_taylorglo.search.study import (
     MAX_FAILURES,
     attach_recipe,
-    parameter_names,
     slot_rules,
 )
 from optuna_taylorglo.storage.locks import study_lock
