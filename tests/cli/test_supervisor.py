@@ -88,7 +88,10 @@ def test_one_that_is_done_is_not_started_again_while_others_work(
     until_over(supervisor)
     assert supervisors.log() == "begun\n"
     # More work may come later, for which all are needed once more.
+    gate.unlink()
     supervisor.start()
+    assert supervisor.poll()
+    gate.touch()
     until_over(supervisor)
     assert supervisors.log() == "begun\nbegun\n"
 
