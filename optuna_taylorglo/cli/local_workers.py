@@ -77,11 +77,17 @@ def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
     import torch
 
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
-    # Not every system can say which cores this process may use.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    count = workers or gpus or cores or 1
     if gpus == 0:
-        return [{} for _ in range(count)]
+        # One device that was named, such as cuda:1, is for one worker unless somebody says so.
+        return [{}] * (workers or (_cores() if device in ("auto", "cpu") else 1))
+    count = workers or gpus
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(i) for i in range(gpus)]
     return [{"CUDA_VISIBLE_DEVICES": names[i % len(names)]} for i in range(count)]
+
+
+def _cores() -> int:
+    """Cores that this process may use; not every system can say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import RELEASED
 from optuna_taylorglo.queue.heartbeat import heartbeat_interval
+from optuna_taylorglo.queue.late_words import with_late_words
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT, retry_during_outage
@@ -190,20 +191,21 @@ class TrialQueue(ABC):
             if stored.state == state and (value is None or stored.value == value):
                 return
             place = self._place_of_late_result(stored)
-            if state == TrialState.FAIL or place is None:
+            if place is None:
                 _logger.warning(
                     f"Trial {trial.number} was given up as lost before it ended as {state.name} "
                     f"with value {value}; its evaluation is repeated."
                 )
                 return
+            late = with_late_words(trial, stored)
             self.study.add_trial(
                 create_trial(
                     state=state,
                     value=value,
-                    params=stored.params,
-                    distributions=stored.distributions,
-                    user_attrs=stored.user_attrs | place,
-                    intermediate_values=stored.intermediate_values,
+                    params=late.params,
+                    distributions=late.distributions,
+                    user_attrs=late.user_attrs | place,
+                    intermediate_values=late.intermediate_values,
                 )
             )
 
@@ -220,23 +222,3 @@ class TrialQueue(ABC):
             pass
         except Exception as error:
             _logger.warning(f"Trial {trial.number} could not be released: {error}")
-
-
-def report(trial: Trial, value: float, step: int) -> None:
-    """Report an intermediate value; a trial given up in the meantime is no reason to stop."""
-    try:
-        trial.report(value, step)
-    except UpdateFinishedTrialError:
-        _log_given_up(trial)
-
-
-def annotate(trial: Trial, key: str, value: Any) -> None:
-    """Set a user attribute; a trial given up in the meantime is no reason to stop."""
-    try:
-        trial.set_user_attr(key, value)
-    except UpdateFinishedTrialError:
-        _log_given_up(trial)
-
-
-def _log_given_up(trial: Trial) -> None:
-    _logger.warning(f"Trial {trial.number} was given up as lost while it was running.")

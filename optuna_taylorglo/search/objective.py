@@ -12,7 +12,7 @@ from optuna.trial import Trial
 
 from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.errors import Diverged
-from optuna_taylorglo.queue.trial_queue import annotate, report
+from optuna_taylorglo.queue.late_words import annotate, report, should_prune
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.pruners import EarlyEndPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
@@ -64,7 +64,7 @@ class Objective:
             # Reports of further repeats would collide with the first one's steps.
             if repeat == 0:
                 report(trial, value, step)
-                if trial.should_prune():
+                if should_prune(trial):
                     pruner = trial.study.pruner
                     if isinstance(pruner, EarlyEndPruner) and pruner.reason == "stop":
                         annotate(trial, STOPPED, True)
@@ -80,14 +80,16 @@ class Objective:
                     policy=recipe.search.seed_policy,
                 ),
                 steps=self.training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
-                check_at=[
-                    self.training.in_steps(rule.at, rule.unit)
-                    for rule in (recipe.early_abort, recipe.early_stop)
-                    if rule is not None
-                ],
+                check_at=check_steps(self.training),
                 on_validation=on_validation,
                 stop=self.stop,
             )
         except Diverged as error:
             annotate(trial, DIVERGED, str(error))
             raise optuna.TrialPruned(str(error)) from error
+
+
+def check_steps(training: Training) -> list[int]:
+    """Optimiser steps at which a candidate is looked at before the end of its evaluation."""
+    rules = (training.recipe.early_abort, training.recipe.early_stop)
+    return [training.in_steps(rule.at, rule.unit) for rule in rules if rule is not None]

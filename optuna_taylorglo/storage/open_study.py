@@ -68,6 +68,7 @@ def create_companion(study: Study, url: str) -> Study:
             f"study {companion.study_name!r} in {shown_url(url)} is not the companion of "
             f"{study.study_name!r}; its name is needed for the verdict. Rename or delete it."
         )
+    _check(companion, url)
     return companion
 
 

@@ -8,6 +8,7 @@ from optuna.study import Study
 from torch import nn
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
+from optuna_taylorglo.search.objective import check_steps
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.training.run import Training
 
@@ -41,6 +42,8 @@ def evaluate_cross_entropy(
                 nn.CrossEntropyLoss(),
                 seed=seed,
                 steps=training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
+                # With fitness.take best, each validation is a chance.
+                check_at=check_steps(training),
                 stop=stop,
             )
             study.set_user_attr(CROSS_ENTROPY, known)

@@ -80,3 +80,9 @@ def test_workers_are_started_with_the_users_words_and_without_the_password(tmp_p
     assert [child.environment.get("CUDA_VISIBLE_DEVICES") for child in workers] == ["0", "1"]
     assert "CUDA_VISIBLE_DEVICES" not in first.environment
     assert (tmp_path / "taylorglo-logs" / "s").is_dir()
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "mps"])
+def test_one_device_that_was_named_gets_one_worker_unless_told_otherwise(device):
+    assert gpus_of("--device", device) == [None]
+    assert gpus_of("--device", device, "--workers", "2") == [None] * 2

@@ -30,7 +30,7 @@ def small_recipe(path: Path, **changes: dict[str, Any]) -> Path:
     content["search"] |= {"population": 4, "generations": 2}
     content["search"] |= {"space": "theta", "filter": "trainable"}
     for section, values in changes.items():
-        content[section] = content[section] | values if values is not None else None
+        content[section] = content[section] | values if isinstance(values, dict) else values
     path.write_text(yaml.safe_dump(content))
     return path
 

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from schedulers import COMPLETE, age_heartbeats, new_scheduler, place, take
 
 from optuna_taylorglo.queue.heartbeat import Heartbeat
-from optuna_taylorglo.queue.trial_queue import report
+from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.storage.open_storage import open_storage
 

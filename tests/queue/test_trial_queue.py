@@ -17,7 +17,8 @@ from schedulers import age_heartbeats
 
 from optuna_taylorglo.attributes import RELEASED
 from optuna_taylorglo.queue import trial_queue
-from optuna_taylorglo.queue.trial_queue import TrialQueue, annotate, report
+from optuna_taylorglo.queue.late_words import annotate, report
+from optuna_taylorglo.queue.trial_queue import TrialQueue
 from optuna_taylorglo.storage import retry
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.open_storage import open_storage

@@ -21,7 +21,7 @@ from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, sampler
 
 from optuna_taylorglo.attributes import RETRY_OF
 from optuna_taylorglo.queue.heartbeat import Heartbeat
-from optuna_taylorglo.queue.trial_queue import report
+from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, take
 
 from optuna_taylorglo.attributes import RETRY_OF
-from optuna_taylorglo.queue.trial_queue import report
+from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler

@@ -83,3 +83,9 @@ def test_a_foreign_companion_is_refused_and_left_alone(sqlite_url: str) -> None:
     with pytest.raises(StudyError, match="is not the companion of 't'"):
         create_companion(create_study("t", sqlite_url), sqlite_url)
     assert others.user_attrs == {COMPANION_OF: "somebody"}
+
+
+def test_a_companion_that_minimises_is_refused_before_anything_is_trained(sqlite_url: str) -> None:
+    optuna.create_study(study_name="s-verdict", storage=sqlite_url, direction="minimize")
+    with pytest.raises(StudyError, match="'s-verdict' has direction minimize"):
+        create_companion(create_study("s", sqlite_url), sqlite_url)

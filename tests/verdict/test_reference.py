@@ -65,3 +65,13 @@ def test_nothing_is_trained_twice_and_results_are_kept_after_each(tmp_path: Path
     assert evaluate_cross_entropy(study, training, 2) == values[:2]
     assert len(training.seeds) == 2
     assert len(study.user_attrs[CROSS_ENTROPY]) == 3
+
+
+def test_it_is_looked_at_as_often_as_a_candidate_is(tmp_path: Path) -> None:
+    """With `take: best` each validation is a chance, so both must have the same ones."""
+    training = digits_training(tmp_path, fitness={"take": "best"})
+    evaluate_cross_entropy(optuna.create_study(direction="maximize"), training, 1)
+    abort, stop = training.recipe.early_abort, training.recipe.early_stop
+    assert abort is not None
+    assert stop is not None
+    assert training.options[0]["check_at"] == [abort.at, stop.at]
