@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from optuna_taylorglo.errors import OperationError, StopRequested, UsageError
+from optuna_taylorglo.storage.retry import is_outage, outage_reason
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -34,8 +35,11 @@ def exit_code(action: Callable[[], int], logger: logging.Logger) -> int:
     except StopRequested:
         logger.info("stopped; the same command goes on where it was")
         return INTERRUPTED
-    except Exception:
-        logger.exception("this should not have happened:")
+    except Exception as error:
+        if is_outage(error):
+            logger.error("the database did not come back: %s", outage_reason(error))
+        else:
+            logger.exception("this should not have happened:")
         return FAILED
 
 

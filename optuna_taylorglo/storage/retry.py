@@ -50,6 +50,12 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, _OUTAGES)
 
 
+def outage_reason(error: BaseException) -> str:
+    """What the database said, in one line and without the statement."""
+    cause = error.__cause__ or error
+    return " ".join(str(getattr(cause, "orig", cause)).split())
+
+
 def retry_during_outage(call: Callable[[], T], *, limit: float) -> T:
     """Make a call, again and again while the database is away.
 
@@ -72,8 +78,7 @@ def retry_during_outage(call: Callable[[], T], *, limit: float) -> T:
         except Exception as error:
             if not is_outage(error) or time.monotonic() + wait > deadline:
                 raise
-            cause = error.__cause__ or error
-            reason = " ".join(str(getattr(cause, "orig", cause)).split())
+            reason = outage_reason(error)
             _logger.warning(f"Database unavailable, trying again in {wait:.1f} s: {reason}")
         time.sleep(wait * random.uniform(0.5, 1.0))
         wait = min(2 * wait, 15.0)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import sqlalchemy
 
 from optuna_taylorglo.cli.process import (
     DONE,
@@ -72,6 +73,14 @@ def test_what_was_not_understood_is_shown_with_its_traceback(
     assert ended_by(error) == 1
     assert "Traceback" in caplog.text
     assert f"{type(error).__name__}: " in caplog.text
+
+
+def test_a_database_that_does_not_come_back_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    outage = sqlalchemy.exc.OperationalError("SELECT 1", None, Exception("server\n  closed"))
+    assert ended_by(outage) == 1
+    (record,) = caplog.records
+    assert record.getMessage() == "the database did not come back: server closed"
+    assert not record.exc_info
 
 
 def test_who_was_told_to_stop_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
