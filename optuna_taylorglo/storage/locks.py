@@ -108,8 +108,11 @@ def _release(call: Callable[[], object]) -> None:
         call()
 
 
-def _file_lock(path: str | None) -> Lock:
+@contextlib.contextmanager
+def _file_lock(path: str | None) -> Iterator[None]:
     if not path or path == ":memory:":
-        return contextlib.nullcontext()
+        yield
+        return
     # Optuna's journal has a lock of its own at <path>.lock.
-    return FileLock(f"{path}.taylorglo.lock", poll_interval=0.01)
+    with FileLock(f"{path}.taylorglo.lock").acquire(poll_interval=0.01):
+        yield
