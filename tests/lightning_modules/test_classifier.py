@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,8 @@ def test_a_checkpoint_resumes_to_the_same_weights(
     first.save_checkpoint(tmp_path / "half.ckpt")
     model = Classifier(linear(), optimiser=SGD, schedule=schedule)
     second = make_trainer(max_epochs=4)
-    second.fit(model, mnist(chunk=chunk), ckpt_path=tmp_path / "half.ckpt", weights_only=False)
+    # Newer versions of Lightning want to be told that the file is ours.
+    ours = {"weights_only": False} if "weights_only" in signature(Trainer.fit).parameters else {}
+    second.fit(model, mnist(chunk=chunk), ckpt_path=tmp_path / "half.ckpt", **ours)
     assert second.global_step == 36
     assert torch.equal(model.net[1].weight, whole)  # type: ignore[index, union-attr]
