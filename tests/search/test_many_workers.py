@@ -19,7 +19,7 @@ from databases import PostgreSQL
 from optuna.trial import Trial
 from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, sampler
 
-from optuna_taylorglo.attributes import RETRY_OF
+from optuna_taylorglo.attributes import RELEASED, RETRY_OF
 from optuna_taylorglo.queue.heartbeat import Heartbeat
 from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.search.generations import GenerationLog, Slot
@@ -125,8 +125,15 @@ def serial_run(n_generations: int) -> GenerationLog:
 
 
 def thetas(slots: Sequence[Slot]) -> list[set[tuple[float, ...]]]:
-    """Every slot's candidates as evaluated; one and only one is right."""
-    return [{tuple(t.params[name] for name in THETA_NAMES) for t in slot.trials} for slot in slots]
+    """Every slot's candidates as evaluated; one and only one is right.
+
+    A trial without a start never ran: its maker lost the lock in an outage, Optuna repeated the
+    insert by itself, and the trial was withdrawn from the slot that it had landed in.
+    """
+    evaluated = [[t for t in slot.trials if t.datetime_start is not None] for slot in slots]
+    for slot, ran in zip(slots, evaluated, strict=True):
+        assert all(t.user_attrs[RELEASED] for t in slot.trials if t not in ran)
+    return [{tuple(t.params[name] for name in THETA_NAMES) for t in ran} for ran in evaluated]
 
 
 def assert_like_serial(url: str, n_generations: int) -> optuna.Study:

@@ -13,7 +13,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, take
 
-from optuna_taylorglo.attributes import RETRY_OF
+from optuna_taylorglo.attributes import RELEASED, RETRY_OF
 from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES
@@ -226,9 +226,9 @@ def test_death_between_adding_a_trial_and_running_it(
     ]
 
 
-def test_trial_left_waiting_in_a_wrong_slot_never_runs(sqlite_url: str) -> None:
+def test_trial_left_waiting_in_a_wrong_slot_never_runs(database_url: str) -> None:
     """Its maker lost the lock, then died before he saw that another slot had become its own."""
-    scheduler = new_scheduler(open_storage(sqlite_url), popsize=2)
+    scheduler = new_scheduler(open_storage(database_url), popsize=2)
     chosen = scheduler._choose()
     assert chosen is not None
     first = take(scheduler)
@@ -236,4 +236,6 @@ def test_trial_left_waiting_in_a_wrong_slot_never_runs(sqlite_url: str) -> None:
     second = take(scheduler)
     assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
     assert second.params != first.params
-    assert scheduler.study.trials[1].state == FAIL
+    withdrawn = scheduler.study.trials[1]
+    assert (withdrawn.state, withdrawn.datetime_start) == (FAIL, None)
+    assert withdrawn.user_attrs[RELEASED]
