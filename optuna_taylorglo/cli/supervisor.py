@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from optuna_taylorglo.cli.process import USAGE
 from optuna_taylorglo.errors import WorkersFailed
 
 MAX_RESTARTS = 5
 """How often one worker is started again after it died."""
-
-_USAGE = 2
 
 
 @dataclass
@@ -83,7 +82,7 @@ class Supervisor:
                 continue
             if code == 0:
                 child.finished = True
-            elif code == _USAGE or child.restarts >= MAX_RESTARTS:
+            elif code == USAGE or child.restarts >= MAX_RESTARTS:
                 self.stop()
                 raise WorkersFailed(
                     f"a worker ended with code {code}; its log {child.log} ends with\n"
