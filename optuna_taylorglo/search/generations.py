@@ -175,6 +175,10 @@ class GenerationLog:
 
     Trials of finished generations never change, so the leading ones are settled once; what remains
     to be looked at is about one generation, however long the study.
+
+    Attributes:
+        finished: The slots of each finished generation.
+        leftovers: Trials that wait for a slot which has its result: added twice, in an outage.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -185,6 +189,7 @@ class GenerationLog:
         self.finished: list[tuple[Slot, ...]] = []
         self._open: dict[int, Slot] = {}
         self._slot_of: dict[int, int] = {}
+        self.leftovers: list[FrozenTrial] = []
         self._settled = 0
         self._settled_fresh = 0
         self._last_settled: object = None
@@ -217,6 +222,11 @@ class GenerationLog:
         }
         self._slot_of = slot_of
         self._close_generations()
+        self.leftovers = [
+            trial
+            for trial in trials[self._settled :]
+            if trial.state == TrialState.WAITING and self._is_closed(slot_of[trial.number])
+        ]
         self._settle(trials)
 
     def _continues(self, trials: Sequence[FrozenTrial]) -> bool:
@@ -236,10 +246,16 @@ class GenerationLog:
             for slot in slots:
                 del self._open[slot.number]
 
+    def _is_closed(self, slot_number: int) -> bool:
+        if slot_number < self.generation * self.rules.popsize:
+            return True
+        slot = self._open.get(slot_number)
+        return slot is not None and slot.closed
+
     def _settle(self, trials: Sequence[FrozenTrial]) -> None:
         end = self.generation * self.rules.popsize
         for trial in trials[self._settled :]:
-            if self._slot_of[trial.number] >= end:
+            if self._slot_of[trial.number] >= end or trial.state == TrialState.WAITING:
                 break
             self._settled += 1
             self._settled_fresh += _retried_slot(trial, self._settled_fresh) is None

@@ -41,6 +41,8 @@ class GenerationScheduler(TrialQueue):
     def _choose(self) -> FrozenTrial | None:
         log = self._log = self.sampler.read(self.study)
         self.over = self.n_generations is not None and log.generation >= self.n_generations
+        if log.leftovers:
+            return log.leftovers[0]
         if self.over:
             return None
         idle = [slot for slot in log.current_slots() if not slot.closed and not slot.running]
@@ -78,12 +80,9 @@ class GenerationScheduler(TrialQueue):
         attempt = waiting.user_attrs.get(ATTEMPT)
         if (
             slot is None
+            or slot.closed
             or waiting not in slot.made_for_it
-            or attempt
-            not in (
-                None,
-                slot.next_attempt,
-            )
+            or attempt not in (None, slot.next_attempt)
         ):
             # It was made for another slot, which somebody else took just before, or for an
             # attempt that has its result by now.

@@ -239,3 +239,19 @@ def test_trial_left_waiting_in_a_wrong_slot_never_runs(database_url: str) -> Non
     withdrawn = scheduler.study.trials[1]
     assert (withdrawn.state, withdrawn.datetime_start) == (FAIL, None)
     assert withdrawn.user_attrs[RELEASED]
+
+
+def test_trial_added_twice_does_not_wait_for_ever() -> None:
+    """Optuna repeats an insert by itself when the answer is lost; the second one must end too."""
+    scheduler = new_scheduler(n_generations=1)
+    scheduler.finish(take(scheduler), state=PRUNED)
+    retry = scheduler._choose()
+    assert retry is not None and RETRY_OF in retry.user_attrs
+    for _ in range(2):
+        scheduler.study.add_trial(retry)
+    for value in (1.0, 2.0):
+        scheduler.finish(take(scheduler), value)
+    assert scheduler.claim() is None and scheduler.over
+    leftover = scheduler.study.trials[2]
+    assert (leftover.state, leftover.datetime_start) == (FAIL, None)
+    assert leftover.user_attrs[RELEASED]
