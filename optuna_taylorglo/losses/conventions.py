@@ -123,35 +123,51 @@ def count_samples(index: Tensor, dtype: torch.dtype, conventions: Conventions) -
     return Counts(valid, share, count.sum())
 
 
-def reduce_hard(losses: Tensor, counts: Counts | None, reduction: str) -> Tensor:
+def reduce_hard(
+    losses: Tensor, counts: Counts | None, reduction: str, weighted: Tensor | None = None
+) -> Tensor:
     """Losses of samples with hard targets, shape (N, 1, …), as the reduction has it.
 
     Args:
         losses: The losses.
         counts: How the samples count; None if all do, and alike.
         reduction: "mean", "sum" or "none".
+        weighted: What to add to the losses once they are weighted.
     """
     if counts is not None:
+        losses = losses * counts.share
+    if weighted is not None:
+        losses = losses + weighted
+    if counts is not None:
         # Ignored samples count nothing whatever is in them.
-        losses = torch.where(counts.valid, losses * counts.share, 0.0)
+        losses = torch.where(counts.valid, losses, 0.0)
         if reduction == "mean":
             return losses.sum() / counts.total
     return losses.squeeze(1) if reduction == "none" else _reduce(losses, reduction)
 
 
-def reduce_soft(losses: Tensor, x: Tensor, conventions: Conventions) -> Tensor:
+def reduce_soft(
+    losses: Tensor, x: Tensor, conventions: Conventions, weighted: Tensor | None = None
+) -> Tensor:
     """Losses of samples with class probabilities, as weights and reduction have it.
 
     Args:
         losses: The losses, of the shape of `x` without its C.
         x: The probabilities, smoothed, shape (C,), (N, C) or (N, C, d1, …).
         conventions: Weights and reduction.
+        weighted: What to add to the losses once they are weighted.
     """
     if conventions.weight is not None:
-        axis = class_axis(x)
-        weight = conventions.weight.to(x.dtype).reshape(-1, *(1 for _ in x.shape[axis + 1 :]))
-        losses = losses * (x * weight).sum(axis)
+        losses = losses * (x * weight_of_classes(conventions.weight, x)).sum(class_axis(x))
+    if weighted is not None:
+        losses = losses + weighted
     return _reduce(losses, conventions.reduction)
+
+
+def weight_of_classes(weight: Tensor, like: Tensor) -> Tensor:
+    """Weights of shape (C,) with the axes that make them fit (C,), (N, C) or (N, C, d1, …)."""
+    axis = class_axis(like)
+    return weight.to(like.dtype).reshape(-1, *(1 for _ in like.shape[axis + 1 :]))
 
 
 def _reduce(losses: Tensor, reduction: str) -> Tensor:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.polynomial import Polynomial
 
+from optuna_taylorglo.losses.anchor import Anchor, first_gradient
 from optuna_taylorglo.losses.canonical import (
     collapse_ratio,
-    gradient_scale,
     has_canonical_form,
     label_polynomials,
     to_canonical,
@@ -48,12 +48,52 @@ class Description(NamedTuple):
         return self.text
 
 
-def target_curve(loss: TaylorLoss, n_classes: int, *, progress: float = 0.0) -> Polynomial:
-    """The loss as a polynomial in the target's probability p, the others sharing 1-p evenly.
+class TargetCurve(NamedTuple):
+    """A loss over the target's probability p, the other classes sharing 1 - p evenly.
+
+        L(p) = polynomial(p) - a log p - b log(1 - p)                                      (D1)
+
+    Attributes:
+        polynomial: What the Taylor polynomial contributes, and the constants.
+        log_target: a, what an anchor contributes at the target.
+        log_others: b, what it contributes at the others; above 0 with label smoothing.
+    """
+
+    polynomial: Polynomial
+    log_target: float = 0.0
+    log_others: float = 0.0
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        """The loss at p; infinite where a logarithm is."""
+        values = np.asarray(self.polynomial(p), dtype=np.float64)
+        with np.errstate(divide="ignore"):
+            for factor, q in ((self.log_target, p), (self.log_others, 1 - np.asarray(p))):
+                values = values - factor * np.log(q) if factor != 0 else values
+        return values
+
+    def slope(self, p: FloatArray) -> FloatArray:
+        """dL/dp, for p within (0, 1)."""
+        slope: FloatArray = self.polynomial.deriv()(p) - self.log_target / p
+        return slope + self.log_others / (1 - p)
+
+    def stationary_points(self) -> list[float]:
+        """Where in (0, 1) the slope is 0: with logarithms the roots of ``p (1-p) L'(p)``."""
+        product = self.polynomial.deriv()
+        if self.log_target or self.log_others:
+            p = Polynomial([0.0, 1.0])
+            product = p * (1 - p) * product - self.log_target * (1 - p) + self.log_others * p
+        roots = np.asarray(product.roots(), dtype=np.complex128)
+        return [float(r.real) for r in roots if abs(r.imag) < 1e-9 and 0 < r.real < 1]
+
+
+def target_curve(loss: TaylorLoss, n_classes: int, *, progress: float = 0.0) -> TargetCurve:
+    """The loss over the target's probability p, the others sharing 1-p evenly.
 
         L(p) = -s [ q_1(p) + (n-1) q_0((1-p)/(n-1)) ],     s = 1/n or 1,
 
-    which for two classes is the curve that the paper plots ("binary mode").
+    which for two classes is the curve that the paper plots ("binary mode"). With an anchor it is
+    e^s times the sum of that and of smoothed cross-entropy,
+    ``-(1 - ε (n-1)/n) log p - ε (n-1)/n log((1-p)/(n-1))``.
 
     Raises:
         ValueError: If the loss is over raw logits, which p does not determine.
@@ -66,16 +106,20 @@ def target_curve(loss: TaylorLoss, n_classes: int, *, progress: float = 0.0) -> 
     )
     rest = Polynomial([1 / (n_classes - 1), -1 / (n_classes - 1)])
     total = others + gap + (n_classes - 1) * others(rest)
-    curve: Polynomial = -total / (n_classes if loss.class_reduction == "mean" else 1)
-    return curve
+    polynomial = -total / (n_classes if loss.class_reduction == "mean" else 1)
+    if loss.anchor is None:
+        return TargetCurve(polynomial)
+    scale = loss.anchor.scale
+    shared = loss.anchor.smoothing * (n_classes - 1) / n_classes
+    constant = shared * float(np.log(n_classes - 1))
+    return TargetCurve(scale * (polynomial + constant), scale * (1 - shared), scale * shared)
 
 
 def minimum_on_target(loss: TaylorLoss, n_classes: int, *, progress: float = 0.0) -> float:
     """The target probability in [0, 1] at which the loss is lowest (see `target_curve`)."""
     curve = target_curve(loss, n_classes, progress=progress)
-    roots = np.asarray(curve.deriv().roots(), dtype=np.complex128)
-    stationary = [float(r.real) for r in roots if abs(r.imag) < 1e-9 and 0 < r.real < 1]
-    return float(min([0.0, *stationary, 1.0], key=curve))
+    points = np.array([0.0, *curve.stationary_points(), 1.0])
+    return float(points[np.argmin(curve(points))])
 
 
 def nearest_known_loss(loss: TaylorLoss, n_classes: int) -> tuple[str, float, float]:
@@ -89,7 +133,7 @@ def nearest_known_loss(loss: TaylorLoss, n_classes: int) -> tuple[str, float, fl
         cross-entropy comes nearest.
     """
     p = np.linspace(1 / n_classes, 0.99, 200)
-    own = p * (1 - p) * target_curve(loss, n_classes).deriv()(p)
+    own = p * (1 - p) * target_curve(loss, n_classes).slope(p)
     smoothings = np.linspace(0, 0.9, 91)
     # Smoothed cross-entropy has the gradient p - (1 - ε + ε/n).
     smoothed = [_cosine(own, p - (1 - e + e / n_classes)) for e in smoothings]
@@ -115,8 +159,11 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
         Losses over training progress are described at its start. What has no meaning for a
         form (such as minima of losses over raw logits) is None in the facts.
     """
-    form = loss.form
-    h = trainability(loss.theta, n_classes, form)
+    form, anchor = loss.form, loss.anchor
+    over_logits = "z" in form.variables
+    first = None if over_logits else _first_gradient(loss, n_classes)
+    # Where logits are no variables, both have the same sign; an anchor is in the latter only.
+    h = first if anchor is not None and first is not None else _trainability(loss, n_classes)
     facts: dict[str, Any] = {
         "formula": form.formula(loss.theta),
         "theta": list(loss.theta),
@@ -125,11 +172,12 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
         "folded": form.folded,
         "class_reduction": loss.class_reduction,
         "n_classes": n_classes,
+        "anchor": None if anchor is None else anchor._asdict(),
         "trainability": h,
         "can_begin_to_learn": h > 0,
         "canonical": None,
         "collapse_ratio": None,
-        "gradient_scale": None,
+        "gradient_scale": first,
         "minimum_binary": None,
         "minimum": None,
         "nearest_known_loss": None,
@@ -137,11 +185,13 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
         "nearest_label_smoothing": None,
     }
     over = "the mean" if loss.class_reduction == "mean" else "the sum"
-    lines = [f"L = -f, {over} over {n_classes} classes of f = {facts['formula']}"]
+    left = "L = -f" if anchor is None else _anchored_formula(anchor)
+    lines = [f"{left}, {over} over {n_classes} classes of f = {facts['formula']}"]
     if has_canonical_form(form):
         canonical = to_canonical(loss.theta, form)
         facts["canonical"] = canonical._asdict()
-        facts["collapse_ratio"] = collapse_ratio(loss.theta, n_classes, form)
+        if anchor is None:
+            facts["collapse_ratio"] = collapse_ratio(loss.theta, n_classes, form)
         numbers = zip("αβγδ", canonical, strict=True)
         lines.append("Canonical form: " + ", ".join(f"{s} = {v:.4g}" for s, v in numbers) + ".")
     lines.append(
@@ -149,23 +199,79 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
         if h > 0
         else f"It cannot begin to learn: trainability {h:.4g} is not above 0."
     )
-    if "z" not in form.variables:
-        scale = gradient_scale(loss.theta, n_classes, form, class_reduction=loss.class_reduction)
+    if first is not None:
         nearest, cosine, smoothing = nearest_known_loss(loss, n_classes)
-        facts["gradient_scale"] = scale
         facts["minimum_binary"] = minimum_on_target(loss, 2)
         facts["minimum"] = minimum_on_target(loss, n_classes)
         facts["nearest_known_loss"] = nearest
         facts["nearest_known_loss_cosine"] = cosine
         facts["nearest_label_smoothing"] = smoothing
         lines += [
-            f"Its first gradient is {scale:.3g} times cross-entropy's: at the start that acts like "
-            f"a learning rate {scale:.3g} times as large.",
+            f"Its first gradient is {first:.3g} times cross-entropy's: at the start that acts like "
+            f"a learning rate {first:.3g} times as large.",
             f"It is lowest where the target has probability {facts['minimum']:.3f} "
             f"({facts['minimum_binary']:.3f} with two classes).",
             f"Most like {nearest} (cosine of gradients {cosine:.3f}).",
         ]
+    if anchor is not None and first is not None:
+        lines += _anchored_sentences(loss, n_classes)
     return Description("\n".join(lines), facts)
+
+
+def _first_gradient(loss: TaylorLoss, n_classes: int) -> float:
+    return first_gradient(
+        loss.theta,
+        n_classes,
+        loss.form,
+        anchor=loss.anchor,
+        class_reduction=loss.class_reduction,
+    )
+
+
+def _trainability(loss: TaylorLoss, n_classes: int) -> float:
+    return trainability(loss.theta, n_classes, loss.form)
+
+
+def _anchored_formula(anchor: Anchor) -> str:
+    smoothed = f" with label smoothing {anchor.smoothing:.3g}" if anchor.smoothing else ""
+    return f"L = {anchor.scale:.3g} × (cross-entropy{smoothed} - f)"
+
+
+def _anchored_sentences(loss: TaylorLoss, n_classes: int) -> list[str]:
+    """What a loss does to cross-entropy, from the start of a training to its end.
+
+    Compared are gradients on the target's logit, ``p (1-p) L'(p)``, with cross-entropy's ``p - 1``.
+    """
+    curve = target_curve(loss, n_classes)
+    start, sure, doubted = 1 / n_classes, 0.95, 0.02
+
+    def relative(p: float) -> float:
+        return float(p * (1 - p) * curve.slope(np.array(p)) / (p - 1))
+
+    first, late, early = relative(start), relative(sure), relative(doubted)
+    sentences = []
+    if late < 0:
+        sentences.append(
+            f"Beyond a probability of {minimum_on_target(loss, n_classes):.2f} it pulls a "
+            "prediction back: being surer costs."
+        )
+    elif first > 0 and (verb := _changed(late / first, "lets go of", "goes on pushing")):
+        sentences.append(
+            f"It {verb} targets that are nearly right: at a probability of {sure:g} it pulls "
+            f"{late / first:.2g} times as hard, beside cross-entropy, as at the start."
+        )
+    unlikely = first > 0 and start > doubted
+    if unlikely and (verb := _changed(early / first, "listens less to", "insists on")):
+        sentences.append(
+            f"It {verb} labels that the network finds unlikely: at a probability of {doubted:g} "
+            f"it pulls {early / first:.2g} times as hard, beside cross-entropy, as at the start."
+        )
+    return sentences
+
+
+def _changed(ratio: float, less: str, more: str) -> str:
+    """A word for a ratio that is worth one."""
+    return less if ratio < 0.8 else more if ratio > 1.25 else ""
 
 
 def _cosine(a: FloatArray, b: FloatArray) -> float:

@@ -12,10 +12,12 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.files import write_atomically
+from optuna_taylorglo.losses.anchor import Base
 from optuna_taylorglo.validation import Number, PlainMapping, PlainModel, Problem
 
 FORMAT = "optuna-taylorglo loss"
-VERSION = 1
+VERSION = 2
+"""Version 2 has the anchored family; a loss without a base is written as version 1."""
 
 
 class _Part(PlainModel):
@@ -43,7 +45,10 @@ class Origin(_Part):
 
 
 class LossFile(_Part):
-    """What a file says of a loss, besides its format and version; no field may be left out."""
+    """What a file says of a loss, besides its format and version.
+
+    No field may be left out but those of the anchored family, which a loss without a base has not.
+    """
 
     theta: list[Number]
     order: Annotated[StrictInt, Field(ge=1)]
@@ -54,6 +59,9 @@ class LossFile(_Part):
     weight: list[Number] | None
     ignore_index: StrictInt
     label_smoothing: Annotated[Number, Field(ge=0, le=1)]
+    base: Base = "none"
+    log_scale: Number = 0.0
+    smoothing: Number = 0.0
     n_classes: Annotated[StrictInt, Field(ge=2)] | None
     """Number of classes that it was made for, if that is known."""
 
@@ -68,7 +76,13 @@ def write_loss(path: str | PathLike[str], loss: LossFile) -> None:
         path: File to write.
         loss: What to write.
     """
-    content = {"format": FORMAT, "version": VERSION, **loss.model_dump()}
+    fields = loss.model_dump()
+    version = VERSION
+    if loss.base == "none":
+        version = 1
+        for name in ("base", "log_scale", "smoothing"):
+            del fields[name]
+    content = {"format": FORMAT, "version": version, **fields}
     # JSON keeps Python's shortest exact form of a float, so numbers come back bit for bit.
     write_atomically(Path(path), json.dumps(content, indent=2, allow_nan=False) + "\n")
 

@@ -30,6 +30,9 @@ _softmax_backward = torch.ops.aten._softmax_backward_data.default
 class FusedLoss(torch.autograd.Function):
     """``Σ_i Σ_m powers[m] y_i^(m+2) + Σ_m at_target[m] y_t^m`` of each sample, reduced.
 
+    With an anchor (c, ε) it is c times the sum of that and of cross-entropy smoothed by ε, whose
+    gradient is ``y_j - (1-ε) [j = t] - ε/n``.
+
     Arguments of `apply`:
         logits: Shape (N, C, …).
         index: Target indices, shape (N, 1, …).
@@ -37,6 +40,7 @@ class FusedLoss(torch.autograd.Function):
         reduction: "mean" or "sum".
         powers: Coefficients for every class.
         at_target: Coefficients for the target's class, at least 2.
+        anchor: Scale and smoothing of cross-entropy under the polynomial; None if there is none.
         plain: The same function of the logits by operators that autograd knows.
     """
 
@@ -49,15 +53,18 @@ class FusedLoss(torch.autograd.Function):
         reduction: str,
         powers: Sequence[float],
         at_target: Sequence[float],
+        anchor: tuple[float, float] | None,
         plain: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        y = torch.softmax(logits, dim=1)
+        log_y = None if anchor is None else torch.log_softmax(logits, dim=1)
+        y = torch.softmax(logits, dim=1) if log_y is None else log_y.exp()
         factor, scale = None, 1.0
         counted: Tensor | int = index.numel()
         if counts is not None:
             total = counts.total if reduction == "mean" else 1
             factor = torch.where(counts.valid, counts.share / total, 0.0)
             y = torch.where(counts.valid, y, 0.0)
+            log_y = None if log_y is None else torch.where(counts.valid, log_y, 0.0)
             counted = counts.share.sum() / total
         elif reduction == "mean":
             scale = 1 / index.numel()
@@ -71,9 +78,16 @@ class FusedLoss(torch.autograd.Function):
             slope.scatter_add_(1, index, at_target_slope)
             if factor is not None:
                 slope.mul_(factor)
-            ctx.save_for_backward(_softmax_backward(slope, y, 1, y.dtype), logits)
+            slope = _softmax_backward(slope, y, 1, y.dtype)
+            if anchor is not None:
+                slope.add_(_cross_entropy_slope(y, index, factor, anchor[1])).mul_(anchor[0])
+            ctx.save_for_backward(slope, logits)
             ctx.scale, ctx.plain = scale, plain
-        return loss.mul_(scale).add_(at_target[0] * counted * scale)
+        loss = loss.mul_(scale).add_(at_target[0] * counted * scale)
+        if anchor is not None and log_y is not None:
+            base = _cross_entropy(log_y, index, factor, anchor[1])
+            loss = loss.add_(base, alpha=scale).mul_(anchor[0])
+        return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -83,7 +97,27 @@ class FusedLoss(torch.autograd.Function):
             (slope,) = torch.autograd.grad(ctx.plain(logits), logits, grad, create_graph=True)
         else:
             slope = slope * (grad * ctx.scale)
-        return slope, *[None] * 6
+        return slope, *[None] * 7
+
+
+def _cross_entropy(log_y: Tensor, index: Tensor, factor: Tensor | None, smoothing: float) -> Tensor:
+    """Sum of the smoothed cross-entropy of all samples, of each times its factor."""
+    at_target = log_y.gather(1, index)
+    if factor is not None:
+        at_target, log_y = at_target * factor, log_y * factor
+    loss = at_target.sum().mul_(smoothing - 1)
+    if smoothing != 0:
+        loss.sub_(log_y.sum(), alpha=smoothing / log_y.shape[1])
+    return loss
+
+
+def _cross_entropy_slope(
+    y: Tensor, index: Tensor, factor: Tensor | None, smoothing: float
+) -> Tensor:
+    """Derivative of `_cross_entropy` with respect to the logits, in fresh memory."""
+    slope = y - smoothing / y.shape[1]
+    slope.scatter_add_(1, index, torch.full_like(index, smoothing - 1, dtype=y.dtype))
+    return slope if factor is None else slope.mul_(factor)
 
 
 def _polynomial(coefficients: Sequence[float], v: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ prediction for all classes and one more for the target's, (C1) in `losses.canoni
     L = -s [ Σ_i q_0(y_i) + (q_1 - q_0)(y_t) ],     s = 1/n or 1.
 
 No one-hot tensor is made and no class is looped over. Label smoothing moves the two label values
-and changes nothing else. Soft targets take the polynomial in x as well.
+and changes nothing else. Soft targets take the polynomial in x as well. A loss with an anchor is
+``e^s (CE_ε + L)`` with that L, see `losses.anchor`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from optuna_taylorglo.losses.conventions import (
     count_samples,
     reduce_hard,
     reduce_soft,
+    weight_of_classes,
 )
 from optuna_taylorglo.losses.fused_gradient import FusedLoss
 
@@ -36,16 +38,20 @@ Scalar = float | Tensor
 Polynomial = Sequence[Sequence[Scalar]]
 """Entry [j][l] multiplies ``y^j z^l``; a variable that is absent has power 0 only."""
 
+AnchorValues = tuple[Scalar, Scalar]
+"""Scale e^s and smoothing ε of cross-entropy under a loss."""
+
 
 def polynomial_loss(
     logits: Tensor,
     target: Tensor,
     coefficients: Sequence[Polynomial],
     conventions: Conventions,
+    anchor: AnchorValues | None = None,
     *,
     fixed: bool = False,
 ) -> Tensor:
-    """The loss ``-s Σ_i f(x_i, y_i, z_i)`` of a batch.
+    """The loss ``-s Σ_i f(x_i, y_i, z_i)`` of a batch, or that on top of cross-entropy.
 
     Args:
         logits: Shape (C,), (N, C) or (N, C, d1, …).
@@ -53,7 +59,9 @@ def polynomial_loss(
             the shape of `logits`.
         coefficients: Entry [i][j][l] multiplies ``x^i y^j z^l``.
         conventions: Reductions, weights and smoothing.
-        fixed: Whether the coefficients are numbers in tuples, to be met again in later calls.
+        anchor: Cross-entropy under the polynomial, if there is any.
+        fixed: Whether the coefficients are numbers in tuples, to be met again in later calls, and
+            the anchor is one of numbers.
 
     Returns:
         A scalar, or with reduction "none" the loss of each sample. float32 for half-precision
@@ -65,12 +73,12 @@ def polynomial_loss(
         raise ValueError(f"weight has shape {tuple(weight.shape)}; {n} classes take shape ({n},).")
     if axis == 0:
         batch = logits.unsqueeze(0), target.unsqueeze(0)
-        loss = polynomial_loss(*batch, coefficients, conventions, fixed=fixed)
+        loss = polynomial_loss(*batch, coefficients, conventions, anchor, fixed=fixed)
         return loss.squeeze(0) if conventions.reduction == "none" else loss
     logits = at_least_float32(logits)
     if target.is_floating_point():
-        return _soft_loss(logits, target, coefficients, conventions)
-    return _hard_loss(logits, target, coefficients, conventions, fixed)
+        return _soft_loss(logits, target, coefficients, conventions, anchor)
+    return _hard_loss(logits, target, coefficients, conventions, anchor, fixed)
 
 
 def _hard_loss(
@@ -78,6 +86,7 @@ def _hard_loss(
     target: Tensor,
     coefficients: Sequence[Polynomial],
     conventions: Conventions,
+    anchor: AnchorValues | None,
     fixed: bool,
 ) -> Tensor:
     expected = logits.shape[:1] + logits.shape[2:]
@@ -94,20 +103,49 @@ def _hard_loss(
         index = index * counts.valid
     n = logits.shape[1]
     labels = n, -conventions.class_scale(n), conventions.label_smoothing
+    if anchor is not None:
+        anchor = anchor[0], _twice_smoothed(anchor[1], conventions.label_smoothing)
+
+    def reduced(losses: Tensor, logits: Tensor) -> Tensor:
+        if anchor is None:
+            return reduce_hard(losses, counts, reduction)
+        base = _cross_entropy(logits, index, anchor[1], conventions.weight)
+        return anchor[0] * reduce_hard(losses, counts, reduction, weighted=base)
+
     if len(coefficients[0][0]) > 1:
-        losses = _losses_over_logits(logits, index, *_label_polynomials(coefficients, *labels))
-        return reduce_hard(losses, counts, reduction)
+        polynomials = _label_polynomials(coefficients, *labels)
+        return reduced(_losses_over_logits(logits, index, *polynomials), logits)
     simplify = _simplified_once if fixed else _simplified
     powers, at_target = simplify(coefficients, *labels)
 
     def plain(logits: Tensor) -> Tensor:
-        return reduce_hard(_losses(logits, index, powers, at_target), counts, reduction)
+        return reduced(_losses(logits, index, powers, at_target), logits)
 
+    # Cross-entropy weights each class, the fused gradient each sample.
+    fusible = fixed and reduction != "none" and (anchor is None or conventions.weight is None)
     # An autograd function in Python has no rules for transforms and forward mode.
-    if fixed and reduction != "none" and not (_transforms_active() or _has_tangent(logits)):
-        loss: Tensor = FusedLoss.apply(logits, index, counts, reduction, powers, at_target, plain)
+    if fusible and not (_transforms_active() or _has_tangent(logits)):
+        loss: Tensor = FusedLoss.apply(
+            logits, index, counts, reduction, powers, at_target, anchor, plain
+        )
         return loss
     return plain(logits)
+
+
+def _twice_smoothed(first: Scalar, second: float) -> Scalar:
+    """One smoothing that is two, one after the other: 1 - (1 - ε)(1 - ε')."""
+    return first + second - first * second
+
+
+def _cross_entropy(
+    logits: Tensor, index: Tensor, smoothing: Scalar, weight: Tensor | None
+) -> Tensor:
+    """Cross-entropy of each sample, weighted and smoothed as PyTorch's is; shape (N, 1, …)."""
+    log_y = torch.log_softmax(logits, dim=1)
+    if weight is not None:
+        log_y = log_y * weight_of_classes(weight, logits)
+    every_class = log_y.mean(dim=1, keepdim=True)
+    return torch.as_tensor(-(1 - smoothing) * log_y.gather(1, index) - smoothing * every_class)
 
 
 def _all_count(index: Tensor, ignore_index: int) -> bool:
@@ -128,7 +166,11 @@ def _has_tangent(logits: Tensor) -> bool:
 
 
 def _soft_loss(
-    logits: Tensor, target: Tensor, coefficients: Sequence[Polynomial], conventions: Conventions
+    logits: Tensor,
+    target: Tensor,
+    coefficients: Sequence[Polynomial],
+    conventions: Conventions,
+    anchor: AnchorValues | None,
 ) -> Tensor:
     if target.shape != logits.shape:
         raise ValueError(
@@ -147,7 +189,14 @@ def _soft_loss(
     y = torch.softmax(logits, dim=1)
     in_x = [_evaluate(polynomial, y, logits) for polynomial in coefficients]
     losses: Tensor = -conventions.class_scale(n) * _horner(in_x, x).sum(dim=1)
-    return reduce_soft(losses, x, conventions)
+    if anchor is None:
+        return reduce_soft(losses, x, conventions)
+    scale, base_smoothing = anchor
+    log_y = torch.log_softmax(logits, dim=1)
+    if conventions.weight is not None:
+        log_y = log_y * weight_of_classes(conventions.weight, logits)
+    base = -((x * (1 - base_smoothing) + base_smoothing / n) * log_y).sum(dim=1)
+    return scale * reduce_soft(losses, x, conventions, weighted=base)
 
 
 def _label_polynomials(

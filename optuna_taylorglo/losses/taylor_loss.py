@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from optuna_taylorglo.errors import LossFileError
+from optuna_taylorglo.losses.anchor import Base, make_anchor
 from optuna_taylorglo.losses.conventions import ClassificationLoss, Conventions
 from optuna_taylorglo.losses.expansion import Expansion, expansion
 from optuna_taylorglo.losses.files import LossFile, Origin, read_loss, write_loss
-from optuna_taylorglo.losses.kernel import Polynomial, polynomial_loss
+from optuna_taylorglo.losses.kernel import AnchorValues, Polynomial, polynomial_loss
 
 
 def taylor_loss(
@@ -36,10 +37,13 @@ def taylor_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     progress: Tensor | float = 0.0,
+    base: Base = "none",
+    log_scale: Tensor | float = 0.0,
+    smoothing: Tensor | float = 0.0,
 ) -> Tensor:
     """The Taylor loss as a pure function of logits, target and θ.
 
-    Differentiable in `logits` and in `theta`, and made for `torch.func`: a batch of P losses is
+    Differentiable in `logits` and in the parameters, and made for `torch.func`: P losses are
     ``torch.func.vmap(taylor_loss, in_dims=(None, None, 0))(logits, target, thetas)``.
 
     Args:
@@ -58,6 +62,9 @@ def taylor_loss(
         ignore_index: Target index that neither counts nor sends a gradient.
         label_smoothing: ε in [0, 1]; targets become ``(1 - ε) x + ε / C``.
         progress: Training progress in [0, 1], for losses in ``t``.
+        base: "cross_entropy" for the anchored family, ``e^s (CE_ε - f)``; "none" for ``-f``.
+        log_scale: s of the anchored family.
+        smoothing: Its ε, which smooths the labels of cross-entropy alone.
 
     Returns:
         A scalar, or with reduction "none" the loss of each sample. float32 for half-precision
@@ -66,7 +73,13 @@ def taylor_loss(
     form = expansion(order, tuple(variables), folded)
     conventions = Conventions(class_reduction, reduction, weight, ignore_index, label_smoothing)
     coefficients = _nested(_coefficients_of_tensor(theta, form), progress, form)
-    return polynomial_loss(logits, target, coefficients, conventions.validate())
+    anchor: AnchorValues | None = None
+    if isinstance(log_scale, Tensor) or isinstance(smoothing, Tensor):
+        make_anchor(base, 0.0, 0.0)
+        anchor = torch.as_tensor(log_scale).exp(), smoothing
+    elif (numbers := make_anchor(base, log_scale, smoothing)) is not None:
+        anchor = numbers.scale, numbers.smoothing
+    return polynomial_loss(logits, target, coefficients, conventions.validate(), anchor)
 
 
 class TaylorLoss(ClassificationLoss):
@@ -74,6 +87,9 @@ class TaylorLoss(ClassificationLoss):
 
         loss = TaylorLoss(theta)
         loss(model(images), labels).backward()
+
+    With ``base="cross_entropy"`` it is one of the anchored family, ``e^s (CE_ε - f)``, which at
+    θ = 0, s = 0, ε = 0 is cross-entropy (`losses.anchor`).
 
     Args:
         theta: The parameters, in the order of `losses.expansion.Expansion`: the centre,
@@ -88,9 +104,14 @@ class TaylorLoss(ClassificationLoss):
         weight: Weight of each class, shape (C,).
         ignore_index: Target index to leave out.
         label_smoothing: ε in [0, 1].
+        base: "none", or "cross_entropy" for the anchored family.
+        log_scale: s of the anchored family: the loss is multiplied by e^s.
+        smoothing: ε of the anchored family, below 1; it may be negative. It smooths the labels
+            that cross-entropy sees, `label_smoothing` those of the whole loss.
 
     Attributes:
         theta: The parameters as exact floats.
+        anchor: Scale and smoothing of the anchored family; None without a base.
         progress: Buffer of no dimensions; for losses in ``t`` the caller sets it to the training
             progress in [0, 1] (assigning a number keeps the buffer).
         n_classes: Number of classes the loss was made for, if that is known.
@@ -99,6 +120,7 @@ class TaylorLoss(ClassificationLoss):
 
     progress: Tensor
     _coefficients: Tensor
+    _anchor: Tensor
 
     def __init__(
         self,
@@ -112,6 +134,9 @@ class TaylorLoss(ClassificationLoss):
         weight: Tensor | None = None,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
+        base: Base = "none",
+        log_scale: float = 0.0,
+        smoothing: float = 0.0,
     ) -> None:
         super().__init__(
             class_reduction=class_reduction,
@@ -123,6 +148,7 @@ class TaylorLoss(ClassificationLoss):
         values = theta.detach().tolist() if isinstance(theta, Tensor) else theta
         self.form = Expansion(order, tuple(variables), folded)
         self.theta = self.form.validate(values)
+        self.anchor = make_anchor(base, log_scale, smoothing)
         self.n_classes: int | None = None
         self.origin: Origin | None = None
         self.register_buffer("progress", torch.zeros(()), persistent=False)
@@ -132,6 +158,9 @@ class TaylorLoss(ClassificationLoss):
         self._numbers = _trimmed(self._exact[:, 0].tolist(), self.form)
         exact = torch.tensor(self._exact, dtype=torch.get_default_dtype())
         self.register_buffer("_coefficients", exact, persistent=False)
+        self._anchor_numbers = None if self.anchor is None else (self.anchor.scale, smoothing)
+        anchor = torch.tensor(self._anchor_numbers or (), dtype=torch.get_default_dtype())
+        self.register_buffer("_anchor", anchor, persistent=False)
 
     @classmethod
     def from_cross_entropy(
@@ -164,8 +193,25 @@ class TaylorLoss(ClassificationLoss):
         """The loss of a batch; shapes as in `taylor_loss`."""
         if torch.compiler.is_compiling() or "t" in self.form.variables:
             coefficients = _nested(self._coefficients, self.progress, self.form)
-            return polynomial_loss(logits, target, coefficients, self.conventions)
-        return polynomial_loss(logits, target, self._numbers, self.conventions, fixed=True)
+            anchor = None if self._anchor_numbers is None else (self._anchor[0], self._anchor[1])
+            return polynomial_loss(logits, target, coefficients, self.conventions, anchor)
+        return polynomial_loss(
+            logits, target, self._numbers, self.conventions, self._anchor_numbers, fixed=True
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make it the function it is, as plain JSON values."""
+        settings: dict[str, Any] = {
+            "theta": list(self.theta),
+            "order": self.form.order,
+            "variables": list(self.form.variables),
+            "folded": self.form.folded,
+            "class_reduction": self.class_reduction,
+            "label_smoothing": self.label_smoothing,
+        }
+        if self.anchor is not None:
+            settings |= {"base": "cross_entropy", **self.anchor._asdict()}
+        return settings
 
     def save(
         self,
@@ -181,16 +227,10 @@ class TaylorLoss(ClassificationLoss):
             n_classes: Number of classes it was made for; by default what the loss remembers.
             origin: Where it came from; by default what the loss remembers.
         """
-        settings: dict[str, Any] = {
-            "theta": list(self.theta),
-            "order": self.form.order,
-            "variables": list(self.form.variables),
-            "folded": self.form.folded,
-            "class_reduction": self.class_reduction,
+        settings = self.settings() | {
             "reduction": self.reduction,
             "weight": None if self.weight is None else self.weight.tolist(),
             "ignore_index": self.ignore_index,
-            "label_smoothing": self.label_smoothing,
             "n_classes": self.n_classes if n_classes is None else n_classes,
             "origin": self.origin if origin is None else origin,
         }
@@ -198,10 +238,14 @@ class TaylorLoss(ClassificationLoss):
 
     def extra_repr(self) -> str:
         """The settings that make it the function it is."""
-        return (
+        text = (
             f"theta={self.theta}, order={self.form.order}, variables={self.form.variables}, "
             f"folded={self.form.folded}, class_reduction={self.class_reduction!r}"
         )
+        if self.anchor is None:
+            return text
+        log_scale, smoothing = self.anchor
+        return f"{text}, base='cross_entropy', log_scale={log_scale}, smoothing={smoothing}"
 
     def __setattr__(self, name: str, value: Any) -> None:
         # `loss.progress = 0.5` must fill the buffer: replacing it would break device and compile.
@@ -217,6 +261,7 @@ class TaylorLoss(ClassificationLoss):
         device = self._coefficients.device
         dtype = torch.promote_types(self._coefficients.dtype, torch.float32)
         self._coefficients = torch.tensor(self._exact, dtype=dtype, device=device)
+        self._anchor = torch.tensor(self._anchor_numbers or (), dtype=dtype, device=device)
         if self.progress.dtype != dtype:
             self._buffers["progress"] = progress.to(device=device, dtype=dtype)
         return self

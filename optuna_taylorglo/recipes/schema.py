@@ -267,7 +267,10 @@ class EarlyStopSettings(Section):
 
 
 class LossSettings(Section):
-    """The family of Taylor polynomials that is searched."""
+    """The family of losses that is searched: Taylor polynomials f, alone or on cross-entropy."""
+
+    base: Literal["none", "cross_entropy"] = "none"
+    """none: L = -f, the paper's; cross_entropy: L = e^s (CE_ε - f), with s and ε searched too."""
 
     order: WholeNumber = Field(default=3, ge=1, le=10)
     """Order k of the polynomial."""
@@ -305,7 +308,8 @@ class SearchSettings(Section):
     all predictions to one class."""
 
     scale: Literal["free", "normalised"] = "free"
-    """normalised: every candidate's first gradient is as long as cross-entropy's."""
+    """normalised: every candidate's first gradient is as long as cross-entropy's; with a base s
+    stays 0."""
 
     repeats: WholeNumber = Field(default=1, ge=1)
     """Trainings averaged for one fitness."""
@@ -344,6 +348,18 @@ class Recipe(Section):
             needs={"loss.order": (1, 2, 3), "loss.variables": (_X_Y,)},
             because="the collapse ratio is that of order 3 or less over [x, y]; use trainable or "
             "none",
+        ),
+        Requirement(
+            field="search.filter",
+            values=("steady",),
+            needs={"loss.base": ("none",)},
+            because="the collapse ratio is that of a loss without a base; use trainable or none",
+        ),
+        Requirement(
+            field="loss.base",
+            values=("cross_entropy",),
+            needs={"loss.variables": (_X_Y, ("x", "y", "t"))},
+            because="cross-entropy is a function of probabilities; leave out z",
         ),
         Requirement(
             field="search.scale",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from optuna.pruners import BasePruner, NopPruner
 
+from optuna_taylorglo.losses.anchor import Anchor, first_gradient
 from optuna_taylorglo.losses.canonical import (
     Canonical,
     collapse_ratio,
@@ -30,17 +31,28 @@ def form_of(recipe: Recipe) -> Expansion:
     return Expansion(recipe.loss.order, recipe.loss.variables, recipe.loss.folded)
 
 
+# Units in which a step of CMA-ES means about as much in every direction: σ = 1.2 is a factor of 3
+# on the learning rate, and 0.12 of label smoothing. Limits: beyond them no training was good.
+_ANCHOR_UNITS = Anchor(log_scale=1.0, smoothing=0.1)
+_ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (-0.3, 0.9)}
+
+
 def parameter_names(recipe: Recipe) -> tuple[str, ...]:
     """Names of the parameters that the search varies."""
-    if recipe.search.space == "canonical":
-        return Canonical._fields
-    return form_of(recipe).parameter_names
+    canonical = recipe.search.space == "canonical"
+    names = Canonical._fields if canonical else form_of(recipe).parameter_names
+    return names + _anchor_names(recipe)
 
 
-def candidate_theta(
-    recipe: Recipe, parameters: Sequence[float], n_classes: int
-) -> tuple[float, ...]:
-    """θ of a candidate, as the loss is built from it.
+def _anchor_names(recipe: Recipe) -> tuple[str, ...]:
+    if recipe.loss.base == "none":
+        return ()
+    # Told apart from the start, the scale of an anchored loss is normalised by leaving it alone.
+    return Anchor._fields if recipe.search.scale == "free" else ("smoothing",)
+
+
+def candidate_loss(recipe: Recipe, parameters: Sequence[float], n_classes: int) -> TaylorLoss:
+    """The loss that a candidate stands for.
 
     Args:
         recipe: The recipe.
@@ -50,20 +62,19 @@ def candidate_theta(
     Raises:
         ValueError: If scales are normalised and the candidate has none (it cannot learn).
     """
-    form = form_of(recipe)
-    theta = _proposed_theta(recipe, form, parameters)
-    if recipe.search.scale == "free":
-        return theta
-    return normalise_scale(theta, n_classes, form, class_reduction=recipe.loss.class_reduction)
-
-
-def candidate_loss(recipe: Recipe, parameters: Sequence[float], n_classes: int) -> TaylorLoss:
-    """The loss that a candidate stands for; arguments as in `candidate_theta`."""
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 
-    theta = candidate_theta(recipe, parameters, n_classes)
-    reduction = recipe.loss.class_reduction
-    loss = TaylorLoss(theta, **asdict(form_of(recipe)), class_reduction=reduction)
+    form, reduction = form_of(recipe), recipe.loss.class_reduction
+    theta, anchor = _proposed(recipe, form, parameters)
+    if anchor is None and recipe.search.scale == "normalised":
+        theta = normalise_scale(theta, n_classes, form, class_reduction=reduction)
+    loss = TaylorLoss(
+        theta,
+        **asdict(form),
+        class_reduction=reduction,
+        base=recipe.loss.base,
+        **({} if anchor is None else anchor._asdict()),
+    )
     loss.n_classes = n_classes
     return loss
 
@@ -73,17 +84,25 @@ def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
     form = form_of(recipe)
 
     def promises(parameters: Sequence[float]) -> bool:
-        theta = _proposed_theta(recipe, form, parameters)
+        theta, anchor = _proposed(recipe, form, parameters)
+        if anchor is not None:
+            reduction = recipe.loss.class_reduction
+            return (
+                first_gradient(theta, n_classes, form, anchor=anchor, class_reduction=reduction) > 0
+            )
         if trainability(theta, n_classes, form) <= 0:
             return False
         return recipe.search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1
 
+    anchored = _anchor_names(recipe)
     return TaylorGLOSampler(
         names=parameter_names(recipe),
         sigma=recipe.search.sigma,
         seed=recipe.search.seed,
         **asdict(slot_rules(recipe)),
         accept=None if recipe.search.filter == "none" else promises,
+        units={name: getattr(_ANCHOR_UNITS, name) for name in anchored},
+        limits={name: _ANCHOR_LIMITS[name] for name in anchored},
     )
 
 
@@ -104,10 +123,13 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     return EarlyEndPruner(abort, stop)
 
 
-def _proposed_theta(
+def _proposed(
     recipe: Recipe, form: Expansion, parameters: Sequence[float]
-) -> tuple[float, ...]:
-    """θ as the search proposes it, before its scale is normalised."""
-    if recipe.search.space == "canonical":
-        return from_canonical(parameters, form)
-    return tuple(parameters)
+) -> tuple[tuple[float, ...], Anchor | None]:
+    """θ as the search proposes it, before its scale is normalised, and the anchor if any."""
+    names = _anchor_names(recipe)
+    shape = tuple(parameters[: len(parameters) - len(names)])
+    theta = from_canonical(shape, form) if recipe.search.space == "canonical" else shape
+    if recipe.loss.base == "none":
+        return theta, None
+    return theta, Anchor(**dict(zip(names, parameters[len(shape) :], strict=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import CmaEsSampler
 from optuna.study import Study, StudyDirection
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import RETRY_OF
+from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank, slot_attrs
 from optuna_taylorglo.seeds import candidate_seed
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
@@ -79,6 +80,15 @@ class TaylorGLOSampler(CmaEsSampler):
             gate.
         accept: Tells whether a candidate is worth evaluating; others are drawn again.
         bound: Parameters lie in [−bound, bound]; the default is as good as unbounded.
+        units: Of some parameters, what counts as 1 for CMA-ES: they start with the standard
+            deviation ``sigma`` times their unit.
+        limits: Of some parameters, a range in place of ±``bound``; draws beyond it are repeated.
+        x0: Of some parameters, where the search starts in place of 0.
+        lr_adapt: Whether CMA-ES lowers its learning rates where evaluations are noisy or the
+            problem has many basins (LRA-CMA-ES).
+        source_trials: Complete trials of another study over the same parameters, whose best tenth
+            the first distribution is fitted to (WS-CMA-ES); takes the place of ``x0`` and
+            ``sigma``.
     """
 
     def __init__(
@@ -92,6 +102,11 @@ class TaylorGLOSampler(CmaEsSampler):
         max_failures: int = 0,
         accept: Callable[[Sequence[float]], bool] | None = None,
         bound: float = 1000.0,
+        units: Mapping[str, float] | None = None,
+        limits: Mapping[str, tuple[float, float]] | None = None,
+        x0: Mapping[str, float] | None = None,
+        lr_adapt: bool = False,
+        source_trials: Sequence[FrozenTrial] | None = None,
     ) -> None:
         if isinstance(names, str) or not names or len(set(names)) != len(names):
             raise ValueError(f"names must be one or more different names, got {names!r}.")
@@ -109,6 +124,16 @@ class TaylorGLOSampler(CmaEsSampler):
         self.seed = seed
         self.accept = accept
         self.bound = float(bound)
+        self.lr_adapt = lr_adapt
+        self.units = _numbers("units", units, self.names, 1.0)
+        if not all(0 < unit < float("inf") for unit in self.units):
+            raise ValueError(f"units must be positive numbers, got {units!r}.")
+        self.limits = _ranges(limits, self.names, self.bound)
+        self.x0 = _numbers("x0", x0, self.names, 0.0)
+        for name, start, (low, high) in zip(self.names, self.x0, self.limits, strict=True):
+            if not low <= start <= high:
+                raise ValueError(f"x0 has {name} {start:g}, which is not in [{low:g}, {high:g}].")
+        self.source = None if source_trials is None else self._solutions(source_trials)
         self.rules = Rules(popsize=popsize, attempts=attempts, max_failures=max_failures)
         self._start()
 
@@ -127,12 +152,28 @@ class TaylorGLOSampler(CmaEsSampler):
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """The search space: every parameter in [−bound, bound]."""
-        return {name: FloatDistribution(-self.bound, self.bound) for name in self.names}
+        """The search space: every parameter within its limits."""
+        ranges = zip(self.names, self.limits, strict=True)
+        return {name: FloatDistribution(low, high) for name, (low, high) in ranges}
 
     def suggest(self, trial: Trial) -> list[float]:
         """The candidate of a trial, parameter by parameter."""
-        return [trial.suggest_float(name, -self.bound, self.bound) for name in self.names]
+        ranges = zip(self.names, self.limits, strict=True)
+        return [trial.suggest_float(name, low, high) for name, (low, high) in ranges]
+
+    def _solutions(self, trials: Sequence[FrozenTrial]) -> list[tuple[dict[str, float], float]]:
+        """Parameters and value of each complete trial that has all of ours."""
+        solutions = [
+            ({name: float(trial.params[name]) for name in self.names}, float(trial.values[0]))
+            for trial in trials
+            if trial.state == TrialState.COMPLETE and all(n in trial.params for n in self.names)
+        ]
+        if not solutions:
+            raise ValueError(
+                f"source_trials has no complete trial over {', '.join(self.names)} among its "
+                f"{len(trials)}."
+            )
+        return solutions
 
     def read(self, study: Study) -> GenerationLog:
         """Read a study's trials and bring the search up to date with them.
@@ -220,17 +261,28 @@ class _Replay:
         self._sampler = sampler
         self._start()
 
-    def _start(self) -> None:
-        n = len(self._sampler.names)
-        bound = self._sampler.bound
+    def _start(self, *, maximize: bool = True) -> None:
+        sampler = self._sampler
+        self._units = np.array(sampler.units)
+        mean, sigma, cov = np.array(sampler.x0) / self._units, sampler.sigma, None
+        if sampler.source is not None:
+            sign = -1.0 if maximize else 1.0
+            solutions = [
+                (np.array([*params.values()]) / self._units, sign * value)
+                for params, value in sampler.source
+            ]
+            mean, sigma, cov = cmaes.get_warm_start_mgd(solutions)
         # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
         with np.errstate(divide="ignore"):
             self._cma = cmaes.CMA(
-                mean=np.zeros(n),
-                sigma=self._sampler.sigma,
-                bounds=np.array([[-bound, bound]] * n),
-                population_size=self._sampler.rules.popsize,
+                mean=mean,
+                sigma=sigma,
+                bounds=np.array(sampler.limits) / self._units[:, None],
+                population_size=sampler.rules.popsize,
+                cov=cov,
+                lr_adapt=sampler.lr_adapt,
             )
+        self._maximize = maximize
         self._told: list[tuple[Slot, ...]] = []
         self.states = [self._state()]
 
@@ -239,7 +291,7 @@ class _Replay:
         return SearchState(
             generation=self._cma.generation,
             sigma=float(self._cma._sigma),
-            mean=tuple(float(m) for m in self._cma.mean),
+            mean=tuple(self._within_limits(self._cma.mean)),
             eigenvalues=tuple(float(e) for e in np.linalg.eigvalsh(self._cma._C)),
         )
 
@@ -250,10 +302,12 @@ class _Replay:
             self._told and finished[len(self._told) - 1] is not self._told[-1]
         ):
             self._start()
+        if maximize != self._maximize:
+            self._start(maximize=maximize)
         for slots in finished[len(self._told) :]:
-            thetas = [self._theta(slot) for slot in slots]
+            thetas = [np.array(self._theta(slot)) / self._units for slot in slots]
             ranks = enumerate(rank(slots, maximize=maximize))
-            self._cma.tell([(np.array(thetas[i]), float(place)) for place, i in ranks])
+            self._cma.tell([(thetas[i], float(place)) for place, i in ranks])
             self._told.append(slots)
             self.states.append(self._state())
 
@@ -265,12 +319,18 @@ class _Replay:
                 return [trial.params[name] for name in names]
         return self.draw(slot.generation, slot.index)
 
+    def _within_limits(self, internal: FloatArray) -> list[float]:
+        """Parameters in their own units; rounding must not carry one over its limit."""
+        values = (internal * self._units).tolist()
+        ranges = zip(values, self._sampler.limits, strict=True)
+        return [min(max(value, low), high) for value, (low, high) in ranges]
+
     def draw(self, generation: int, index: int) -> list[float]:
         """Draw candidate (generation, index) from the newest distribution."""
         self._cma.reseed_rng(candidate_seed(self._sampler.seed, generation, index))
         accept = self._sampler.accept
         for _ in range(_MAX_REFUSALS):
-            theta = [float(x) for x in self._cma.ask()]
+            theta = self._within_limits(self._cma.ask())
             if accept is None or accept(theta):
                 return theta
         raise RuntimeError(
@@ -278,3 +338,29 @@ class _Replay:
             f"{generation}: it leaves CMA-ES nothing to propose around mean "
             f"{[round(float(m), 3) for m in self._cma.mean]}."
         )
+
+
+def _numbers(
+    argument: str, given: Mapping[str, float] | None, names: Sequence[str], default: float
+) -> tuple[float, ...]:
+    """A number for each name."""
+    given = given or {}
+    _refuse_unknown(argument, given, names)
+    return tuple(float(given.get(name, default)) for name in names)
+
+
+def _ranges(
+    given: Mapping[str, tuple[float, float]] | None, names: Sequence[str], bound: float
+) -> tuple[tuple[float, float], ...]:
+    """A range for each name."""
+    given = given or {}
+    _refuse_unknown("limits", given, names)
+    for name, (low, high) in given.items():
+        if not float("-inf") < low < high < float("inf"):
+            raise ValueError(f"limits has {name} ({low!r}, {high!r}); the first must be smaller.")
+    return tuple(given.get(name, (-bound, bound)) for name in names)
+
+
+def _refuse_unknown(argument: str, given: Mapping[str, object], names: Sequence[str]) -> None:
+    if unknown := [name for name in given if name not in names]:
+        raise ValueError(f"{argument} has {unknown[0]!r}; the parameters are {', '.join(names)}.")

@@ -5,14 +5,16 @@ A loss is described by JSON, never by code: a Taylor loss by its settings, the o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from optuna_taylorglo.losses.anchor import first_gradient
 from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
-from optuna_taylorglo.losses.canonical import gradient_scale, normalise_scale
+from optuna_taylorglo.losses.canonical import normalise_scale
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.verdict.statistics import Role
 
@@ -83,15 +85,7 @@ class ScaledLoss(nn.Module):
 
 def compared_taylor_loss(name: str, label: str, role: Role, loss: TaylorLoss) -> ComparedLoss:
     """A Taylor loss to compare."""
-    settings = {
-        "theta": list(loss.theta),
-        "order": loss.form.order,
-        "variables": list(loss.form.variables),
-        "folded": loss.form.folded,
-        "class_reduction": loss.class_reduction,
-        "label_smoothing": loss.label_smoothing,
-    }
-    return ComparedLoss(name, label, "taylor", role, settings)
+    return ComparedLoss(name, label, "taylor", role, loss.settings())
 
 
 def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> ComparedLoss:
@@ -110,18 +104,22 @@ def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
         The loss scaled to cross-entropy's first gradient, and cross-entropy scaled to the loss's;
         nothing for a loss that has no scale relative to cross-entropy.
     """
-    form, reduction = loss.form, loss.class_reduction
+    form, anchor, reduction = loss.form, loss.anchor, loss.class_reduction
     if "z" in form.variables:
         return []
-    scale = gradient_scale(loss.theta, n_classes, form, class_reduction=reduction)
+    scale = first_gradient(loss.theta, n_classes, form, anchor=anchor, class_reduction=reduction)
     if scale <= 0:
         return []
-    theta = normalise_scale(loss.theta, n_classes, form, class_reduction=reduction)
+    changes: dict[str, Any] = (
+        {"theta": list(normalise_scale(loss.theta, n_classes, form, class_reduction=reduction))}
+        if anchor is None
+        else {"log_scale": anchor.log_scale - math.log(scale)}
+    )
     evolved = compared_taylor_loss(
         "winner-normalised", "evolved loss, scale of cross-entropy", Role.SHAPE_CONTROL, loss
     )
     return [
-        replace(evolved, settings=evolved.settings | {"theta": list(theta)}),
+        replace(evolved, settings=evolved.settings | changes),
         cross_entropy(
             "ce-scaled",
             f"cross-entropy times {scale:.3g}",

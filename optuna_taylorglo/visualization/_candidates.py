@@ -49,11 +49,19 @@ def _get_candidates_info(
 
 
 def _points(history: SearchHistory, space: str) -> FloatArray:
-    """What t-SNE works on, shape (N, number of parameters, or 4)."""
+    """What t-SNE works on, shape (N, number of parameters), θ as four if that is asked for."""
     if space == "theta" or history.recipe.search.space == "canonical":
         return np.array([c.parameters for c in history.candidates])
     form = form_of(history.recipe)
-    points = np.array([to_canonical(c.parameters, form) for c in history.candidates])
+    points = np.array(
+        [
+            (
+                *to_canonical(c.parameters[: form.n_parameters], form),
+                *c.parameters[form.n_parameters :],
+            )
+            for c in history.candidates
+        ]
+    )
     # They are products of parameters, some far out; without this those alone would be seen.
     points = np.arcsinh(points)
     spread = points.std(axis=0)

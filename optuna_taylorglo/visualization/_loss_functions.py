@@ -27,7 +27,7 @@ class LossFunctionsInfo:
         generations: Generation of each curve.
         trials: Trial of each curve.
         fitness: Fitness of each curve.
-        curves: Loss of each at each probability, 0 at probability 1.
+        curves: Loss of each at each probability, 0 at the last.
         cross_entropy_probability: The same without 0, where cross-entropy has its pole.
         cross_entropy: Cross-entropy there, in the class reduction of the others.
     """
@@ -47,8 +47,12 @@ def _get_loss_functions_info(
     from optuna_taylorglo.losses.description import target_curve
     from optuna_taylorglo.search.candidates import candidate_loss
 
-    reduction = 2 if history.recipe.loss.class_reduction == "mean" else 1
-    y = np.linspace(0, 1, _POINTS)
+    settings = history.recipe.loss
+    anchored = settings.base == "cross_entropy"
+    reduction = 2 if settings.class_reduction == "mean" and not anchored else 1
+    # Cross-entropy has a pole at 0, and with label smoothing one at 1.
+    ends = (_LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY) if anchored else (0.0, 1.0)
+    y = np.linspace(*ends, _POINTS)
     y_log = np.geomspace(_LEAST_PROBABILITY, 1, _POINTS)
     # Cross-entropy in binary mode is -log y, with a slope of -2 at y = 1/2.
     cross_entropy = -np.log(y_log) / reduction
@@ -56,9 +60,10 @@ def _get_loss_functions_info(
     for best in history.best_of_each:
         loss = candidate_loss(history.recipe, best.parameters, history.n_classes)
         curve = target_curve(loss, 2, progress=progress)
-        values = curve(y) - curve(1.0)
+        values = curve(y)
+        values = values - values[-1]
         if normalise:
-            slope = -float(curve.deriv()(0.5)) * reduction / 2
+            slope = -float(curve.slope(np.array(0.5))) * reduction / 2
             if slope <= 0:
                 continue
             values = values / slope
@@ -75,6 +80,7 @@ def plot_loss_functions(
     """Plot the best loss of each generation in binary mode, shifted to 0 at y = 1.
 
     Binary mode is the loss with two classes, over the probability y that the target's class gets.
+    Losses anchored at cross-entropy are drawn up to y = 0.99, and are 0 there.
 
     Args:
         study: A study of a TaylorGLO search.
@@ -131,7 +137,8 @@ def plot_loss_functions(
     )
     figure.update_xaxes(title_text="predicted probability y of the target's class", range=[0, 1])
     figure.update_yaxes(
-        title_text="loss, 0 at y = 1" + (" (slope of cross-entropy at ½)" if normalise else ""),
+        title_text=f"loss, 0 at y = {info.probability[-1]:g}"
+        + (" (slope of cross-entropy at ½)" if normalise else ""),
         range=_range(info),
     )
     return figure.update_layout(legend={"x": 0.98, "xanchor": "right", "y": 0.98, "yanchor": "top"})

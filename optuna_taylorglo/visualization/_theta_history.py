@@ -13,7 +13,15 @@ from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Parameters of the best candidate of each generation"
 
-_GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ"}
+_SYMBOLS = {
+    "alpha": "α",
+    "beta": "β",
+    "gamma": "γ",
+    "delta": "δ",
+    "log_scale": "s",
+    "smoothing": "ε",
+}
+_ANCHOR_MEANINGS = {"log_scale": "logarithm of the scale", "smoothing": "label smoothing"}
 _CANONICAL_MEANINGS = ("target, linear", "target, square", "all classes, square", "all, cube")
 
 
@@ -49,7 +57,8 @@ def _labels(history: SearchHistory) -> list[str]:
         meanings: tuple[str, ...] = _CANONICAL_MEANINGS
     else:
         meanings = form_of(history.recipe).parameter_meanings
-    symbols = [_GREEK.get(name, name.replace("theta_", "θ")) for name in history.names]
+    meanings += tuple(_ANCHOR_MEANINGS[n] for n in history.names if n in _ANCHOR_MEANINGS)
+    symbols = [_SYMBOLS.get(name, name.replace("theta_", "θ")) for name in history.names]
     return [f"{symbol}  {meaning}" for symbol, meaning in zip(symbols, meanings, strict=True)]
 
 

@@ -336,7 +336,7 @@ def test_an_unknown_field_is_named(tmp_path: Path, content: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (2, r"version is 2; this release reads up to 1\. Update"),
+        (3, r"version is 3; this release reads up to 2\. Update"),
         (10**6, "version is 1000000"),
         (0, "version must be a positive integer, not 0"),
         (-1, "version must be"),

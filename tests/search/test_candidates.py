@@ -14,7 +14,6 @@ from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (
     candidate_loss,
-    candidate_theta,
     form_of,
     make_pruner,
     make_sampler,
@@ -37,7 +36,7 @@ def first_candidates(recipe: Recipe, number: int = 60) -> list[tuple[float, ...]
     sampler = make_sampler(recipe, N_CLASSES)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     proposed = [sampler.suggest(study.ask()) for _ in range(number)]
-    return [candidate_theta(recipe, parameters, N_CLASSES) for parameters in proposed]
+    return [candidate_loss(recipe, parameters, N_CLASSES).theta for parameters in proposed]
 
 
 def test_candidates_have_the_form_that_the_recipe_says() -> None:

@@ -246,12 +246,14 @@ def test_trial_added_twice_does_not_wait_for_ever() -> None:
     scheduler = new_scheduler(n_generations=1)
     scheduler.finish(take(scheduler), state=PRUNED)
     retry = scheduler._choose()
-    assert retry is not None and RETRY_OF in retry.user_attrs
+    assert retry is not None
+    assert RETRY_OF in retry.user_attrs
     for _ in range(2):
         scheduler.study.add_trial(retry)
     for value in (1.0, 2.0):
         scheduler.finish(take(scheduler), value)
-    assert scheduler.claim() is None and scheduler.over
+    assert scheduler.claim() is None
+    assert scheduler.over
     leftover = scheduler.study.trials[2]
     assert (leftover.state, leftover.datetime_start) == (FAIL, None)
     assert leftover.user_attrs[RELEASED]

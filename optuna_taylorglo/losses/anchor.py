@@ -1,0 +1,82 @@
+"""Losses that start from cross-entropy, and what they are where training begins.
+
+A Taylor loss is L = -f_θ and begins at nothing: at θ = 0 there is no gradient. The anchored family
+
+    L = e^s (CE_ε - f_θ)                                                                   (A1)
+
+begins at cross-entropy itself, to which θ = 0, s = 0, ε = 0 is equal. s is the logarithm of what
+the learning rate is multiplied by (exactly so with plain and momentum SGD), so that scale and shape
+are parameters of their own. CE_ε is cross-entropy on labels smoothed by ε; f_θ sees the labels as
+they are. Label smoothing is θ = 0. PolyLoss-1, CE + ε₁ (1 - y_t), is α = ε₁ alone (with the sum
+over classes), up to a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from optuna_taylorglo.losses.canonical import gradient_scale
+from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion
+
+Base = Literal["none", "cross_entropy"]
+BASES: tuple[Base, ...] = ("none", "cross_entropy")
+
+
+class Anchor(NamedTuple):
+    """Cross-entropy as the base of a loss (A1)."""
+
+    log_scale: float = 0.0
+    smoothing: float = 0.0
+
+    @property
+    def scale(self) -> float:
+        """e^s, what the whole loss is multiplied by."""
+        return math.exp(self.log_scale)
+
+
+def make_anchor(base: str, log_scale: float, smoothing: float) -> Anchor | None:
+    """The anchor that settings describe, None for a loss without a base.
+
+    Raises:
+        ValueError: If they describe none; the message names the setting.
+    """
+    if base not in BASES:
+        raise ValueError(f"base must be one of {', '.join(BASES)}, not {base!r}.")
+    anchor = Anchor(float(log_scale), float(smoothing))
+    if base == "none":
+        for name, value in anchor._asdict().items():
+            if value != 0:
+                raise ValueError(f"{name} is {value:g}; it needs base='cross_entropy'.")
+        return None
+    if not abs(anchor.log_scale) <= 50:
+        raise ValueError(f"log_scale must be in [-50, 50], not {log_scale!r}.")
+    if not -1 <= anchor.smoothing < 1:
+        raise ValueError(f"smoothing must be in [-1, 1), not {smoothing!r}.")
+    return anchor
+
+
+def first_gradient(
+    theta: Sequence[float],
+    n_classes: int,
+    form: Expansion = THIRD_ORDER,
+    *,
+    anchor: Anchor | None,
+    class_reduction: str = "mean",
+    progress: float = 0.0,
+) -> float:
+    """First gradient of a loss relative to cross-entropy's; positive if training can begin.
+
+    At the uniform prediction smoothed cross-entropy's gradient is ``-(1-ε) ([j = t] - 1/n)``, that
+    of -f_θ is `gradient_scale` times ``-([j = t] - 1/n)``, so (A1) has
+
+        e^s (1 - ε + gradient_scale(θ)).                                                   (A2)
+
+    Raises:
+        ValueError: If the loss is over raw logits, whose gradient has another direction.
+    """
+    scale = gradient_scale(
+        theta, n_classes, form, class_reduction=class_reduction, progress=progress
+    )
+    return scale if anchor is None else anchor.scale * (1 - anchor.smoothing + scale)

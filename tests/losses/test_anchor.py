@@ -1,0 +1,230 @@
+"""Losses anchored at cross-entropy: what they contain, their gradients, and where they begin."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from optuna_taylorglo.losses.anchor import Anchor, first_gradient
+from optuna_taylorglo.losses.canonical import from_canonical
+from optuna_taylorglo.losses.description import describe, minimum_on_target, target_curve
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss, load_loss, taylor_loss
+
+THETA = from_canonical((1.3, -0.6, 0.7, -0.4))
+ZERO = (0.0,) * 8
+
+
+def batch(n: int = 10, size: int = 32, spread: float = 3.0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(n)
+    logits = spread * torch.randn(size, n, generator=generator, dtype=torch.float64)
+    return logits.requires_grad_(), torch.randint(0, n, (size,), generator=generator)
+
+
+def anchored(theta: Any = THETA, **settings: Any) -> TaylorLoss:
+    settings = {"class_reduction": "sum", "base": "cross_entropy"} | settings
+    return TaylorLoss(theta, **settings).double()
+
+
+def value_and_gradient(loss: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    (gradient,) = torch.autograd.grad(loss, logits)
+    return loss.detach(), gradient
+
+
+def assert_same(ours: Tensor, theirs: Tensor, logits: Tensor, constant: float = 0.0) -> None:
+    """Equal up to a constant, gradients included."""
+    value, gradient = value_and_gradient(ours, logits)
+    expected, expected_gradient = value_and_gradient(theirs, logits)
+    torch.testing.assert_close(value - constant, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-14)
+
+
+def written_out(logits: Tensor, target: Tensor, canonical: Any, s: float, eps: float) -> Tensor:
+    """e^s (CE_ε - f) literally, from the definition, for hard targets and the sum over classes."""
+    alpha, beta, gamma, delta = canonical
+    y = torch.softmax(logits, dim=1)
+    y_t = y.gather(1, target[:, None]).squeeze(1)
+    f = alpha * y_t + beta / 2 * y_t**2 + (gamma / 2 * y**2 + delta / 3 * y**3).sum(dim=1)
+    x = F.one_hot(target, logits.shape[1]).double() * (1 - eps) + eps / logits.shape[1]
+    return (math.exp(s) * (-(x * torch.log_softmax(logits, dim=1)).sum(dim=1) - f)).mean()
+
+
+@pytest.mark.parametrize("n", [2, 10, 1000])
+@pytest.mark.parametrize(("s", "eps"), [(0.0, 0.0), (-1.5, 0.3), (0.7, -0.2)])
+def test_it_is_its_definition(n: int, s: float, eps: float) -> None:
+    logits, target = batch(n)
+    loss = anchored(log_scale=s, smoothing=eps)
+    expected = written_out(logits, target, (1.3, -0.6, 0.7, -0.4), s, eps)
+    assert_same(loss(logits, target), expected, logits)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("kind", ["hard", "ignored", "soft", "pixels"])
+def test_zero_is_cross_entropy_with_all_its_arguments(
+    kind: str, reduction: str, weighted: bool
+) -> None:
+    logits, target = batch()
+    settings: dict[str, Any] = {"reduction": reduction, "label_smoothing": 0.1}
+    if weighted:
+        settings["weight"] = torch.linspace(0.2, 2, 10, dtype=torch.float64)
+    if kind == "ignored":
+        target = torch.where(torch.arange(32) % 3 == 0, -100, target)
+    if kind == "soft":
+        target = torch.softmax(batch(10, 32)[0].detach().flip(0), dim=1)
+    if kind == "pixels":
+        logits, target = logits.reshape(8, 4, 10).movedim(2, 1), target.reshape(8, 4)
+    ours = anchored(ZERO, **settings)(logits, target)
+    theirs = F.cross_entropy(logits, target, **settings)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert_same(ours.sum(), theirs.sum(), logits)
+
+
+def test_it_contains_label_smoothing_and_polyloss() -> None:
+    logits, target = batch()
+    smoothed = anchored(ZERO, smoothing=0.3)(logits, target)
+    assert_same(smoothed, F.cross_entropy(logits, target, label_smoothing=0.3), logits)
+    y_t = torch.softmax(logits, dim=1).gather(1, target[:, None])
+    polyloss = F.cross_entropy(logits, target) + 17 * (1 - y_t).mean()
+    ours = anchored(from_canonical((17.0, 0, 0, 0)))(logits, target)
+    assert_same(ours, polyloss, logits, constant=-17)
+
+
+def test_two_smoothings_are_one_after_the_other() -> None:
+    logits, target = batch()
+    both = anchored(ZERO, smoothing=0.2, label_smoothing=0.3)(logits, target)
+    assert_same(both, F.cross_entropy(logits, target, label_smoothing=0.44), logits)
+
+
+@pytest.mark.parametrize("kind", ["hard", "ignored", "soft"])
+def test_derivatives(kind: str) -> None:
+    logits, target = batch(5, 4, spread=1.0)
+    if kind == "ignored":
+        target[1] = -100
+    if kind == "soft":
+        target = torch.softmax(logits.detach().flip(0), dim=1)
+    loss = anchored(log_scale=-0.3, smoothing=0.15, label_smoothing=0.1)
+    assert torch.autograd.gradcheck(lambda z: loss(z, target), (logits,))
+    assert torch.autograd.gradgradcheck(lambda z: loss(z, target), (logits,))
+
+
+def test_pure_function_knows_gradients_of_all_parameters() -> None:
+    logits, target = batch(5, 4, spread=1.0)
+    parameters = torch.tensor([*THETA, -0.3, 0.15], dtype=torch.float64, requires_grad=True)
+
+    def pure(p: Tensor) -> Tensor:
+        return taylor_loss(
+            logits.detach(),
+            target,
+            p[:8],
+            class_reduction="sum",
+            base="cross_entropy",
+            log_scale=p[8],
+            smoothing=p[9],
+        )
+
+    module = anchored(log_scale=-0.3, smoothing=0.15)
+    torch.testing.assert_close(pure(parameters), module(logits, target).detach())
+    assert torch.autograd.gradcheck(pure, (parameters,))
+    several = torch.func.vmap(pure)(torch.stack([parameters, 2 * parameters]).detach())
+    torch.testing.assert_close(several[0], pure(parameters).detach())
+
+
+def test_extreme_logits_are_finite() -> None:
+    logits = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4]], requires_grad=True)
+    value = anchored(smoothing=0.1).float()(logits, torch.tensor([1, 0]))
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+
+
+def test_compiled_once_for_all_candidates() -> None:
+    frames = torch._dynamo.utils.counters["frames"]
+    logits, target = batch()
+    step = torch.compile(lambda loss: loss(logits, target), backend="aot_eager", fullgraph=True)
+    torch._dynamo.reset()
+    before = frames["ok"]
+    for s in (0.0, -0.7, 1.1):
+        loss = anchored(log_scale=s, smoothing=s / 10)
+        torch.testing.assert_close(step(loss), loss(logits, target))
+    assert frames["ok"] - before <= 2
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("n", [2, 4, 10, 100])
+def test_first_gradient_is_that_of_autograd(n: int, reduction: str) -> None:
+    generator = torch.Generator().manual_seed(n)
+    for _ in range(50):
+        *canonical, s, eps = torch.randn(6, generator=generator, dtype=torch.float64).tolist()
+        eps = max(-1.0, min(0.9, eps / 3))
+        theta = from_canonical(canonical)
+        loss = anchored(theta, log_scale=s, smoothing=eps, class_reduction=reduction)
+        logits = torch.zeros(1, n, dtype=torch.float64, requires_grad=True)
+        target = torch.tensor([0])
+        (own,) = torch.autograd.grad(loss(logits, target), logits)
+        (reference,) = torch.autograd.grad(F.cross_entropy(logits, target), logits)
+        scale = first_gradient(theta, n, anchor=Anchor(s, eps), class_reduction=reduction)
+        torch.testing.assert_close(own, scale * reference, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.2, -0.2])
+def test_curve_and_minimum_are_those_of_the_loss(eps: float) -> None:
+    loss = anchored(log_scale=-0.4, smoothing=eps)
+    p = torch.linspace(0.01, 0.99, 99, dtype=torch.float64).requires_grad_()
+    others = ((1 - p) / 3).expand(3, -1)
+    values = torch.stack(
+        [loss(torch.stack([p, *others]).log()[:, i], torch.tensor(0)) for i in range(99)]
+    )
+    curve = target_curve(loss, 4)
+    assert curve(p.detach().numpy()) == pytest.approx(values.detach().numpy(), abs=1e-12)
+    (slopes,) = torch.autograd.grad(values.sum(), p)
+    assert curve.slope(p.detach().numpy()) == pytest.approx(slopes.numpy(), abs=1e-9)
+    lowest = float(p.detach()[int(values.argmin())])
+    assert minimum_on_target(loss, 4) == pytest.approx(1.0 if eps <= 0 else lowest, abs=0.011)
+
+
+def test_minimum_of_label_smoothing() -> None:
+    assert minimum_on_target(anchored(ZERO, smoothing=0.3), 10) == pytest.approx(1 - 0.3 * 0.9)
+
+
+def test_words() -> None:
+    plain = describe(anchored(ZERO), 10)
+    assert plain.facts["gradient_scale"] == 1
+    assert plain.facts["nearest_known_loss"] == "cross-entropy"
+    assert "unlikely" not in plain.text
+    deaf = describe(anchored(from_canonical((8.0, 0, 0, 0)), log_scale=math.log(0.1)), 10)
+    assert "listens less to labels that the network finds unlikely" in deaf.text
+    assert "L = 0.1 × (cross-entropy - f)" in deaf.text
+    smooth = describe(anchored(ZERO, smoothing=0.3), 10)
+    assert "Beyond a probability of 0.73 it pulls a prediction back" in smooth.text
+    assert "cross-entropy with label smoothing 0.3 - f" in smooth.text
+
+
+def test_file_keeps_every_bit(tmp_path: Path) -> None:
+    loss = TaylorLoss(THETA, base="cross_entropy", log_scale=-0.1 / 3, smoothing=0.2 / 3)
+    loss.save(tmp_path / "loss.json")
+    again = load_loss(tmp_path / "loss.json")
+    assert again.settings() == loss.settings()
+    assert again.anchor == (-0.1 / 3, 0.2 / 3)
+    assert "log_scale=-0.03333333333333333" in repr(again)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"base": "mse"}, "base must be one of none, cross_entropy, not 'mse'"),
+        ({"base": "none", "log_scale": 1.0}, "log_scale is 1; it needs base='cross_entropy'"),
+        ({"base": "none", "smoothing": 0.1}, r"smoothing is 0\.1; it needs base"),
+        ({"smoothing": 1.0}, r"smoothing must be in \[-1, 1\), not 1\.0"),
+        ({"smoothing": math.nan}, "smoothing must be in"),
+        ({"log_scale": math.inf}, r"log_scale must be in \[-50, 50\], not inf"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        anchored(**settings)
