@@ -8,6 +8,7 @@ import optuna
 import pytest
 from searches import DIGITS
 
+from optuna_taylorglo.losses.anchor import first_gradient
 from optuna_taylorglo.losses.canonical import collapse_ratio, gradient_scale, trainability
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.recipes.loading import load_recipe
@@ -103,3 +104,52 @@ def test_recipe_without_rules_ends_nothing_early() -> None:
     trial = optuna.create_study(pruner=pruner).ask()
     trial.report(0.0, 1)
     assert not trial.should_prune()
+
+
+ANCHORED = {"base": "cross_entropy", "class_reduction": "sum"}
+
+
+def test_anchored_search_begins_at_cross_entropy() -> None:
+    recipe = digits_recipe(loss=ANCHORED, search={"filter": "none"})
+    names = ("alpha", "beta", "gamma", "delta", "log_scale", "smoothing")
+    assert parameter_names(recipe) == names
+    loss = candidate_loss(recipe, (0.0,) * 6, N_CLASSES)
+    assert loss.anchor == (0.0, 0.0)
+    assert loss.theta == (0.0,) * 8
+    found = candidate_loss(recipe, (1.0, 2.0, 3.0, 4.0, -0.5, 0.2), N_CLASSES)
+    assert found.anchor == (-0.5, 0.2)
+    assert found.class_reduction == "sum"
+    assert first_gradient(found.theta, N_CLASSES, anchor=found.anchor, class_reduction="sum") > 0
+
+
+def test_anchored_search_over_theta_and_progress() -> None:
+    loss = ANCHORED | {"variables": ["x", "y", "t"], "order": 2}
+    recipe = digits_recipe(loss=loss, search={"filter": "none", "space": "theta"})
+    n = form_of(recipe).n_parameters
+    assert parameter_names(recipe)[-3:] == (f"theta_{n - 1}", "log_scale", "smoothing")
+    loss_ = candidate_loss(recipe, [0.1] * n + [1.0, 0.0], N_CLASSES)
+    assert len(loss_.theta) == n
+    assert loss_.anchor == (1.0, 0.0)
+
+
+def test_normalised_anchored_search_leaves_the_scale_alone() -> None:
+    recipe = digits_recipe(loss=ANCHORED, search={"filter": "trainable", "scale": "normalised"})
+    assert parameter_names(recipe)[4:] == ("smoothing",)
+    assert candidate_loss(recipe, (1.0, 0.0, 0.0, 0.0, 0.1), N_CLASSES).anchor == (0.0, 0.1)
+
+
+def test_filtered_anchored_candidates_can_begin() -> None:
+    shares = {}
+    for kind in ("none", "trainable"):
+        recipe = digits_recipe(loss=ANCHORED, search={"filter": kind, "sigma": 9.0})
+        sampler = make_sampler(recipe, N_CLASSES)
+        study = optuna.create_study(sampler=sampler, direction="maximize")
+        losses = [
+            candidate_loss(recipe, sampler.suggest(study.ask()), N_CLASSES) for _ in range(60)
+        ]
+        shares[kind] = sum(
+            first_gradient(x.theta, N_CLASSES, anchor=x.anchor, class_reduction="sum") > 0
+            for x in losses
+        )
+    assert shares["none"] < 58
+    assert shares["trainable"] == 60

@@ -286,3 +286,86 @@ def test_gate_and_plain_loop_propose_the_same() -> None:
     while (trial := gate.claim()) is not None:
         gate.finish(trial, ellipsoid(sampler.suggest(trial)))
     assert candidates(study) == candidates(plain)
+
+
+def shifted(theta: Sequence[float]) -> float:
+    return sum((x - 3) ** 2 for x in theta)
+
+
+def search(n_trials: int, objective: Callable[..., float], **settings: Any) -> optuna.Study:
+    sampler = TaylorGLOSampler(names=("a", "b"), popsize=8, **settings)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(lambda trial: objective(sampler.suggest(trial)), n_trials=n_trials)
+    return study
+
+
+def test_units_scale_the_search_and_nothing_else() -> None:
+    plain = search(64, shifted)
+    scaled = search(64, lambda v: shifted([v[0], 8 * v[1]]), units={"b": 0.125})
+    for one, other in zip(plain.trials, scaled.trials, strict=True):
+        assert other.params["a"] == one.params["a"]
+        assert other.params["b"] == one.params["b"] / 8
+
+
+def test_candidates_stay_within_their_limits() -> None:
+    study = search(80, shifted, units={"b": 0.1}, limits={"b": (-0.03, 0.09)})
+    values = [trial.params["b"] for trial in study.trials]
+    assert min(values) >= -0.03
+    assert max(values) <= 0.09
+    assert max(trial.params["a"] for trial in study.trials) > 2
+    assert study.trials[0].distributions["b"] == optuna.distributions.FloatDistribution(-0.03, 0.09)
+    # Draws beyond a limit are repeated, not put on it.
+    assert len({*values}) == 80
+
+
+def test_search_starts_where_it_is_told() -> None:
+    study = search(2000 // 8 * 8, lambda v: 0.0, x0={"b": 5.0}, sigma=0.5)
+    first = [(t.params["a"], t.params["b"]) for t in study.trials[:8]]
+    assert [a for a, _ in first] != [0.0] * 8
+    assert np.mean([b for _, b in first]) == pytest.approx(5, abs=0.6)
+
+
+def test_learning_rate_adaptation_is_that_of_cmaes() -> None:
+    settings = {"mean": np.zeros(2), "sigma": 1.2, "bounds": np.array([[-1000.0, 1000.0]] * 2)}
+    study = search(40, shifted, lr_adapt=True)
+    reference = cmaes.CMA(**settings, population_size=8, lr_adapt=True)
+    trials = study.trials
+    for generation in range(4):
+        told = sorted(trials[8 * generation : 8 * generation + 8], key=lambda t: t.value)
+        reference.tell([(np.array([*t.params.values()]), float(i)) for i, t in enumerate(told)])
+    assert isinstance(study.sampler, TaylorGLOSampler)
+    mean = study.sampler.search_state(study)[4].mean
+    np.testing.assert_allclose(mean, reference.mean, rtol=1e-9)
+    plain = search(40, shifted)
+    assert [t.params for t in plain.trials[:16]] != [t.params for t in trials[:16]]
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_warm_start_from_another_study(direction: str) -> None:
+    sign = 1 if direction == "minimize" else -1
+    names = ("a", "b")
+    source = optuna.create_study(direction=direction)
+    source.optimize(
+        lambda t: sign * shifted([t.suggest_float(n, -5, 5) for n in names]), n_trials=300
+    )
+    source.add_trial(optuna.create_trial(state=TrialState.FAIL))
+    sampler = TaylorGLOSampler(names=names, popsize=200, source_trials=source.trials)
+    study = optuna.create_study(sampler=sampler, direction=direction)
+    first = np.array([sampler.suggest(study.ask()) for _ in range(200)])
+    np.testing.assert_allclose(first.mean(axis=0), 3, atol=0.6)
+    assert first.std(axis=0).max() < 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"units": {"c": 1.0}}, "units has 'c'; the parameters are a, b"),
+        ({"units": {"a": 0.0}}, "units must be positive"),
+        ({"limits": {"a": (1.0, 1.0)}}, r"limits has a \(1\.0, 1\.0\)"),
+        ({"x0": {"b": 7.0}, "limits": {"b": (0.0, 1.0)}}, r"x0 has b 7, which is not in \[0, 1\]"),
+        ({"source_trials": []}, "source_trials has no complete trial over a, b among its 0"),
+    ],
+)
+def test_bad_starts_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TaylorGLOSampler(names=("a", "b"), **settings)
