@@ -32,8 +32,8 @@ def form_of(recipe: Recipe) -> Expansion:
 
 
 # Units in which a step of CMA-ES means about as much in every direction: σ = 1.2 is a factor of 3
-# on the learning rate, and 0.12 of label smoothing. Below 0, smoothing makes cross-entropy unbounded
-# from below, and nearly all trainings on clean labels diverge.
+# on the learning rate, and 0.12 of label smoothing. Below 0, smoothing makes cross-entropy
+# unbounded from below, and nearly all trainings on clean labels diverge.
 _ANCHOR_UNITS = Anchor(log_scale=1.0, smoothing=0.1)
 _ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (0.0, 0.9)}
 
