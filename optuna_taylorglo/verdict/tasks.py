@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -62,3 +63,7 @@ class Task:
         if "contender" in content:
             content["loss"] = content.pop("contender")
         return TypeAdapter(cls).validate_python(content)
+
+
+Do = Callable[[Sequence[Task]], list[float | None]]
+"""Does tasks and returns their values in order, None for those that failed."""
