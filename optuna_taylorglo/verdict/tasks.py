@@ -14,6 +14,9 @@ from pydantic import TypeAdapter
 from optuna_taylorglo.attributes import TASK
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 
+Do = Callable[[Sequence["Task"]], list[float | None]]
+"""Does tasks and returns their values in order, None for those that failed."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -63,7 +66,3 @@ class Task:
         if "contender" in content:
             content["loss"] = content.pop("contender")
         return TypeAdapter(cls).validate_python(content)
-
-
-Do = Callable[[Sequence[Task]], list[float | None]]
-"""Does tasks and returns their values in order, None for those that failed."""
