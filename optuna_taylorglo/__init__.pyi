@@ -1,6 +1,14 @@
 from .losses.baikal import BaikalCMALoss, BaikalLoss
 from .losses.description import describe
 from .losses.expansion import Expansion
+from .losses.standard import (
+    FocalLoss,
+    GeneralisedCrossEntropyLoss,
+    NormalisedReverseCrossEntropyLoss,
+    PolyLoss,
+    SymmetricCrossEntropyLoss,
+    TaylorCrossEntropyLoss,
+)
 from .losses.taylor_loss import TaylorLoss, load_loss, taylor_loss
 from .search.pruners import EarlyAbortPruner
 from .search.sampler import TaylorGLOSampler
@@ -10,6 +18,12 @@ __all__ = [
     "BaikalLoss",
     "EarlyAbortPruner",
     "Expansion",
+    "FocalLoss",
+    "GeneralisedCrossEntropyLoss",
+    "NormalisedReverseCrossEntropyLoss",
+    "PolyLoss",
+    "SymmetricCrossEntropyLoss",
+    "TaylorCrossEntropyLoss",
     "TaylorGLOSampler",
     "TaylorLoss",
     "describe",

@@ -26,6 +26,8 @@ class Stage(IntEnum):
     RERANK = 2**20
     TUNE = 2**20 + 1
     TEST = 2**20 + 2
+    STANDARD = 2**20 + 5
+    STANDARD_CHOICE = 2**20 + 6
     SWEEP = 2**20 + 10
 
 

@@ -56,5 +56,7 @@ def test_seeds_are_those_of_studies_made_before() -> None:
         "RERANK": 3643592867,
         "TUNE": 874803219,
         "TEST": 2700009823,
+        "STANDARD": 2539647647,
+        "STANDARD_CHOICE": 3711662971,
         "SWEEP": 4122471537,
     }

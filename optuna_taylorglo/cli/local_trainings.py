@@ -34,6 +34,9 @@ class LocalTrainings:
         self._supervisor = supervisor
         self._stop = stop
         self._bar = Progress(console=console, disable=not console.is_terminal)
+        # One line for all calls: some stages make many, of few tasks each.
+        self._line = self._bar.add_task("trainings", total=0)
+        self._asked_for = 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -53,12 +56,14 @@ class LocalTrainings:
             StopRequested: If told to stop.
         """
         self._queue.enqueue(tasks)
-        line = self._bar.add_task(f"{len(tasks)} trainings", total=len(tasks))
+        before = self._asked_for
+        self._asked_for += len(tasks)
+        self._bar.update(self._line, total=self._asked_for)
         while (values := self._queue.results(tasks)) is None:
-            self._bar.update(line, completed=self._queue.count_done(tasks))
+            self._bar.update(self._line, completed=before + self._queue.count_done(tasks))
             if not self._supervisor.poll():
                 self._supervisor.start()
-            if self._stop.wait(0.5):
+            if self._stop.wait(0.1):
                 raise StopRequested
-        self._bar.update(line, completed=len(tasks))
+        self._bar.update(self._line, completed=self._asked_for)
         return values

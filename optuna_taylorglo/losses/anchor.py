@@ -17,11 +17,15 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from optuna_taylorglo.losses.canonical import gradient_scale
+from optuna_taylorglo.losses.canonical import gradient_scale, uniform_curvature
 from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion
 
 Base = Literal["none", "cross_entropy"]
 BASES: tuple[Base, ...] = ("none", "cross_entropy")
+
+PACE = (0.01, 8.0)
+"""First gradients, beside cross-entropy's, between which trainings were seen to start: below they
+end before they have begun, above they diverge."""
 
 
 class Anchor(NamedTuple):
@@ -80,3 +84,29 @@ def first_gradient(
         theta, n_classes, form, class_reduction=class_reduction, progress=progress
     )
     return scale if anchor is None else anchor.scale * (1 - anchor.smoothing + scale)
+
+
+def is_steady(
+    theta: Sequence[float],
+    n_classes: int,
+    form: Expansion = THIRD_ORDER,
+    *,
+    anchor: Anchor,
+    class_reduction: str = "mean",
+) -> bool:
+    """Whether an anchored loss starts learning at a pace, and does not draw all to one class.
+
+    Averaged over targets that the network knows nothing of yet, the loss has at the uniform
+    prediction the curvature ``e^s (n - K)`` along each output, K being the numerator of (C4): n
+    from the logarithm, K from f_θ. With ``K < n`` the prediction leaves 1/n by what the targets
+    say, not by itself:
+
+        first gradient within PACE,    c (γ + β/n + 2δ/n) < n,                             (A3)
+
+    c = 1/n or 1 by the reduction over classes.
+    """
+    pace = first_gradient(theta, n_classes, form, anchor=anchor, class_reduction=class_reduction)
+    curvature = uniform_curvature(theta, n_classes, form)
+    if class_reduction == "mean":
+        curvature /= n_classes
+    return PACE[0] < pace < PACE[1] and curvature < n_classes

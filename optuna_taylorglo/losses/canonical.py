@@ -149,13 +149,21 @@ def collapse_ratio(theta: Sequence[float], n_classes: int, form: Expansion = THI
         R; infinite or NaN where `trainability` is 0. It means something only where that is
         positive.
     """
-    _check_classes(n_classes)
-    alpha, beta, gamma, delta = to_canonical(theta, form)
-    numerator = gamma + (beta + 2 * delta) / n_classes
+    alpha, beta, _, _ = to_canonical(theta, form)
+    numerator = uniform_curvature(theta, n_classes, form)
     denominator = alpha + beta / n_classes
     if denominator == 0:
         return math.nan if numerator == 0 else math.copysign(math.inf, numerator)
     return numerator / denominator
+
+
+def uniform_curvature(
+    theta: Sequence[float], n_classes: int, form: Expansion = THIRD_ORDER
+) -> float:
+    """γ + β/n + 2δ/n, the numerator of (C4)."""
+    _check_classes(n_classes)
+    _, beta, gamma, delta = to_canonical(theta, form)
+    return gamma + (beta + 2 * delta) / n_classes
 
 
 def gradient_scale(

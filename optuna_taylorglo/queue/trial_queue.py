@@ -107,7 +107,8 @@ class TrialQueue(ABC):
             if trial is not None or self.over:
                 return trial
             stop.wait(wait * random.uniform(0.5, 1.0))
-            wait = min(1.5 * wait, longest_wait)
+            # So slowly that a trial is found within a tenth of the time waited for it.
+            wait = min(1.1 * wait, longest_wait)
         return None
 
     def claim(self) -> Trial | None:

@@ -305,7 +305,7 @@ class SearchSettings(Section):
 
     filter: Literal["none", "trainable", "steady"] = "none"
     """trainable: draw again until the loss can start learning; steady: and until it does not draw
-    all predictions to one class."""
+    all predictions to one class and, with a base, starts at a pace."""
 
     scale: Literal["free", "normalised"] = "free"
     """normalised: every candidate's first gradient is as long as cross-entropy's; with a base s
@@ -348,12 +348,6 @@ class Recipe(Section):
             needs={"loss.order": (1, 2, 3), "loss.variables": (_X_Y,)},
             because="the collapse ratio is that of order 3 or less over [x, y]; use trainable or "
             "none",
-        ),
-        Requirement(
-            field="search.filter",
-            values=("steady",),
-            needs={"loss.base": ("none",)},
-            because="the collapse ratio is that of a loss without a base; use trainable or none",
         ),
         Requirement(
             field="loss.base",

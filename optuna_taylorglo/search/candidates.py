@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optuna.pruners import BasePruner, NopPruner
 
-from optuna_taylorglo.losses.anchor import Anchor, first_gradient
+from optuna_taylorglo.losses.anchor import Anchor, first_gradient, is_steady
 from optuna_taylorglo.losses.canonical import (
     Canonical,
     collapse_ratio,
@@ -87,10 +87,9 @@ def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
     def promises(parameters: Sequence[float]) -> bool:
         theta, anchor = _proposed(recipe, form, parameters)
         if anchor is not None:
+            check = is_steady if recipe.search.filter == "steady" else first_gradient
             reduction = recipe.loss.class_reduction
-            return (
-                first_gradient(theta, n_classes, form, anchor=anchor, class_reduction=reduction) > 0
-            )
+            return check(theta, n_classes, form, anchor=anchor, class_reduction=reduction) > 0
         if trainability(theta, n_classes, form) <= 0:
             return False
         return recipe.search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1

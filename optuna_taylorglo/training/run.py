@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import math
 import threading
 import warnings
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Self
 
 import pytorch_lightning as pl
 from torch import nn
@@ -62,6 +63,13 @@ class Training:
     def in_steps(self, amount: int, unit: str) -> int:
         """A length in "steps" or "epochs" as a number of optimiser steps."""
         return amount if unit == "steps" else amount * self.steps_per_pass
+
+    def at_learning_rate(self, rate: float) -> Self:
+        """The same at another learning rate, without a look at data and network again."""
+        other = copy.copy(self)
+        optimiser = self.recipe.optimiser.changed(lr=rate)
+        other.recipe = self.recipe.changed(optimiser=optimiser)
+        return other
 
     def run(
         self,

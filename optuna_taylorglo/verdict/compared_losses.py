@@ -6,7 +6,9 @@ A loss is described by JSON, never by code: a Taylor loss by its settings, the o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -15,10 +17,33 @@ from torch import Tensor, nn
 from optuna_taylorglo.losses.anchor import first_gradient
 from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
 from optuna_taylorglo.losses.canonical import normalise_scale
+from optuna_taylorglo.losses.standard import (
+    FocalLoss,
+    GeneralisedCrossEntropyLoss,
+    NormalisedReverseCrossEntropyLoss,
+    PolyLoss,
+    SymmetricCrossEntropyLoss,
+    TaylorCrossEntropyLoss,
+)
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.verdict.families import Family
 from optuna_taylorglo.verdict.statistics import Role
 
-KINDS = ("taylor", "cross-entropy", "baikal", "baikal-cma")
+KINDS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+    {
+        "taylor": TaylorLoss,
+        "cross-entropy": nn.CrossEntropyLoss,
+        "baikal": BaikalLoss,
+        "baikal-cma": BaikalCMALoss,
+        "focal": FocalLoss,
+        "gce": GeneralisedCrossEntropyLoss,
+        "poly": PolyLoss,
+        "sce": SymmetricCrossEntropyLoss,
+        "taylor-ce": TaylorCrossEntropyLoss,
+        "nce-rce": NormalisedReverseCrossEntropyLoss,
+    }
+)
+"""The losses that a verdict knows, and what they are built by."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +55,7 @@ class ComparedLoss:
         label: Name for people.
         kind: One of `KINDS`.
         role: What it is in the comparison for.
-        settings: Of a Taylor loss: theta, order, variables, folded, class_reduction,
-            label_smoothing. Of cross-entropy: label_smoothing.
+        settings: What the loss is built with, as plain JSON.
         scale: Factor on the loss.
         learning_rate: In place of the recipe's; None for the recipe's.
     """
@@ -50,13 +74,7 @@ class ComparedLoss:
 
     def criterion(self) -> nn.Module:
         """The loss itself."""
-        built: nn.Module
-        if self.kind == "taylor":
-            built = TaylorLoss(**self.settings)
-        elif self.kind == "cross-entropy":
-            built = nn.CrossEntropyLoss(**self.settings)
-        else:
-            built = BaikalLoss() if self.kind == "baikal" else BaikalCMALoss()
+        built = KINDS[self.kind](**self.settings)
         return built if self.scale == 1 else ScaledLoss(built, self.scale)
 
 
@@ -91,6 +109,20 @@ def compared_taylor_loss(name: str, label: str, role: Role, loss: TaylorLoss) ->
 def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> ComparedLoss:
     """Cross-entropy to compare; `changes` are further fields of `ComparedLoss`."""
     return ComparedLoss(name, label, "cross-entropy", **changes)
+
+
+def standard_loss(name: str, family: Family, value: float, learning_rate: float) -> ComparedLoss:
+    """A standard loss to compare.
+
+    Args:
+        name: Short name.
+        family: Which loss.
+        value: Its parameter.
+        learning_rate: In place of the recipe's.
+    """
+    label = f"{family.label.format(value)} at learning rate {learning_rate:.3g}"
+    settings = {family.parameter: value}
+    return ComparedLoss(name, label, family.kind, settings=settings, learning_rate=learning_rate)
 
 
 def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:

@@ -5,14 +5,14 @@ it and nothing is done twice. The stages, each waiting for the one before it:
 
 1. Rerank: the best candidates once more, with fresh seeds, because the best of many noisy
    evaluations owes part of its rank to luck.
-2. Tune: cross-entropy's learning rate and label smoothing, on validation, with a stated budget.
+2. Tune: the opponents, on validation, each with a stated budget; one with the search's own.
 3. Test: every loss at the recipe's full budget, judged by the test set.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.losses.taylor_loss import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage, stage_seed
@@ -29,22 +28,15 @@ from optuna_taylorglo.training.run import test_metric
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
     compared_taylor_loss,
-    cross_entropy,
     scale_controls,
 )
+from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
+from optuna_taylorglo.verdict.opponents import opponent
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.tasks import Do, Task
 from optuna_taylorglo.verdict.wording import verdict_in_words
 
-LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-SMOOTHINGS = (0.05, 0.1, 0.2, 0.3)
-TUNING_SEEDS = 2
 RERANK_SEEDS = 5
-BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal", "baikal-cma")
-DEFAULT_BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal-cma")
-
-Do = Callable[[Sequence[Task]], list[float | None]]
-"""Does tasks and returns their values in order, None for those that failed."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,7 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
     loss = trial_loss(study, trial)
     n_classes = study.user_attrs[N_CLASSES]
     losses = [compared_taylor_loss("winner", "evolved loss", Role.EVOLVED, loss)]
-    losses += [_baseline(name, recipe, do) for name in plan.against]
+    losses += [opponent(name, recipe, do) for name in plan.against]
     losses += scale_controls(loss, n_classes)
     tasks = [
         _task(recipe, loss, Stage.TEST, seed, full=True)
@@ -133,40 +125,6 @@ def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTr
     ]
     means = _means(do(tasks), RERANK_SEEDS)
     return best[max(range(len(best)), key=lambda i: (means[i], -i))]
-
-
-def _baseline(name: str, recipe: Recipe, do: Do) -> ComparedLoss:
-    if name == "ce":
-        return cross_entropy(role=Role.REFERENCE)
-    if name == "ce-tuned":
-        rates = [recipe.optimiser.lr * factor for factor in LEARNING_RATE_FACTORS]
-        tried = [
-            cross_entropy(
-                name, f"cross-entropy, learning rate {rate:.3g} (tuned)", learning_rate=rate
-            )
-            for rate in rates
-        ]
-        return _tuned(tried, recipe, do)
-    if name == "ce-smoothed":
-        tried = [
-            cross_entropy(
-                name,
-                f"cross-entropy, label smoothing {smoothing:g} (tuned)",
-                settings={"label_smoothing": smoothing},
-            )
-            for smoothing in SMOOTHINGS
-        ]
-        return _tuned(tried, recipe, do)
-    if name in ("baikal", "baikal-cma"):
-        return ComparedLoss(name, {"baikal": "Baikal", "baikal-cma": "BaikalCMA"}[name], name)
-    return compared_taylor_loss(Path(name).stem, name, Role.BASELINE, load_loss(name))
-
-
-def _tuned(tried: Sequence[ComparedLoss], recipe: Recipe, do: Do) -> ComparedLoss:
-    """The loss that is best on validation at the candidates' budget."""
-    tasks = [_task(recipe, c, Stage.TUNE, seed) for c in tried for seed in range(TUNING_SEEDS)]
-    means = _means(do(tasks), TUNING_SEEDS)
-    return tried[max(range(len(tried)), key=lambda i: (means[i], -i))]
 
 
 def _task(

@@ -49,14 +49,13 @@ class TaskRunner:
         )
 
     def _training(self, task: Task) -> Training:
-        variant = json.dumps([task.loss.learning_rate, task.data_args], sort_keys=True)
+        variant = json.dumps(task.data_args, sort_keys=True)
         if variant not in self._trainings:
             recipe = self.recipe
-            if task.loss.learning_rate is not None:
-                optimiser = recipe.optimiser.changed(lr=task.loss.learning_rate)
-                recipe = recipe.changed(optimiser=optimiser)
             if task.data_args:
                 data = recipe.data.changed(init_args=recipe.data.init_args | task.data_args)
                 recipe = recipe.changed(data=data)
             self._trainings[variant] = Training(recipe, self.machine)
-        return self._trainings[variant]
+        training = self._trainings[variant]
+        rate = task.loss.learning_rate
+        return training if rate is None else training.at_learning_rate(rate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,9 @@ from pydantic import TypeAdapter
 
 from optuna_taylorglo.attributes import TASK
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
+
+Do = Callable[[Sequence["Task"]], list[float | None]]
+"""Does tasks and returns their values in order, None for those that failed."""
 
 
 @dataclass(frozen=True)

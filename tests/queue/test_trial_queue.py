@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing.pool
+import threading
 import time
 from typing import Any
 
@@ -189,6 +191,35 @@ def test_waiting_ends_at_the_deadline(queue: Places) -> None:
     assert queue.wait_for_trial(deadline=begin + 0.3) is None
     assert 0.3 <= time.monotonic() - begin < 3
     assert not queue.over
+
+
+class Clock(threading.Event):
+    """Lets a minute pass at once and remembers the waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return self.is_set()
+
+    def is_set(self) -> bool:
+        return sum(self.waits) > 60
+
+
+def test_a_trial_is_found_soon_and_the_storage_left_in_peace_when_there_is_none(
+    queue: Places,
+) -> None:
+    for _ in range(2):
+        take(queue)
+    clock = Clock()
+    assert queue.wait_for_trial(clock) is None
+    waited = itertools.accumulate(clock.waits, initial=0.0)
+    assert all(wait <= 0.05 + before / 5 for wait, before in zip(clock.waits, waited, strict=False))
+    assert max(clock.waits) <= 2
+    assert len(clock.waits) < 100
 
 
 def test_workers_that_find_nothing_to_do_do_not_queue_for_the_lock(queue: Places) -> None:

@@ -11,6 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
+from optuna_taylorglo.losses.standard import (
+    FocalLoss,
+    GeneralisedCrossEntropyLoss,
+    NormalisedReverseCrossEntropyLoss,
+    PolyLoss,
+    SymmetricCrossEntropyLoss,
+    TaylorCrossEntropyLoss,
+)
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
@@ -46,6 +54,12 @@ def first_gradient(criterion: nn.Module) -> float:
         ("cross-entropy", {"label_smoothing": 0.1}, nn.CrossEntropyLoss(label_smoothing=0.1)),
         ("baikal", {}, BaikalLoss()),
         ("baikal-cma", {}, BaikalCMALoss()),
+        ("focal", {"gamma": 3.0}, FocalLoss(3.0)),
+        ("gce", {"q": 0.4}, GeneralisedCrossEntropyLoss(0.4)),
+        ("poly", {"epsilon": 17.0}, PolyLoss(17.0)),
+        ("sce", {"alpha": 0.3}, SymmetricCrossEntropyLoss(0.3)),
+        ("taylor-ce", {"order": 4}, TaylorCrossEntropyLoss(4)),
+        ("nce-rce", {"alpha": 10.0}, NormalisedReverseCrossEntropyLoss(10.0)),
         (
             "taylor",
             {"theta": list(THETA), "class_reduction": "sum", "label_smoothing": 0.1},

@@ -68,7 +68,7 @@ def test_data_arguments_come_on_top_of_the_recipes(tmp_path: Path) -> None:
     assert (data.fraction, data.label_noise, data.augmentation.flip) == (0.5, 0.1, True)
 
 
-def test_tasks_that_differ_in_loss_seed_or_length_share_one_training(
+def test_tasks_that_differ_in_loss_rate_seed_or_length_share_one_training(
     tmp_path: Path, recipe: Any, built: Built
 ) -> None:
     runner = TaskRunner(recipe, cpu(tmp_path))
@@ -78,6 +78,9 @@ def test_tasks_that_differ_in_loss_seed_or_length_share_one_training(
     (training,) = built
     assert training.seeds == [1, 2, 1, 1, 1]
     assert isinstance(training.criteria[3], ScaledLoss)
+    for rate in (0.1, 0.2, 0.3):
+        runner(task(cross_entropy(learning_rate=rate)))
+    assert len(built) == 1
     for _ in range(2):
         runner(task(data_args={"fraction": 0.5, "label_noise": 0.1}))
         runner(task(data_args={"label_noise": 0.1, "fraction": 0.5}))

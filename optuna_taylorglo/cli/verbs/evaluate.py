@@ -12,6 +12,7 @@ from rich.table import Table
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -23,9 +24,10 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--against",
-        default="ce,ce-tuned,ce-smoothed,baikal-cma",
-        help="what to compare with: ce, ce-tuned, ce-smoothed, baikal, baikal-cma or loss files, "
-        "separated by commas (%(default)s)",
+        default=",".join(DEFAULT_BASELINES),
+        help=f"what to compare with: {', '.join(BASELINES)} or loss files, separated by commas; "
+        "best-standard is the best of all standard losses, tuned with the budget that the search "
+        "had (%(default)s)",
     )
     parser.add_argument(
         "--rerank",

@@ -1,0 +1,209 @@
+"""Losses that one would take instead of an evolved one, called as `nn.CrossEntropyLoss` is.
+
+Each is given by what a class would cost if it were the target, a function of the class's predicted
+probability y. A soft target costs the mean under its probabilities, as in cross-entropy, and so
+weights, ignored targets and label smoothing mean exactly what they mean there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optuna_taylorglo.losses.conventions import ClassificationLoss, at_least_float32, class_axis
+
+LOG_OF_ZERO = -4.0
+"""A, what reverse cross-entropy takes for the logarithm of a target probability of 0."""
+
+
+class StandardLoss(ClassificationLoss, ABC):
+    """What the losses of this module share.
+
+    Args:
+        conventions: reduction, weight, ignore_index and label_smoothing, as in
+            `nn.CrossEntropyLoss`.
+    """
+
+    def __init__(self, **conventions: Any) -> None:
+        super().__init__(class_reduction="sum", **conventions)
+
+    @abstractmethod
+    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+        """What each class would cost if it were the target.
+
+        Args:
+            log_y: Logarithms of the predicted probabilities, shape (C,), (N, C) or (N, C, d1, …).
+            axis: The axis of C.
+
+        Returns:
+            The costs, of the same shape.
+        """
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            logits: Shape (C,), (N, C) or (N, C, d1, …).
+            target: Class indices, or class probabilities of the shape of `logits`.
+        """
+        logits = at_least_float32(logits)
+        axis = class_axis(logits)
+        costs = self.cost_of_classes(torch.log_softmax(logits, dim=axis), axis)
+        weight, smoothing = self.weight, self.label_smoothing
+        if weight is not None:
+            weight = weight.to(costs.dtype)
+            costs = costs * weight.reshape(-1, *(1 for _ in costs.shape[axis + 1 :]))
+        if target.is_floating_point():
+            losses = (target * costs).sum(axis)
+            total: Tensor | int = losses.numel()
+            valid = None
+        else:
+            valid = target != self.ignore_index
+            index = target * valid
+            losses = costs.gather(axis, index.unsqueeze(axis)).squeeze(axis)
+            total = (valid if weight is None else weight[index] * valid).sum()
+        if smoothing > 0:
+            losses = (1 - smoothing) * losses + smoothing * costs.mean(axis)
+        if valid is not None:
+            losses = torch.where(valid, losses, 0.0)
+        if self.reduction == "none":
+            return losses
+        return losses.sum() / total if self.reduction == "mean" else losses.sum()
+
+
+class FocalLoss(StandardLoss):
+    """``-(1 - y)^γ log y``, less of what is learnt already (Lin et al. 2017, arXiv:1708.02002).
+
+    Args:
+        gamma: γ, at least 0; with 0 it is cross-entropy.
+        conventions: As `StandardLoss`.
+    """
+
+    def __init__(self, gamma: float = 2.0, **conventions: Any) -> None:
+        super().__init__(**conventions)
+        self.gamma = _at_least_zero("gamma", gamma)
+
+    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+        # Above 0: for γ < 1 the power has no derivative there.
+        others = _one_minus_y(log_y).clamp(min=torch.finfo(log_y.dtype).tiny)
+        return -(others**self.gamma) * log_y
+
+
+class GeneralisedCrossEntropyLoss(StandardLoss):
+    """``(1 - y^q) / q``, robust to wrong labels (Zhang & Sabuncu 2018, arXiv:1805.07836).
+
+    Args:
+        q: In (0, 1]; towards 0 it is cross-entropy, with 1 the mean absolute error 1 - y.
+        conventions: As `StandardLoss`.
+    """
+
+    def __init__(self, q: float = 0.7, **conventions: Any) -> None:
+        super().__init__(**conventions)
+        if not 0 < q <= 1:
+            raise ValueError(f"q must be in (0, 1], not {q!r}.")
+        self.q = q
+
+    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+        return _one_minus_y(self.q * log_y) / self.q
+
+
+class PolyLoss(StandardLoss):
+    """PolyLoss-1, ``-log y + ε (1 - y)`` (Leng et al. 2022, arXiv:2204.12511).
+
+    Args:
+        epsilon: ε; with 0 it is cross-entropy.
+        conventions: As `StandardLoss`.
+    """
+
+    def __init__(self, epsilon: float = 1.0, **conventions: Any) -> None:
+        super().__init__(**conventions)
+        self.epsilon = epsilon
+
+    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+        return self.epsilon * _one_minus_y(log_y) - log_y
+
+
+class SymmetricCrossEntropyLoss(StandardLoss):
+    """``-α log y - β A (1 - y)``: cross-entropy plus its reverse (Wang et al. 2019).
+
+    The reverse swaps label and prediction, with A = -4 in the place of log 0 (arXiv:1908.06112).
+    For one target per sample it is α times `PolyLoss` with ε = -A β / α.
+
+    Args:
+        alpha: α, weight of cross-entropy.
+        beta: β, weight of the reverse.
+        conventions: As `StandardLoss`.
+    """
+
+    def __init__(self, alpha: float = 0.1, beta: float = 1.0, **conventions: Any) -> None:
+        super().__init__(**conventions)
+        self.alpha = _at_least_zero("alpha", alpha)
+        self.beta = _at_least_zero("beta", beta)
+
+    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+        return self.beta * _reverse_cross_entropy(log_y) - self.alpha * log_y
+
+
+class TaylorCrossEntropyLoss(StandardLoss):
+    """``Σ_{i=1..k} (1 - y)^i / i``, cross-entropy's expansion around y = 1 (Feng et al. 2020).
+
+    "Can Cross Entropy Loss Be Robust to Label Noise?", IJCAI 2020.
+
+    Args:
+        order: k, at least 1; with 1 it is the mean absolute error 1 - y, without end cross-entropy.
+        conventions: As `StandardLoss`.
+    """
+
+    def __init__(self, order: int = 2, **conventions: Any) -> None:
+        super().__init__(**conventions)
+        if order < 1:
+            raise ValueError(f"order must be at least 1, not {order!r}.")
+        self.order = order
+
+    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+        others = _one_minus_y(log_y)
+        total = others / self.order
+        for i in range(self.order - 1, 0, -1):
+            total = others * (total + 1 / i)
+        return total
+
+
+class NormalisedReverseCrossEntropyLoss(StandardLoss):
+    """``α log y / Σ_j log y_j - β A (1 - y)``, an active and a passive loss (Ma et al. 2020).
+
+    Normalised cross-entropy, which sums to 1 over all labels that there could be, plus reverse
+    cross-entropy with A = -4 (arXiv:2006.13554).
+
+    Args:
+        alpha: α, weight of normalised cross-entropy.
+        beta: β, weight of the reverse.
+        conventions: As `StandardLoss`.
+    """
+
+    def __init__(self, alpha: float = 1.0, beta: float = 1.0, **conventions: Any) -> None:
+        super().__init__(**conventions)
+        self.alpha = _at_least_zero("alpha", alpha)
+        self.beta = _at_least_zero("beta", beta)
+
+    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+        # The sum is never above -n log n, which it has at the uniform prediction.
+        normalised = log_y / log_y.sum(axis, keepdim=True)
+        return self.alpha * normalised + self.beta * _reverse_cross_entropy(log_y)
+
+
+def _one_minus_y(log_y: Tensor) -> Tensor:
+    """1 - y, to full precision also where y is nearly 1."""
+    return -torch.expm1(log_y)
+
+
+def _reverse_cross_entropy(log_y: Tensor) -> Tensor:
+    return -LOG_OF_ZERO * _one_minus_y(log_y)
+
+
+def _at_least_zero(name: str, value: float) -> float:
+    if value < 0:
+        raise ValueError(f"{name} must be at least 0, not {value!r}.")
+    return value

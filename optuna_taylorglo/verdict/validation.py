@@ -1,0 +1,65 @@
+"""Trainings by which something is chosen: judged on validation, never by the test set."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.seeds import Stage, stage_seed
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss
+from optuna_taylorglo.verdict.tasks import Do, Task
+
+
+def validation_task(
+    recipe: Recipe, loss: ComparedLoss, stage: Stage, number: int, *, full: bool = False
+) -> Task:
+    """Training `number` of a stage, judged by the recipe's fitness.
+
+    Args:
+        recipe: The study's recipe.
+        loss: The loss.
+        stage: The stage; losses with the same number in it start from the same weights.
+        number: From 0.
+        full: Whether at the full budget, not at the candidates'.
+    """
+    return Task(
+        loss=loss,
+        seed=stage_seed(recipe.search.seed, stage, number),
+        length=recipe.budget.full if full else recipe.budget.evaluation,
+        unit=recipe.budget.unit,
+        on_test_set=False,
+    )
+
+
+def train_each(
+    losses: Sequence[ComparedLoss],
+    numbers: range,
+    recipe: Recipe,
+    stage: Stage,
+    do: Do,
+    *,
+    full: bool = False,
+) -> list[list[float | None]]:
+    """Have losses trained with the same seeds.
+
+    Args:
+        losses: The losses.
+        numbers: Which trainings of the stage each of them gets.
+        recipe: The study's recipe.
+        stage: The stage.
+        do: Does tasks.
+        full: Whether at the full budget, not at the candidates'.
+
+    Returns:
+        For each loss its values, None for a training that failed.
+    """
+    tasks = [validation_task(recipe, c, stage, n, full=full) for c in losses for n in numbers]
+    values = do(tasks)
+    return [values[i : i + len(numbers)] for i in range(0, len(values), len(numbers))]
+
+
+def score(values: Sequence[float | None]) -> float:
+    """The mean, by which losses are ranked; one training that failed makes it the worst."""
+    return statistics.fmean(-math.inf if value is None else value for value in values)
