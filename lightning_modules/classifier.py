@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from torchmetrics import MeanMetric
 
 from lightning_modules.data.batches import Chunk
+from lightning_modules.metrics import BalancedAccuracy
 from lightning_modules.monitor import TrainingMonitor
 from lightning_modules.optim import build_optimiser, build_schedule
 from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
@@ -35,7 +36,8 @@ class Classifier(LightningModule):
     Optimisation is manual (in Lightning's sense), so the Trainer's gradient clipping and
     accumulation are not available.
 
-    Logged: ``val_accuracy`` and ``val_loss``, ``test_accuracy`` and ``test_loss``.
+    Logged: ``val_accuracy``, ``val_balanced_accuracy`` (the mean of the classes' accuracies) and
+    ``val_loss``; the same with ``test_``.
 
     Args:
         net: Maps a batch of inputs to logits (B, classes).
@@ -67,6 +69,8 @@ class Classifier(LightningModule):
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.val_accuracy, self.val_loss = MeanMetric(), MeanMetric()
         self.test_accuracy, self.test_loss = MeanMetric(), MeanMetric()
+        self.val_balanced_accuracy = BalancedAccuracy()
+        self.test_balanced_accuracy = BalancedAccuracy()
         self._monitor = TrainingMonitor(total_steps=1)
         self._needs_hooks = True
 
@@ -161,19 +165,24 @@ class Classifier(LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Add a batch to the validation metrics."""
-        self._evaluate(batch, "val", self.val_accuracy, self.val_loss)
+        self._evaluate(batch, "val")
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Add a batch to the test metrics."""
-        self._evaluate(batch, "test", self.test_accuracy, self.test_loss)
+        self._evaluate(batch, "test")
 
-    def _evaluate(self, batch: Any, stage: str, accuracy: MeanMetric, loss: MeanMetric) -> None:
+    def _evaluate(self, batch: Any, stage: str) -> None:
         inputs, labels = batch
         logits = self(inputs)
+        accuracy, loss, balanced = (
+            getattr(self, f"{stage}_{name}") for name in ("accuracy", "loss", "balanced_accuracy")
+        )
         accuracy.update((logits.argmax(dim=1) == labels).float())
         loss.update(self.criterion(logits, labels), weight=len(labels))
+        balanced.update(logits, labels)
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True)
         self.log(f"{stage}_loss", loss)
+        self.log(f"{stage}_balanced_accuracy", balanced)
 
     def _step_schedule(self, unit: str) -> None:
         if self.schedule_settings.unit == unit and self.schedule_settings.milestones:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
@@ -27,13 +27,24 @@ from lightning_modules.data.batches import (
     TrainingBatches,
 )
 from lightning_modules.data.normalisation import ChannelStatistics, channel_statistics
-from lightning_modules.data.splits import split, stratified_choice, with_symmetric_noise
+from lightning_modules.data.splits import (
+    Indices,
+    Labels,
+    long_tailed_choice,
+    split,
+    stratified_choice,
+    with_next_class_noise,
+    with_symmetric_noise,
+)
 from optuna_taylorglo.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
 MAX_CHUNK = 20
 CHUNK_BYTES = 4 * 2**20
+VALIDATION_STREAM = 1
+
+NoiseKind = Literal["symmetric", "next_class"]
 
 
 @dataclass(frozen=True)
@@ -74,8 +85,16 @@ class ImageData(LightningDataModule):
         data_dir: Folder of the cache; ``<data_dir>/<name>`` is filled at first use.
         batch_size: Images an optimiser step.
         seed: Order and augmentation of the training images; nothing else depends on it.
+        images: How many images there are to train and validate with, the same share of every class
+            in both parts; None: all of the data set's training part.
         fraction: Share of the training images to train on, the same share of every class.
+        imbalance: How many times as many of its training images the first class keeps as the last;
+            between them the share falls exponentially. 1: all are kept.
         label_noise: Share of the training images that get a wrong label.
+        noise_kind: What wrong labels are: "symmetric", any other class alike; "next_class", the
+            class that follows, so that each class is confused with one other.
+        noisy_validation: Make the same share of the validation labels wrong. Those of the test
+            part are always right.
         flip: Mirror training images left to right with probability 1/2.
         padding: Padding of the random crop of training images; 0: no crop.
         cutout: Side of the Cutout hole in training images; 0: none.
@@ -106,8 +125,12 @@ class ImageData(LightningDataModule):
         batch_size: int = 100,
         seed: int = 0,
         *,
+        images: int | None = None,
         fraction: float = 1.0,
+        imbalance: float = 1.0,
         label_noise: float = 0.0,
+        noise_kind: NoiseKind = "symmetric",
+        noisy_validation: bool = False,
         flip: bool = False,
         padding: int = 0,
         cutout: int = 0,
@@ -121,8 +144,12 @@ class ImageData(LightningDataModule):
         _require(batch_size >= 1, "batch_size", batch_size, "at least 1")
         _require(eval_batch_size >= 1, "eval_batch_size", eval_batch_size, "at least 1")
         _require(seed >= 0, "seed", seed, "at least 0")
+        _require(images is None or images >= 2, "images", images, "at least 2")
         _require(0 < fraction <= 1, "fraction", fraction, "in (0, 1]")
+        _require(1 <= imbalance < math.inf, "imbalance", imbalance, "at least 1, and finite")
         _require(0 <= label_noise <= 1, "label_noise", label_noise, "in [0, 1]")
+        kinds = get_args(NoiseKind)
+        _require(noise_kind in kinds, "noise_kind", noise_kind, f"one of {', '.join(kinds)}")
         _require(val_size is None or val_size >= 1, "val_size", val_size, "at least 1")
         _require(
             steps_per_epoch is None or steps_per_epoch >= 1,
@@ -136,8 +163,12 @@ class ImageData(LightningDataModule):
         self.folder = Path(data_dir) / self.facts.name
         self.batch_size = batch_size
         self.seed = seed
+        self.images = images
         self.fraction = fraction
+        self.imbalance = imbalance
         self.label_noise = label_noise
+        self.noise_kind = noise_kind
+        self.noisy_validation = noisy_validation
         self.augmentation = Augmentation(flip, padding, cutout)
         self.standardise = self.facts.standardised if standardise is None else standardise
         self.val_size = val_size
@@ -163,12 +194,13 @@ class ImageData(LightningDataModule):
         self.prepare_data()
         train = self._open("train")
         rest, held_out = self._split(train)
-        self.val_data = Subset(train.images, held_out, train.labels[held_out])
+        self.val_data = self._validation_subset(train, held_out)
         self.train_data = self._training_subset(train, rest)
         if len(self.train_data.indices) < self.batch_size:
             raise UsageError(
                 f"batch_size must not exceed the {len(self.train_data.indices)} training images "
-                f"(fraction={self.fraction}), got {self.batch_size}"
+                f"(images={self.images}, fraction={self.fraction}, imbalance={self.imbalance}), "
+                f"got {self.batch_size}"
             )
         self._set_normalisation()
         if stage == "test":
@@ -246,25 +278,46 @@ class ImageData(LightningDataModule):
         images, labels = open_part(self.folder, part, stored)
         return LabelledImages(images.reshape(-1, height, width, channels), labels)
 
-    def _split(self, train: LabelledImages) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        size = len(train.labels)
-        if size != self.facts.train_size and self.val_size is None:
+    def _split(self, train: LabelledImages) -> tuple[Indices, Indices]:
+        size = len(train.labels) if self.images is None else self.images
+        if size > len(train.labels):
+            raise UsageError(
+                f"images must be at most {len(train.labels)}, as many as {self.folder} holds, "
+                f"got {size}"
+            )
+        if self.val_size is None and self.images is None and size != self.facts.train_size:
             _warn_of_size(self.folder, size, self.facts.train_size)
         val_size = self.val_size or round(size * self.facts.val_size / self.facts.train_size)
         if not 0 < val_size < size:
             raise UsageError(
                 f"val_size must be in [1, {size - 1}] with {size} images, got {val_size}"
             )
-        return split(train.labels, val_size, self.facts.stratified)
+        if self.images is None:
+            return split(train.labels, val_size, self.facts.stratified)
+        chosen = stratified_choice(train.labels, size)
+        rest, held_out = split(train.labels[chosen], val_size, stratified=True)
+        return chosen[rest], chosen[held_out]
 
-    def _training_subset(self, train: LabelledImages, indices: npt.NDArray[np.int64]) -> Subset:
+    def _training_subset(self, train: LabelledImages, indices: Indices) -> Subset:
         if self.fraction < 1:
             kept = stratified_choice(train.labels[indices], round(self.fraction * len(indices)))
             indices = indices[kept]
-        labels: npt.NDArray[np.integer] = train.labels[indices]
-        if self.label_noise > 0:
-            labels = with_symmetric_noise(labels, self.label_noise, self.num_classes)
+        if self.imbalance > 1:
+            kept = long_tailed_choice(train.labels[indices], self.imbalance, self.num_classes)
+            indices = indices[kept]
+        return Subset(train.images, indices, self._with_noise(train.labels[indices]))
+
+    def _validation_subset(self, train: LabelledImages, indices: Indices) -> Subset:
+        labels: Labels = train.labels[indices]
+        if self.noisy_validation:
+            labels = self._with_noise(labels, VALIDATION_STREAM)
         return Subset(train.images, indices, labels)
+
+    def _with_noise(self, labels: Labels, *stream: int) -> Labels:
+        if self.label_noise == 0:
+            return labels
+        add = with_symmetric_noise if self.noise_kind == "symmetric" else with_next_class_noise
+        return add(labels, self.label_noise, self.num_classes, *stream)
 
     def _set_normalisation(self) -> None:
         channels = self.input_shape[0]

@@ -53,29 +53,74 @@ def stratified_choice(labels: Labels, size: int) -> Indices:
     Returns:
         Ascending indices, shape (size,).
     """
-    order = shuffled(len(labels), 1)
-    members = [order[labels[order] == label] for label in np.unique(labels)]
-    counts = _apportion(size, [len(member) for member in members])
-    chosen = [member[:count] for member, count in zip(members, counts, strict=True)]
-    return np.sort(np.concatenate(chosen))
+    members = _by_class(labels)
+    return _first_of_each(members, _apportion(size, [len(member) for member in members]))
 
 
-def with_symmetric_noise(labels: Labels, share: float, num_classes: int) -> Labels:
+def long_tailed_choice(labels: Labels, imbalance: float, num_classes: int) -> Indices:
+    """Choose fewer images of each class than of the one before.
+
+    Class k of C keeps imbalance^(−k / (C − 1)) of its images, and at least one.
+
+    Args:
+        labels: Label of every image, shape (N,).
+        imbalance: How many times as many of its images the first class keeps as the last.
+        num_classes: Number of classes.
+
+    Returns:
+        Ascending indices.
+    """
+    members = _by_class(labels)
+    shares = (imbalance ** (-int(labels[member[0]]) / (num_classes - 1)) for member in members)
+    counts = [
+        max(1, round(share * len(member))) for share, member in zip(shares, members, strict=True)
+    ]
+    return _first_of_each(members, counts)
+
+
+def with_symmetric_noise(labels: Labels, share: float, num_classes: int, *stream: int) -> Labels:
     """Give a share of the images another label, each other class being equally likely.
 
     Args:
         labels: Labels, shape (N,).
         share: Share of labels that become wrong; exactly round(share · N) do.
         num_classes: Number of classes.
+        stream: Other numbers make other labels wrong.
 
     Returns:
         New labels, shape (N,).
     """
-    wrong = shuffled(len(labels), 2)[: round(share * len(labels))]
-    step = 1 + _raw(len(labels), (3,)) % np.uint64(num_classes - 1)
+    step = 1 + _raw(len(labels), (3, *stream)) % np.uint64(num_classes - 1)
+    return _moved(labels, share, step.astype(np.int64), num_classes, stream)
+
+
+def with_next_class_noise(labels: Labels, share: float, num_classes: int, *stream: int) -> Labels:
+    """Give a share of the images the label of the next class; the first follows the last.
+
+    Arguments and the images that are hit are those of `with_symmetric_noise`.
+    """
+    return _moved(labels, share, np.ones(len(labels), np.int64), num_classes, stream)
+
+
+def _moved(
+    labels: Labels, share: float, step: Indices, num_classes: int, stream: tuple[int, ...]
+) -> Labels:
+    """Move a share of the labels on by their step, shape (N,)."""
+    wrong = shuffled(len(labels), 2, *stream)[: round(share * len(labels))]
     noisy = labels.astype(np.int64)
-    noisy[wrong] = (noisy[wrong] + step[wrong].astype(np.int64)) % num_classes
+    noisy[wrong] = (noisy[wrong] + step[wrong]) % num_classes
     return noisy
+
+
+def _by_class(labels: Labels) -> list[Indices]:
+    """Return each class's images in their fixed order."""
+    order = shuffled(len(labels), 1)
+    return [order[labels[order] == label] for label in np.unique(labels)]
+
+
+def _first_of_each(members: Sequence[Indices], counts: Sequence[int]) -> Indices:
+    chosen = [member[:count] for member, count in zip(members, counts, strict=True)]
+    return np.sort(np.concatenate(chosen))
 
 
 def _raw(size: int, stream: tuple[int, ...]) -> npt.NDArray[np.uint64]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
+from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -140,6 +141,8 @@ def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
         metrics = trainer.callback_metrics
         accuracy = (logits.argmax(dim=1) == labels).float().mean()
         assert metrics[f"{stage}_accuracy"].item() == pytest.approx(accuracy.item())
+        balanced = balanced_accuracy_score(labels, logits.argmax(dim=1))
+        assert metrics[f"{stage}_balanced_accuracy"].item() == pytest.approx(balanced)
         loss = nn.functional.cross_entropy(logits, labels)
         assert metrics[f"{stage}_loss"].item() == pytest.approx(loss.item(), rel=1e-5)
 

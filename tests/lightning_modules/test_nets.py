@@ -1,9 +1,12 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from lightning_modules.nets import AlexNet, AllCNN, BasicCNN, DigitsCNN, PreResNet, WideResNet
+from lightning_modules.nets import MLP, AlexNet, AllCNN, BasicCNN, DigitsCNN, PreResNet, WideResNet
 from lightning_modules.nets.pre_resnet import PreActivationBlock
+from optuna_taylorglo.errors import UsageError
 
 
 def parameters(net: nn.Module) -> int:
@@ -29,6 +32,8 @@ def parameters(net: nn.Module) -> int:
         # The same formula at 28-5, which that table leaves out: 9.1 M.
         (WideResNet(depth=28, width=5), 9.1e6, 0.05e6),
         (DigitsCNN(), 38_282, 0),
+        (MLP(), 8_970, 0),
+        (MLP(inputs=784), 55_050, 0),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )
@@ -43,6 +48,7 @@ def test_parameter_counts_are_the_published_ones(
     [
         (DigitsCNN, (1, 8, 8)),
         (BasicCNN, (1, 28, 28)),
+        (MLP, (1, 8, 8)),
         (AlexNet, (3, 32, 32)),
         (AllCNN, (3, 32, 32)),
         (PreResNet, (3, 32, 32)),
@@ -101,3 +107,26 @@ def test_identity_shortcut_passes_the_block_input_through() -> None:
 
 def test_all_cnn_averages_over_the_papers_six_by_six_map() -> None:
     assert AllCNN().features(torch.randn(1, 3, 32, 32)).shape == (1, 10, 6, 6)
+
+
+def test_mlp_has_the_layers_it_is_told_and_he_s_weights() -> None:
+    torch.manual_seed(0)
+    layers = [m for m in MLP(7, inputs=784, hidden=[300, 20]).modules() if isinstance(m, nn.Linear)]
+    assert [(m.in_features, m.out_features) for m in layers] == [(784, 300), (300, 20), (20, 7)]
+    assert layers[0].weight.std().item() == pytest.approx((2 / 784) ** 0.5, rel=0.02)
+    assert not any(m.bias.any() for m in layers)
+    assert MLP(3, inputs=5, hidden=())(torch.randn(2, 5)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"inputs": 0}, "inputs.*0"), ({"hidden": [64, 0]}, r"hidden.*\[64, 0\]")],
+)
+def test_mlp_rejects_impossible_sizes(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        MLP(**settings)
+
+
+def test_mlp_says_which_inputs_suit_the_images() -> None:
+    with pytest.raises(UsageError, match=r"inputs must be 784.*\(1, 28, 28\), got 64"):
+        MLP()(torch.randn(2, 1, 28, 28))

@@ -16,7 +16,7 @@ from lightning_modules.classifier import Classifier
 from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, ImageData, arrays
 from lightning_modules.data.arrays import LabelledImages
 from lightning_modules.data.batches import Chunk
-from optuna_taylorglo.errors import MissingDataError
+from optuna_taylorglo.errors import MissingDataError, UsageError
 from optuna_taylorglo.recipes.schema import OptimiserSettings
 
 ALL = [Digits, MNIST, FashionMNIST, CIFAR10, SVHN]
@@ -160,6 +160,70 @@ def test_label_noise_touches_training_labels_only(
     assert (clean.train_data.labels != noisy.train_data.labels).sum() == round(0.3 * 550)
     assert np.array_equal(clean.val_data.labels, noisy.val_data.labels)
     assert np.array_equal(clean.test_data.labels, noisy.test_data.labels)
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "next_class"])
+def test_validation_labels_are_wrong_too_if_told_and_test_labels_never(
+    kind: str, tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("mnist", train=600)
+    clean = MNIST(tmp_path)
+    noisy = MNIST(tmp_path, label_noise=0.4, noise_kind=kind, noisy_validation=True)
+    for data in (clean, noisy):
+        data.setup("test")
+    for part, size in (("train_data", 550), ("val_data", 50)):
+        right, labels = getattr(clean, part), getattr(noisy, part)
+        assert right.indices.tolist() == labels.indices.tolist()
+        steps = (labels.labels - right.labels.astype(int)) % 10
+        assert np.count_nonzero(steps) == round(0.4 * size)
+        assert (steps.max() == 1) == (kind == "next_class")
+    assert np.array_equal(clean.test_data.labels, noisy.test_data.labels)
+
+
+def test_few_images_are_a_stratified_choice_for_both_parts(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("mnist", train=600)
+    data = MNIST(tmp_path, batch_size=10, images=150, val_size=50)
+    data.setup("fit")
+    assert np.bincount(data.train_data.labels).tolist() == [10] * 10
+    assert np.bincount(data.val_data.labels).tolist() == [5] * 10
+    indices = {*data.train_data.indices, *data.val_data.indices}
+    assert len(indices) == 150
+    assert max(indices) > 300  # not the first ones
+    data = MNIST(tmp_path, batch_size=10, images=120)
+    data.setup("fit")
+    assert (len(data.train_data.indices), len(data.val_data.indices)) == (110, 10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"images": 201}, r"images.*at most 200.*mnist.*201"),
+        ({"images": 50, "val_size": 50}, r"val_size.*\[1, 49\] with 50 images.*50"),
+    ],
+)
+def test_images_that_do_not_suffice_are_refused(
+    settings: dict[str, int], message: str, tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("mnist")
+    with pytest.raises(UsageError, match=message):
+        MNIST(tmp_path, batch_size=10, **settings).setup("fit")
+
+
+def test_imbalance_thins_training_images_only(
+    tmp_path: Path, tiny_cache: Callable[..., Path]
+) -> None:
+    tiny_cache("mnist", train=600)
+    data = MNIST(tmp_path, batch_size=10, images=550, val_size=50, imbalance=10, label_noise=0.2)
+    plain = MNIST(tmp_path, batch_size=10, images=550, val_size=50)
+    for each in (data, plain):
+        each.setup("fit")
+    labels = np.load(tmp_path / "mnist" / "train_labels.npy")
+    counts = np.bincount(labels[data.train_data.indices])
+    assert counts.tolist() == [50, 39, 30, 23, 18, 14, 11, 8, 6, 5]
+    assert (labels[data.train_data.indices] != data.train_data.labels).sum() == round(0.2 * 204)
+    assert np.array_equal(data.val_data.indices, plain.val_data.indices)
 
 
 def test_standardised_training_images_have_mean_zero_and_deviation_one(
@@ -314,6 +378,9 @@ def test_svhn_is_cached_with_channels_last(tmp_path: Path, monkeypatch: pytest.M
         ("fraction", 0.0),
         ("fraction", 1.5),
         ("label_noise", -0.1),
+        ("noise_kind", "pair"),
+        ("images", 1),
+        ("imbalance", 0.5),
         ("val_size", 0),
         ("eval_batch_size", 0),
         ("steps_per_epoch", 0),
