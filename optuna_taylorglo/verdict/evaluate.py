@@ -3,8 +3,7 @@
 Everything that trains is a task of the companion study (`verdict.task_queue`), so any worker can do
 it and nothing is done twice. The stages, each waiting for the one before it:
 
-1. Rerank: the best candidates once more, with fresh seeds, because the best of many noisy
-   evaluations owes part of its rank to luck.
+1. Choose: the winner, if the recipe has it chosen by full trainings and no worker has done that.
 2. Tune: cross-entropy's learning rate and label smoothing, on validation, with a stated budget.
 3. Test: every loss at the recipe's full budget, judged by the test set.
 """
@@ -12,20 +11,19 @@ it and nothing is done twice. The stages, each waiting for the one before it:
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optuna.study import Study
-from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.losses.taylor_loss import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.training.run import test_metric
+from optuna_taylorglo.verdict.choice import choose, evaluation_advice, kept_choice
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
     compared_taylor_loss,
@@ -33,18 +31,14 @@ from optuna_taylorglo.verdict.compared_losses import (
     scale_controls,
 )
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.tasks import Do, Task
 from optuna_taylorglo.verdict.wording import verdict_in_words
 
 LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SMOOTHINGS = (0.05, 0.1, 0.2, 0.3)
 TUNING_SEEDS = 2
-RERANK_SEEDS = 5
 BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal", "baikal-cma")
 DEFAULT_BASELINES = ("ce", "ce-tuned", "ce-smoothed", "baikal-cma")
-
-Do = Callable[[Sequence[Task]], list[float | None]]
-"""Does tasks and returns their values in order, None for those that failed."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +48,14 @@ class Plan:
     Attributes:
         seeds: Full trainings of each loss.
         against: Names out of `BASELINES`, or paths of loss files.
-        rerank: How many of the best candidates are evaluated again before one is chosen; 0 for
-            the paper's rule, the single best evaluation.
     """
 
     seeds: int = 10
     against: tuple[str, ...] = DEFAULT_BASELINES
-    rerank: int = 5
 
     def __post_init__(self) -> None:
         if self.seeds < 2:
             raise UsageError(f"seeds must be at least 2, not {self.seeds}: one has no spread.")
-        if self.rerank < 0:
-            raise UsageError(f"rerank must be at least 0, not {self.rerank}.")
         for name in self.against:
             if name not in BASELINES and not Path(name).is_file():
                 raise UsageError(
@@ -87,10 +76,10 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
         The verdict.
 
     Raises:
-        UsageError: If the study has nothing to evaluate.
+        UsageError: If the study has no winner to evaluate.
     """
-    trial = choose_winner(study, recipe, plan.rerank, do)
-    loss = trial_loss(study, trial)
+    chosen = choose(study, recipe, do)
+    loss = chosen.loss
     n_classes = study.user_attrs[N_CLASSES]
     losses = [compared_taylor_loss("winner", "evolved loss", Role.EVOLVED, loss)]
     losses += [_baseline(name, recipe, do) for name in plan.against]
@@ -105,34 +94,12 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
         _sample(loss, values[i * plan.seeds : (i + 1) * plan.seeds])
         for i, loss in enumerate(losses)
     )
-    verdict = Verdict(
-        samples, contrasts(samples[0], samples[1:]), "", test_metric(recipe), trial.number
-    )
-    return replace(verdict, text=verdict_in_words(verdict, n_classes))
-
-
-def choose_winner(study: Study, recipe: Recipe, rerank: int, do: Do) -> FrozenTrial:
-    """The trial to put to the test: the single best, or the best of the best on fresh seeds."""
-    ranked = ranked_trials(study)
-    if not ranked:
-        raise UsageError(f"study {study.study_name!r} has no complete trial to evaluate yet.")
-    if rerank < 2:
-        return ranked[0]
-    best = ranked[:rerank]
-    tasks = [
-        _task(
-            recipe,
-            compared_taylor_loss(
-                "candidate", f"trial {t.number}", Role.EVOLVED, trial_loss(study, t)
-            ),
-            Stage.RERANK,
-            seed,
-        )
-        for t in best
-        for seed in range(RERANK_SEEDS)
-    ]
-    means = _means(do(tasks), RERANK_SEEDS)
-    return best[max(range(len(best)), key=lambda i: (means[i], -i))]
+    trial = None if chosen.trial is None else chosen.trial.number
+    verdict = Verdict(samples, contrasts(samples[0], samples[1:]), "", test_metric(recipe), trial)
+    words = [verdict_in_words(verdict, n_classes)]
+    if (choice := kept_choice(study)) is not None:
+        words.append(evaluation_advice(choice, recipe))
+    return replace(verdict, text="\n".join(words))
 
 
 def _baseline(name: str, recipe: Recipe, do: Do) -> ComparedLoss:
@@ -176,7 +143,7 @@ def _task(
         loss=loss,
         # The same seeds for all losses of a stage: they start from the same weights.
         seed=stage_seed(recipe.search.seed, stage, seed),
-        length=recipe.budget.full if full else recipe.budget.evaluation,
+        length=recipe.budget.full if full else recipe.budget.evaluation_length,
         unit=recipe.budget.unit,
         on_test_set=full,
         keep_network=full and loss.role == Role.EVOLVED and seed == 0,

@@ -23,9 +23,8 @@ from optuna_taylorglo.verdict.compared_losses import (
     compared_taylor_loss,
     cross_entropy,
 )
-from optuna_taylorglo.verdict.evaluate import Do
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.tasks import Do, Task
 
 DATA_FIELDS = ("fraction", "label_noise")
 """Arguments of the data module that can be swept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,12 @@ from pydantic import TypeAdapter
 
 from optuna_taylorglo.attributes import TASK
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
+
+Do = Callable[[Sequence["Task"]], list[float | None]]
+"""Does tasks and returns their values in order, None for those that failed."""
+
+Results = Callable[[Sequence["Task"]], list[float | None] | None]
+"""Values of tasks in order, None for those that failed; None instead while any is open."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print generations, trials by state, and the best."""
     opened = options.open_study_of(arguments)
+
+    from optuna_taylorglo.verdict.choice import kept_choice
+
     history = SearchHistory(opened.study, opened.recipe)
     console = Console()
     console.print(f"Study [bold]{opened.study.study_name}[/] in {shown_url(opened.url)}")
@@ -31,5 +34,12 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     )
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
-    console.print(fitness_line(history))
+    if opened.recipe.budget.evaluation == "auto":
+        console.print("Length of evaluations: not settled yet, the pilot is not over")
+    choice = kept_choice(opened.study)
+    if choice is not None:
+        console.print(f"Winner: {choice.winner.name}")
+    elif opened.recipe.choice is not None and history.finished:
+        console.print("Winner: not chosen yet")
+    console.print(fitness_line(history, choice))
     return DONE
