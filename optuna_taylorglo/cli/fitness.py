@@ -19,7 +19,7 @@ def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:
             f"{history.recipe.fitness.metric}: {chosen.mean:.4f}, mean of {len(chosen.values)} "
             f"full trainings of {chosen.name}, the best of {len(choice.contenders)} losses"
         )
-    if history.best is not None:
+    elif history.best is not None:
         parts.append(
             f"{history.recipe.fitness.metric}: {history.best.values[0]:.4f}, one training of the "
             f"best of {len(history.ranked)} candidates (expect less of it on other seeds)"

@@ -58,6 +58,10 @@ class LiveProgress:
             self._printed_generation = history.n_finished
             self._console.print(f"{stage}: {text}", soft_wrap=True)
 
+    def tell(self, text: str) -> None:
+        """Say something above the line."""
+        self._console.print(text, highlight=False)
+
     def show_round(self, stage: str, done: int, total: int) -> None:
         """Bring the line up to date with trainings outside the search."""
         text = f"{done} of {total} trainings"

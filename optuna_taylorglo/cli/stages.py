@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optuna_taylorglo.attributes import N_CLASSES
+from optuna_taylorglo.attributes import EVALUATION_LENGTH, N_CLASSES
 from optuna_taylorglo.cli.options import OpenedStudy
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.search.history import SearchHistory
@@ -37,9 +37,10 @@ class Stages:
         """Bring the progress up to date."""
         if self._is_in_pilot:
             self._recipe = attach_recipe(self._study, None)
-        if self._is_in_pilot:
-            self._show_pilot(live)
-            return
+            if self._is_in_pilot:
+                self._show_pilot(live)
+                return
+            live.tell(self._study.user_attrs[EVALUATION_LENGTH]["reason"])
         live.show(SearchHistory(self._study, self._recipe))
         if is_undecided(self._study, self._recipe):
             self._show_choice(live)

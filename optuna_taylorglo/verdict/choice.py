@@ -294,6 +294,8 @@ def evaluation_advice(choice: Choice, recipe: Recipe) -> str:
         )
     elif correlation.low >= GOOD_CORRELATION:
         lines.append("Evaluations are long enough.")
+    else:
+        lines.append("That leaves open whether evaluations are long enough.")
     return " ".join(lines)
 
 

@@ -66,7 +66,8 @@ class EvaluationLength:
     Attributes:
         length: Length of an evaluation, in the recipe's unit.
         reason: Why, in words.
-        noise: Standard deviation of a full training's metric over seeds; None if it is unknown.
+        noise: Standard deviation of a full training's metric over seeds, among the better half of
+            the candidates; None if it is unknown.
         tried: Lengths from the shortest to the whole.
     """
 
@@ -154,9 +155,7 @@ def decide(
         tried.append(
             TriedLength(share, length, _finite(spearman(measured, judge)), _finite(behind))
         )
-    pairs = zip(by_length[-1], other_full, strict=True)
-    differences = [(a - b) ** 2 for a, b in pairs if a is not None and b is not None]
-    noise = math.sqrt(statistics.fmean(differences) / 2) if differences else None
+    noise = _noise(by_length[-1], other_full)
     whole = tried[-1]
     if whole.correlation is None or whole.correlation < MIN_RELIABILITY:
         reason = (
@@ -187,7 +186,7 @@ def decide(
         f"length that ranks {len(other_full)} candidates like full trainings. Rank correlation "
         f"with full trainings of other seeds, and how far the best of the first {N_BEST} is behind "
         f"the best: {figures}. Allowed: at least {least:.2f}, and at most {noise or 0.0:.4f}, "
-        "the standard deviation over seeds."
+        "the standard deviation over seeds among the better half."
     )
     return EvaluationLength(chosen.length, reason, noise, tuple(tried))
 
@@ -197,6 +196,18 @@ def keep_evaluation_length(study: Study, decision: EvaluationLength) -> None:
     with study_lock(storage_of(study), study.study_name):
         if EVALUATION_LENGTH not in study.user_attrs:
             study.set_user_attr(EVALUATION_LENGTH, asdict(decision))
+
+
+def _noise(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
+    """Standard deviation of a training's metric over seeds, from pairs of trainings.
+
+    It is that of the better half: a bad loss may train with one seed and not with another, and would
+    hide what is lost among the good ones.
+    """
+    both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    better = sorted(both, key=sum, reverse=True)[: math.ceil(len(both) / 2)]
+    squares = [(x - y) ** 2 for x, y in better]
+    return math.sqrt(statistics.fmean(squares) / 2) if squares else None
 
 
 def _or_worst(value: float | None) -> float:

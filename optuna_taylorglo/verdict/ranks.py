@@ -40,9 +40,11 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> RankCorrelation:
     r, n = spearman(a, b), len(a)
     if n < 4 or math.isnan(r):
         return RankCorrelation(r, math.nan, math.nan, n)
-    if abs(r) == 1:
-        return RankCorrelation(r, r, r, n)
-    z, width = math.atanh(r), 1.96 * math.sqrt((1 + r**2 / 2) / (n - 3))
+    # The same order has no z: take it for half a step short of that, a swap of two neighbours
+    # being a whole one.
+    greatest = 1 - 6 / (n * (n**2 - 1))
+    z = math.atanh(max(-greatest, min(r, greatest)))
+    width = 1.96 * math.sqrt((1 + r**2 / 2) / (n - 3))
     return RankCorrelation(r, math.tanh(z - width), math.tanh(z + width), n)
 
 
