@@ -271,7 +271,8 @@ def _choose_winner(
 ) -> None:
     """Choose by full trainings, unless something ends the work before."""
     from optuna_taylorglo.report.dashboard import refresh_if_installed
-    from optuna_taylorglo.verdict.choice import Choosing, keep_choice
+    from optuna_taylorglo.verdict.choice import keep_choice
+    from optuna_taylorglo.verdict.choosing import Choosing
 
     step = Choosing(study, recipe).next_step
     choice = _train_in_rounds(companion, step, recipe, machine, limits, stop)
@@ -324,9 +325,9 @@ def _train_for_verdict(
     patience: float | None = None,
 ) -> int:
     """Do trainings for a verdict until there is none for a while; returns the exit code."""
-    from optuna_taylorglo.verdict.task_queue import IDLE_SECONDS, TaskQueue
+    from optuna_taylorglo.verdict.task_queue import TaskQueue
 
-    queue = TaskQueue(companion, IDLE_SECONDS if patience is None else patience)
+    queue = TaskQueue(companion, patience)
     _work(queue, _training_of_tasks(recipe, machine, stop), _place_in_verdict, limits, stop)
     return INTERRUPTED if stop.is_set() else DONE
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from optuna_taylorglo.search.history import SearchHistory
-
-if TYPE_CHECKING:
-    from optuna_taylorglo.verdict.choice import Choice
+from optuna_taylorglo.verdict.choice import Choice
 
 
 def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:

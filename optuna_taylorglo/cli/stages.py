@@ -8,7 +8,8 @@ from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import create_companion
-from optuna_taylorglo.verdict.choice import Choosing, is_undecided
+from optuna_taylorglo.verdict.choice import is_undecided
+from optuna_taylorglo.verdict.choosing import Choosing
 from optuna_taylorglo.verdict.halving import Round
 from optuna_taylorglo.verdict.pilot import Pilot
 from optuna_taylorglo.verdict.task_queue import TaskQueue

@@ -388,6 +388,12 @@ class Recipe(Section):
     search: SearchSettings = SearchSettings()
     choice: ChoiceSettings | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        content = super().to_dict()
+        if self.choice is None:
+            del content["choice"]  # earlier versions did not know it, and may share the study
+        return content
+
 
 def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:
     """Builds a recipe from plain values.

@@ -1,8 +1,7 @@
 """The winner of a search: one decision, which file, report, dashboard and verdict are all about.
 
-With `choice` in the recipe the best candidates that differ as functions, and the mean of the final
-distribution, are trained fully on validation; the best mean wins. Without it the single best
-evaluation does, as in the paper.
+With `choice` in the recipe it is made by full trainings (`verdict.choosing`); without it the single
+best evaluation wins, as in the paper.
 """
 
 from __future__ import annotations
@@ -10,39 +9,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
-from torch import Tensor
 
 from optuna_taylorglo.attributes import CHOICE
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.losses.distance import logit_gradients, relative_distance
 from optuna_taylorglo.losses.files import Origin
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import candidate_loss, make_sampler, parameter_names
+from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.history import (
     SearchHistory,
-    ranked_trials,
     recipe_and_classes,
     trial_loss,
     winner,
 )
-from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.optuna_private import storage_of
-from optuna_taylorglo.verdict.compared_losses import compared_taylor_loss
-from optuna_taylorglo.verdict.halving import SEEDS_BY_ROUND, Round, next_round
 from optuna_taylorglo.verdict.ranks import RankCorrelation, rank_correlation, spearman
-from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import Do, Results
+
+if TYPE_CHECKING:
+    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 
 FINAL_MEAN = "the mean of the final distribution"
-
-SAME_FUNCTION = 0.03
-"""Relative distance of gradients up to which two losses count as the same."""
 
 GOOD_CORRELATION = 0.7
 """Rank correlation below which evaluations and full trainings count as different orders."""
@@ -103,68 +94,6 @@ class ChosenLoss:
         return FINAL_MEAN if self.trial is None else f"trial {self.trial.number}"
 
 
-class Choosing:
-    """The choice of a search that is over.
-
-    Args:
-        study: A study whose generations are complete.
-        recipe: Its recipe, with `choice`.
-    """
-
-    def __init__(self, study: Study, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.contenders = contenders(study, recipe)
-        _, n_classes = recipe_and_classes(study)
-        self._losses = [
-            compared_taylor_loss(
-                "contender", c.name, Role.EVOLVED, candidate_loss(recipe, c.parameters, n_classes)
-            )
-            for c in self.contenders
-        ]
-
-    def next_step(self, results: Results) -> Round | Choice:
-        """What to train next, or the decision."""
-        step = next_round(self._losses, self.recipe, Stage.CHOICE, results)
-        if isinstance(step, Round):
-            return step
-        return Choice(
-            tuple(
-                Contender(c.trial, c.parameters, c.evaluation, placed.values, placed.mean)
-                for placed in step
-                for c in [self.contenders[placed.index]]
-            )
-        )
-
-
-def contenders(study: Study, recipe: Recipe) -> list[Contender]:
-    """The best candidates that differ as functions, and the mean of the final distribution.
-
-    Returns:
-        Candidates from the best evaluation to the worst, then the mean; nothing if none trained.
-    """
-    _, n_classes = recipe_and_classes(study)
-    names = parameter_names(recipe)
-    limit = recipe.choice.candidates if recipe.choice is not None else 1
-    found: list[Contender] = []
-    gradients: list[Tensor] = []
-    for trial in ranked_trials(study):
-        gradient = logit_gradients(trial_loss(study, trial), n_classes)
-        if all(relative_distance(gradient, other) > SAME_FUNCTION for other in gradients):
-            gradients.append(gradient)
-            parameters = tuple(float(trial.params[name]) for name in names)
-            found.append(Contender(trial.number, parameters, trial.values[0]))
-        if len(found) == limit:
-            break
-    if found:
-        mean = make_sampler(recipe, n_classes).search_state(study)[-1].mean
-        try:
-            candidate_loss(recipe, mean, n_classes)
-        except ValueError:
-            return found  # it cannot learn, so it has no scale to normalise
-        found.append(Contender(None, mean, None))
-    return found
-
-
 def is_undecided(study: Study, recipe: Recipe) -> bool:
     """Whether a choice by full trainings is due and not made."""
     return (
@@ -188,24 +117,6 @@ def kept_choice(study: Study) -> Choice | None:
     """The decision that was made, if there is one."""
     content = study.user_attrs.get(CHOICE)
     return None if content is None else TypeAdapter(Choice).validate_python(content)
-
-
-def choose(study: Study, recipe: Recipe, do: Do) -> ChosenLoss:
-    """The winner, chosen now if that is due.
-
-    Raises:
-        StudyError: If it cannot be chosen yet.
-    """
-    if is_undecided(study, recipe):
-        choice = Choosing(study, recipe).next_step(do)
-        assert isinstance(choice, Choice), "what does tasks leaves none open"
-        keep_choice(study, choice)
-    if recipe.choice is not None and CHOICE not in study.user_attrs:
-        raise StudyError(
-            f"study {study.study_name!r} has no winner yet: its recipe has it chosen when all "
-            f"{recipe.search.generations} generations are complete."
-        )
-    return chosen_loss(study)
 
 
 def chosen_loss(study: Study) -> ChosenLoss:
@@ -251,7 +162,7 @@ class EvaluationCheck:
 def evaluation_check(choice: Choice) -> EvaluationCheck:
     """Compare evaluations with the full trainings of the first round, which all contenders had."""
     measured = [c for c in choice.contenders if c.evaluation is not None]
-    n_seeds = SEEDS_BY_ROUND[0]
+    n_seeds = min(len(c.values) for c in measured)
     first = [_worst_for_failed(c.values[:n_seeds]) for c in measured]
     return EvaluationCheck(
         rank_correlation(

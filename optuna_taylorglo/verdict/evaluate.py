@@ -23,7 +23,8 @@ from optuna_taylorglo.losses.taylor_loss import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.training.run import test_metric
-from optuna_taylorglo.verdict.choice import choose, evaluation_advice, kept_choice
+from optuna_taylorglo.verdict.choice import evaluation_advice, kept_choice
+from optuna_taylorglo.verdict.choosing import choose
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
     compared_taylor_loss,

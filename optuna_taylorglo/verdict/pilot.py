@@ -201,8 +201,8 @@ def keep_evaluation_length(study: Study, decision: EvaluationLength) -> None:
 def _noise(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
     """Standard deviation of a training's metric over seeds, from pairs of trainings.
 
-    It is that of the better half: a bad loss may train with one seed and not with another, and would
-    hide what is lost among the good ones.
+    It is that of the better half: a bad loss may train with one seed and not with another, and
+    would hide what is lost among the good ones.
     """
     both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     better = sorted(both, key=sum, reverse=True)[: math.ceil(len(both) / 2)]

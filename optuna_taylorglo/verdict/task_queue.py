@@ -33,13 +33,14 @@ class TaskQueue(TrialQueue):
 
     Args:
         study: The companion study.
-        idle_seconds: Time without a task waiting or running after which the queue is over.
+        idle_seconds: Time without a task waiting or running after which the queue is over;
+            `IDLE_SECONDS` unless given.
 
     Attributes:
         until: Tasks whose end is the end of the queue, in place of that time.
     """
 
-    def __init__(self, study: Study, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, study: Study, idle_seconds: float | None = None) -> None:
         super().__init__(study)
         self.until: Sequence[Task] | None = None
         self._idle_seconds = idle_seconds
@@ -84,7 +85,8 @@ class TaskQueue(TrialQueue):
         if chosen is not None or running or self._nothing_since is None:
             self._nothing_since = now
         if self.until is None:
-            self.over = now - self._nothing_since > self._idle_seconds
+            longest = IDLE_SECONDS if self._idle_seconds is None else self._idle_seconds
+            self.over = now - self._nothing_since > longest
         else:
             self.over = self.results(self.until) is not None
             if self.over:

@@ -13,6 +13,7 @@ from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.search.history import trial_loss
+from optuna_taylorglo.verdict.choice import chosen_loss
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -27,8 +28,6 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the file."""
     study = options.open_study_of(arguments).study
     if arguments.trial is None:
-        from optuna_taylorglo.verdict.choice import chosen_loss
-
         chosen = chosen_loss(study)
         loss, name = chosen.loss, chosen.name
     else:

@@ -22,6 +22,12 @@ from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
+from optuna_taylorglo.verdict.choice import (
+    chosen_loss,
+    evaluation_advice,
+    is_undecided,
+    kept_choice,
+)
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -42,9 +48,6 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     recipe = load_recipe(find_recipe(arguments.recipe))
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
-
-    from optuna_taylorglo.verdict.choice import is_undecided
-
     console = Console()
     if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
         _search(opened, arguments, stop, console)
@@ -84,7 +87,6 @@ def _search(
 
 def _announce_winner(study: Study, url: str, output: Path, console: Console) -> None:
     from optuna_taylorglo.losses.description import describe
-    from optuna_taylorglo.verdict.choice import chosen_loss, evaluation_advice, kept_choice
 
     history = SearchHistory(study, attach_recipe(study, None))
     if history.best is None:

@@ -12,6 +12,7 @@ from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.storage.urls import shown_url
+from optuna_taylorglo.verdict.choice import kept_choice
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -22,9 +23,6 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print generations, trials by state, and the best."""
     opened = options.open_study_of(arguments)
-
-    from optuna_taylorglo.verdict.choice import kept_choice
-
     history = SearchHistory(opened.study, opened.recipe)
     console = Console()
     console.print(f"Study [bold]{opened.study.study_name}[/] in {shown_url(opened.url)}")
