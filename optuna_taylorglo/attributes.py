@@ -13,11 +13,17 @@ N_CLASSES = "taylorglo:n_classes"
 CROSS_ENTROPY = "taylorglo:cross_entropy"
 """What cross-entropy reached at the candidates' budget, by training seed."""
 
+EVALUATION_LENGTH = "taylorglo:evaluation_length"
+"""What a pilot made of ``budget.evaluation: auto``: the length, and why."""
+
+CHOICE = "taylorglo:choice"
+"""Which loss is the winner by full trainings, with all that were compared."""
+
 DRAWN = "taylorglo:drawn"
 """Generations that the dashboard's figures show."""
 
 KEPT_LOSS = "taylorglo:kept_loss"
-"""Number of the trial whose loss is the study's newest artifact."""
+"""Which loss is the study's newest artifact: the number of its trial, or its name."""
 
 # Of a companion study, which holds the trainings for a verdict.
 COMPANION_OF = "taylorglo:companion_of"

@@ -230,12 +230,18 @@ def _hint(details: ErrorDetails, owner: type[PlainModel], name: str) -> str:
     if kind == "value_error":
         hint = str(details["ctx"]["error"])
     elif kind == "literal_error":
-        hint = nearest(value, get_args(owner.model_fields[name].annotation))
+        hint = nearest(value, _literals(owner.model_fields[name].annotation))
     elif kind in ("int_type", "float_type") and isinstance(value, str):
         hint = "text, not a number"
     elif kind == "int_type" and isinstance(value, float) and value.is_integer():
         hint = f"write {int(value)}"
     return f" ({hint})" if hint else ""
+
+
+def _literals(annotation: object) -> list[str]:
+    """The texts that a type allows, also as one of several."""
+    parts = ([a] if isinstance(a, str) else _literals(a) for a in get_args(annotation))
+    return [text for part in parts for text in part]
 
 
 _LIMITS = {

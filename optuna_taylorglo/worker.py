@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from optuna_taylorglo.attributes import ATTEMPT, COMPANION_OF, GENERATION, INDEX, N_CLASSES, STOPPED
 from optuna_taylorglo.cli.options import (
@@ -46,7 +46,7 @@ from optuna_taylorglo.errors import Diverged, StopRequested, StudyError, UsageEr
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import companion_name, open_study
+from optuna_taylorglo.storage.open_study import companion_name, create_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 
 if TYPE_CHECKING:
@@ -57,13 +57,20 @@ if TYPE_CHECKING:
     from optuna_taylorglo.queue.trial_queue import TrialQueue
     from optuna_taylorglo.recipes.schema import Recipe
     from optuna_taylorglo.training.machine import Machine
+    from optuna_taylorglo.verdict.halving import Round
+    from optuna_taylorglo.verdict.tasks import Results
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "USAGE", "build_parser", "main"]
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
+Decision = TypeVar("Decision")
+
 MAX_FAILURES_IN_A_ROW = 3
 """Crashed evaluations after which a worker takes itself for the cause."""
+
+LONGEST_WAIT = 2.0
+"""Seconds between two looks at a queue in which there is nothing to do, at most."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -136,15 +143,29 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     limits = Limits(arguments.timeout, arguments.max_trials)
     machine = machine_of(arguments)
-    if companion is None:
-        code = _search(study, recipe, machine, limits, stop, arguments.n_generations)
-        if code != DONE or limits.reached():
-            return code
-        try:
-            companion = open_(companion_name(study.study_name))
-        except StudyError:
-            return DONE
-    return _train_for_verdict(companion, recipe, machine, limits, stop)
+    if companion is not None:
+        return _train_for_verdict(companion, recipe, machine, limits, stop)
+
+    from optuna_taylorglo.search.history import SearchHistory
+    from optuna_taylorglo.verdict.choice import is_undecided
+
+    # Who came for the search does not wait for a verdict to begin when the search has ended.
+    patience = None if SearchHistory(study, recipe).finished else 0.0
+    if recipe.budget.evaluation == "auto":
+        _make_pilot(study, create_companion(study, url), recipe, machine, limits, stop)
+        recipe = attach_recipe(study, None)
+    if recipe.budget.evaluation == "auto" or stop.is_set():
+        return INTERRUPTED if stop.is_set() else DONE
+    code = _search(study, recipe, machine, limits, stop, arguments.n_generations)
+    if code != DONE or limits.reached():
+        return code
+    if is_undecided(study, recipe):
+        _choose_winner(study, create_companion(study, url), recipe, machine, limits, stop)
+    try:
+        companion = open_(companion_name(study.study_name))
+    except StudyError:
+        return DONE
+    return _train_for_verdict(companion, recipe, machine, limits, stop, patience)
 
 
 class Limits:
@@ -219,12 +240,103 @@ def _search(
     return DONE
 
 
-def _train_for_verdict(
-    companion: Study, recipe: Recipe, machine: Machine, limits: Limits, stop: threading.Event
-) -> int:
-    """Do trainings for a verdict until none is left; returns the exit code."""
-    from optuna_taylorglo.report.dashboard import keep_network
+def _make_pilot(
+    study: Study,
+    companion: Study,
+    recipe: Recipe,
+    machine: Machine,
+    limits: Limits,
+    stop: threading.Event,
+) -> None:
+    """Settle the length of evaluations, unless something ends the work before."""
+    from optuna_taylorglo.training.run import Training
+    from optuna_taylorglo.verdict.pilot import Pilot, keep_evaluation_length
+
+    n_classes = Training(recipe, machine).n_classes
+    study.set_user_attr(N_CLASSES, n_classes)
+    step = Pilot(recipe, n_classes).next_step
+    decision = _train_in_rounds(companion, step, recipe, machine, limits, stop)
+    if decision is not None:
+        keep_evaluation_length(study, decision)
+        logger.info("evaluations last %d %s", decision.length, recipe.budget.unit)
+
+
+def _choose_winner(
+    study: Study,
+    companion: Study,
+    recipe: Recipe,
+    machine: Machine,
+    limits: Limits,
+    stop: threading.Event,
+) -> None:
+    """Choose by full trainings, unless something ends the work before."""
+    from optuna_taylorglo.report.dashboard import refresh_if_installed
+    from optuna_taylorglo.verdict.choice import keep_choice
+    from optuna_taylorglo.verdict.choosing import Choosing
+
+    step = Choosing(study, recipe).next_step
+    choice = _train_in_rounds(companion, step, recipe, machine, limits, stop)
+    if choice is not None and keep_choice(study, choice):
+        logger.info("the winner is %s", choice.winner.name)
+        refresh_if_installed(study)
+
+
+def _train_in_rounds(
+    companion: Study,
+    next_step: Callable[[Results], Round | Decision],
+    recipe: Recipe,
+    machine: Machine,
+    limits: Limits,
+    stop: threading.Event,
+) -> Decision | None:
+    """Do the trainings that a decision needs, round after round, with all other workers.
+
+    Args:
+        companion: Where they are queued.
+        next_step: From results to the next round, or to the decision.
+        recipe: The recipe.
+        machine: Where it runs.
+        limits: When enough is done.
+        stop: Ends the work when set.
+
+    Returns:
+        The decision; None if the work ended before.
+    """
+    from optuna_taylorglo.verdict.halving import Round
     from optuna_taylorglo.verdict.task_queue import TaskQueue
+
+    queue = TaskQueue(companion)
+    train = _training_of_tasks(recipe, machine, stop)
+    while isinstance(step := next_step(queue.results), Round):
+        queue.enqueue(step.tasks)
+        queue.until = step.tasks
+        _work(queue, train, _place_in_verdict, limits, stop)
+        if stop.is_set() or limits.reached():
+            return None
+    return step
+
+
+def _train_for_verdict(
+    companion: Study,
+    recipe: Recipe,
+    machine: Machine,
+    limits: Limits,
+    stop: threading.Event,
+    patience: float | None = None,
+) -> int:
+    """Do trainings for a verdict until there is none for a while; returns the exit code."""
+    from optuna_taylorglo.verdict.task_queue import TaskQueue
+
+    queue = TaskQueue(companion, patience)
+    _work(queue, _training_of_tasks(recipe, machine, stop), _place_in_verdict, limits, stop)
+    return INTERRUPTED if stop.is_set() else DONE
+
+
+def _training_of_tasks(
+    recipe: Recipe, machine: Machine, stop: threading.Event
+) -> Callable[[Trial], float]:
+    """What does the task that a trial of a companion study stands for."""
+    from optuna_taylorglo.report.dashboard import keep_network
     from optuna_taylorglo.verdict.task_runner import TaskRunner
     from optuna_taylorglo.verdict.tasks import Task
 
@@ -239,8 +351,7 @@ def _train_for_verdict(
 
         return runner(task, keep)
 
-    _work(TaskQueue(companion), train, _place_in_verdict, limits, stop)
-    return INTERRUPTED if stop.is_set() else DONE
+    return train
 
 
 def _work(
@@ -261,11 +372,15 @@ def _work(
         stop: Ends the work when set.
         goes_on: Told after each trial whether it got a result; says whether to take another.
     """
+    longest_wait = LONGEST_WAIT
     while not stop.is_set() and not limits.reached():
-        trial = queue.wait_for_trial(stop, deadline=limits.deadline)
+        trial = queue.wait_for_trial(stop, longest_wait=longest_wait, deadline=limits.deadline)
         if trial is None:
             return
+        begin = time.monotonic()
         succeeded = _evaluate(queue, trial, evaluate, place_of(trial))
+        # Where trainings are short, a wait for the others must be short too.
+        longest_wait = min(LONGEST_WAIT, max(0.1, (time.monotonic() - begin) / 10))
         limits.done += 1
         if not goes_on(succeeded):
             return

@@ -17,6 +17,8 @@ def test_keys_are_those_of_studies_made_before() -> None:
         "RECIPE": "taylorglo:recipe",
         "N_CLASSES": "taylorglo:n_classes",
         "CROSS_ENTROPY": "taylorglo:cross_entropy",
+        "EVALUATION_LENGTH": "taylorglo:evaluation_length",
+        "CHOICE": "taylorglo:choice",
         "DRAWN": "taylorglo:drawn",
         "KEPT_LOSS": "taylorglo:kept_loss",
         "COMPANION_OF": "taylorglo:companion_of",

@@ -11,7 +11,16 @@ from optuna.trial import TrialState
 from searches import ROOT, load, process, results, small_recipe, wait_until
 
 from optuna_taylorglo import worker
-from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, RELEASED, STOPPED
+from optuna_taylorglo.attributes import (
+    ATTEMPT,
+    CHOICE,
+    EVALUATION_LENGTH,
+    GENERATION,
+    INDEX,
+    KEY,
+    RELEASED,
+    STOPPED,
+)
 
 
 def create_study(url: str, name: str = "digits") -> None:
@@ -59,6 +68,43 @@ def test_killed_and_resumed_workers_give_the_very_results_of_a_serial_run(
         assert "the search is over: 2 generations are complete" in output
     assert results(study) == expected
     assert len({key[:2] for key in expected}) == 8
+
+
+def test_workers_settle_the_length_search_and_choose_by_themselves(tmp_path, data_dir, sqlite_url):
+    """Two workers, one of which is killed on the way, decide as a single one does."""
+    recipe = small_recipe(
+        tmp_path / "recipe.yaml",
+        budget={"evaluation": "auto", "full": 20},
+        early_abort=None,
+        early_stop=None,
+        search={"population": 5, "generations": 2},
+        choice={"candidates": 3},
+    )
+    serial_url = f"sqlite:///{tmp_path / 'serial.db'}"
+    expected = serial_results(tmp_path, recipe, data_dir)
+    alone = load(serial_url, "serial")
+    create_study(sqlite_url)
+    words = ["optuna_taylorglo.worker", "--study-name", "digits", "--data-dir", str(data_dir)]
+    words += ["--recipe", str(recipe), "--heartbeat", "1", "--grace", "3"]
+    first, second = (process(*words, cwd=tmp_path, storage=sqlite_url) for _ in range(2))
+    study = load(sqlite_url, "digits")
+    wait_until(lambda: len(study.trials) == 10)
+    companion = load(sqlite_url, "digits-verdict")
+    piloted = len(companion.trials)
+    wait_until(lambda: len(companion.trials) > piloted)
+    first.kill()
+    first.communicate()
+    output, _ = second.communicate()
+    assert second.returncode == worker.DONE, output
+    assert results(study) == expected
+    for key in (EVALUATION_LENGTH, CHOICE):
+        assert study.user_attrs[key] == alone.user_attrs[key]
+    keys = [t.user_attrs[KEY] for t in companion.get_trials(states=(TrialState.COMPLETE,))]
+    assert len(keys) == len(set(keys))
+    # All is decided: another worker finds nothing to do, and changes nothing.
+    before = dict(study.user_attrs)
+    assert worker.main([*words[1:], "--storage", sqlite_url, "--timeout", "2"]) == worker.DONE
+    assert study.user_attrs == before
 
 
 def test_candidates_that_fall_behind_are_stopped_and_not_tried_again(tmp_path, data_dir, caplog):

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.verdict.choice import Choice
 
 
-def fitness_line(history: SearchHistory) -> str:
+def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:
     """Best candidate and cross-entropy, in words that say how each number came about."""
     parts = []
-    if history.best is not None:
+    if choice is not None:
+        chosen = choice.winner
+        parts.append(
+            f"{history.recipe.fitness.metric}: {chosen.mean:.4f}, mean of {len(chosen.values)} "
+            f"full trainings of {chosen.name}, the best of {len(choice.contenders)} losses"
+        )
+    elif history.best is not None:
         parts.append(
             f"{history.recipe.fitness.metric}: {history.best.values[0]:.4f}, one training of the "
             f"best of {len(history.ranked)} candidates (expect less of it on other seeds)"
         )
     if history.cross_entropy is not None:
-        parts.append(f"cross-entropy at the same budget: {history.cross_entropy}")
+        budget = "evaluations'" if choice is not None else "same"
+        parts.append(f"cross-entropy at the {budget} budget: {history.cross_entropy}")
     return "\n".join(parts) or "No candidate is complete yet."

@@ -1,4 +1,4 @@
-"""One live line about a running search; plain lines where there is no terminal."""
+"""One live line about a run; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LiveProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
-            TextColumn("generation {task.fields[generation]}"),
+            TextColumn("{task.fields[stage]}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
@@ -29,9 +29,10 @@ class LiveProgress:
             speed_estimate_period=120,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("search", total=None, generation="…", text="starting")
+        self._task = self._bar.add_task("search", total=None, stage="search", text="starting")
         self._begin: tuple[float, int] | None = None
         self._printed_generation = 0
+        self._printed_rounds: set[str] = set()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -45,17 +46,29 @@ class LiveProgress:
         if self._begin is None:
             self._begin = (time.monotonic(), history.n_filled)
         text = self._text(history, *self._begin)
-        generation = f"{history.n_finished}/{history.recipe.search.generations}"
+        stage = f"generation {history.n_finished}/{history.recipe.search.generations}"
         self._bar.update(
             self._task,
             total=history.n_slots,
             completed=history.n_filled,
-            generation=generation,
+            stage=stage,
             text=text,
         )
         if not self._console.is_terminal and history.n_finished > self._printed_generation:
             self._printed_generation = history.n_finished
-            self._console.print(f"generation {generation}: {text}", soft_wrap=True)
+            self._console.print(f"{stage}: {text}", soft_wrap=True)
+
+    def tell(self, text: str) -> None:
+        """Say something above the line."""
+        self._console.print(text, highlight=False)
+
+    def show_round(self, stage: str, done: int, total: int) -> None:
+        """Bring the line up to date with trainings outside the search."""
+        text = f"{done} of {total} trainings"
+        self._bar.update(self._task, total=total, completed=done, stage=stage, text=text)
+        if not self._console.is_terminal and stage not in self._printed_rounds:
+            self._printed_rounds.add(stage)
+            self._console.print(f"{stage}: {total} trainings", soft_wrap=True)
 
     def _text(self, history: SearchHistory, begin: float, filled: int) -> str:
         parts = []

@@ -43,6 +43,12 @@ class Origin(_Part):
     validation_accuracy: Number | None = None
     """What the trial reached."""
 
+    final_mean: StrictBool = False
+    """Whether it is the mean of the search's final distribution, which no trial evaluated."""
+
+    full_validation: Number | None = None
+    """Mean metric of the full trainings by which it was chosen."""
+
 
 class LossFile(_Part):
     """What a file says of a loss, besides its format and version.

@@ -7,7 +7,7 @@ different file.
 import json
 from typing import TYPE_CHECKING
 
-from optuna_taylorglo.attributes import RECIPE
+from optuna_taylorglo.attributes import EVALUATION_LENGTH, RECIPE
 from optuna_taylorglo.errors import RecipeError, RecipeMismatch
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.validation import show
@@ -71,6 +71,19 @@ def frozen_recipe(study: "optuna.Study") -> Recipe | None:
             source,
         )
     return recipe_from_dict(envelope["recipe"], source)
+
+
+def settled_recipe(study: "optuna.Study") -> Recipe | None:
+    """The recipe that the study works by: the frozen one, with what a pilot has settled.
+
+    Raises:
+        RecipeError: If it is none that this version can read.
+    """
+    recipe = frozen_recipe(study)
+    pilot = study.user_attrs.get(EVALUATION_LENGTH)
+    if recipe is None or pilot is None or recipe.budget.evaluation != "auto":
+        return recipe
+    return recipe.changed(budget=recipe.budget.changed(evaluation=pilot["length"]))
 
 
 def _differences(path: str, in_study: object, in_file: object) -> list[str]:

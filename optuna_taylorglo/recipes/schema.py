@@ -67,6 +67,7 @@ def _known_variables(variables: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Unit = Literal["steps", "epochs"]
+Length = Annotated[int, Strict(), Field(ge=1), AsWhole]
 
 ClassPath = Annotated[
     StrictStr,
@@ -84,7 +85,7 @@ Arguments = Annotated[
     Allowed("a mapping from argument names to plain JSON values"),
 ]
 Milestones = Annotated[
-    tuple[Annotated[int, Strict(), Field(ge=1), AsWhole], ...],
+    tuple[Length, ...],
     Strict(),
     FromList,
     AfterValidator(_ascending),
@@ -200,14 +201,22 @@ class BudgetSettings(Section):
     unit: Unit
     """What the two lengths count."""
 
-    evaluation: WholeNumber = Field(ge=1)
-    """Length of a candidate's training in the search."""
+    evaluation: Length | Literal["auto"]
+    """Length of a candidate's training in the search; auto: a pilot takes a tenth of `full`, a
+    third or the whole, the shortest that ranks candidates like full trainings."""
 
     full: WholeNumber = Field(ge=1)
-    """Length of a full training, for the verdict."""
+    """Length of a full training, for choice and verdict."""
+
+    @property
+    def evaluation_length(self) -> int:
+        """The length of an evaluation as a number, which auto has only after the pilot."""
+        if self.evaluation == "auto":
+            raise RecipeError("budget.evaluation", "auto is not settled yet: no pilot was made")
+        return self.evaluation
 
     def _problems_together(self) -> list[Problem]:
-        if self.evaluation <= self.full:
+        if self.evaluation == "auto" or self.evaluation <= self.full:
             return []
         sentence = f"{self.evaluation} is not allowed, must be at most budget.full, {self.full}"
         return [Problem("evaluation", sentence)]
@@ -318,6 +327,17 @@ class SearchSettings(Section):
     """independent: each candidate its own training seeds; common: a generation shares them."""
 
 
+class ChoiceSettings(Section):
+    """How the winner is chosen when the search is over: by full trainings on validation.
+
+    Left out, it is the single best evaluation, the paper's rule.
+    """
+
+    candidates: WholeNumber = Field(default=10, ge=1, le=100)
+    """How many of the best candidates, different as functions, are trained fully; the mean of the
+    final distribution is trained besides."""
+
+
 class Recipe(Section):
     """Everything scientific about a study."""
 
@@ -376,6 +396,13 @@ class Recipe(Section):
     early_stop: EarlyStopSettings | None = None
     loss: LossSettings = LossSettings()
     search: SearchSettings = SearchSettings()
+    choice: ChoiceSettings | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        content = super().to_dict()
+        if self.choice is None:
+            del content["choice"]  # earlier versions did not know it, and may share the study
+        return content
 
 
 def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:

@@ -23,15 +23,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
+from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_LENGTH, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.losses.canonical import has_canonical_form
+from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.report.wording import recipe_in_words
 from optuna_taylorglo.search.candidates import form_of
-from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
+from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
 from optuna_taylorglo.storage.urls import shown_url
+from optuna_taylorglo.verdict.choice import (
+    Choice,
+    ChosenLoss,
+    chosen_loss,
+    evaluation_advice,
+    kept_choice,
+)
 from optuna_taylorglo.verdict.files import HEADER, rows
 from optuna_taylorglo.verdict.statistics import Verdict
 
@@ -63,7 +71,7 @@ def write_report(
     path: str | PathLike[str],
     *,
     verdict: Verdict | None = None,
-    trial: FrozenTrial | None = None,
+    winner: ChosenLoss | None = None,
     storage: str | None = None,
     figures: Mapping[str, go.Figure] | None = None,
 ) -> None:
@@ -73,8 +81,7 @@ def write_report(
         study: A study that a worker has begun on; it need not be finished.
         path: The HTML file to write.
         verdict: What full trainings said, if there were any.
-        trial: The trial whose loss is reported and was put to the test; by default the one with
-            the highest fitness.
+        winner: The loss that is reported and was put to the test; by default the study's.
         storage: Storage URL or journal path for the commands in the report; its password is
             masked. None if it is the default one.
         figures: Further figures with their captions, such as basins or data fractions.
@@ -90,7 +97,9 @@ def write_report(
             f"study {study.study_name!r} has no recipe: no worker has begun on it, so there is "
             "nothing to report."
         )
-    winner = history.best if trial is None else trial
+    if winner is None and history.best is not None:
+        winner = chosen_loss(study)
+    choice = kept_choice(study)
     further = {f"figure-further-{i}": item for i, item in enumerate((figures or {}).items())}
     drawn = _draw(study, history, verdict) | {id_: figure for id_, (_, figure) in further.items()}
     counts = [f"{n} {_OUTCOMES[state]}" for state, n in history.counts.items() if n]
@@ -100,16 +109,18 @@ def write_report(
         history=history,
         generations=f"{history.n_finished} of {history.recipe.search.generations}",
         summary=_summary(verdict),
-        numbers=_numbers(history, winner, verdict),
+        numbers=_numbers(history, winner, choice, verdict),
         recipe_in_words=recipe_in_words(history.recipe),
         recipe_yaml=yaml.safe_dump(history.recipe.to_dict(), sort_keys=False, allow_unicode=True),
-        winner=None if winner is None else _winner(study, history, winner),
+        pilot=study.user_attrs.get(EVALUATION_LENGTH),
+        winner=None if winner is None else _winner(history, winner),
+        choice=None if choice is None else _choice(choice, history.recipe),
         outcomes=", ".join(counts),
         verdict=verdict,
         verdict_table=None if verdict is None else {"header": HEADER, "rows": rows(verdict)},
         further={id_: caption for id_, (caption, _) in further.items()},
-        commands=_commands(study.study_name, history, winner, storage),
-        facts=_facts(history, winner),
+        commands=_commands(study, winner, storage),
+        facts=_facts(history, None if winner is None else winner.trial),
         versions=_versions(),
         figures={id_: json.loads(figure.to_json()) for id_, figure in drawn.items() if figure.data},
         plotly_js=get_plotlyjs(),
@@ -159,17 +170,24 @@ def _summary(verdict: Verdict | None) -> str:
 
 
 def _numbers(
-    history: SearchHistory, winner: FrozenTrial | None, verdict: Verdict | None
+    history: SearchHistory,
+    winner: ChosenLoss | None,
+    choice: Choice | None,
+    verdict: Verdict | None,
 ) -> list[tuple[str, str]]:
     """What a hurried reader wants: numbers, and of what they are."""
     metric, cross_entropy = history.recipe.fitness.metric, history.cross_entropy
     numbers = []
-    if winner is not None and winner.values:
+    if choice is not None:
+        text = f"{metric} of the winner, mean of {len(choice.winner.values)} full trainings"
+        numbers.append((f"{choice.winner.mean:.4f}", text))
+    elif winner is not None and winner.trial is not None and winner.trial.values:
         text = f"{metric} of the best candidate, one training"
-        numbers.append((f"{winner.values[0]:.4f}", text))
+        numbers.append((f"{winner.trial.values[0]:.4f}", text))
     if cross_entropy is not None:
         seeds = len(cross_entropy.by_seed)
-        text = f"{metric} of cross-entropy at the same budget, mean of {seeds} seeds"
+        budget = "same" if choice is None else "evaluations'"
+        text = f"{metric} of cross-entropy at the {budget} budget, mean of {seeds} seeds"
         numbers.append((f"{cross_entropy.mean:.4f}", text))
     for sample in () if verdict is None else verdict.samples[:2]:
         if verdict is not None and sample.values:
@@ -180,16 +198,16 @@ def _numbers(
     return [*numbers, (f"{history.n_filled}", text)]
 
 
-def _winner(study: Study, history: SearchHistory, trial: FrozenTrial) -> dict[str, Any]:
+def _winner(history: SearchHistory, winner: ChosenLoss) -> dict[str, Any]:
     """The reported loss."""
     from optuna_taylorglo.losses.description import describe
 
-    loss = trial_loss(study, trial)
+    loss, attributes = winner.loss, {} if winner.trial is None else winner.trial.user_attrs
     described, facts = describe(loss, history.n_classes)
     names, meanings = loss.form.parameter_names, loss.form.parameter_meanings
-    place = [trial.user_attrs.get(key) for key in (GENERATION, INDEX)]
+    place = [attributes.get(key) for key in (GENERATION, INDEX)]
     return {
-        "number": trial.number,
+        "name": winner.name[0].upper() + winner.name[1:],
         "place": "" if None in place else "(generation {}, candidate {})".format(*place),
         "averaged": loss.class_reduction == "mean",
         "formula": facts["formula"],
@@ -200,16 +218,36 @@ def _winner(study: Study, history: SearchHistory, trial: FrozenTrial) -> dict[st
     }
 
 
-def _commands(
-    name: str, history: SearchHistory, winner: FrozenTrial | None, storage: str | None
-) -> dict[str, str]:
+def _choice(choice: Choice, recipe: Recipe) -> dict[str, Any]:
+    """How the winner was chosen."""
+    rows = [
+        (
+            c.name,
+            "" if c.evaluation is None else f"{c.evaluation:.4f}",
+            f"{c.mean:.4f}",
+            str(len(c.values)),
+            str(c.values.count(None)),
+        )
+        for c in choice.contenders
+    ]
+    return {
+        "header": ("loss", "evaluation", "mean of full trainings", "trainings", "failed"),
+        "rows": rows,
+        "advice": evaluation_advice(choice, recipe),
+    }
+
+
+def _commands(study: Study, winner: ChosenLoss | None, storage: str | None) -> dict[str, str]:
     """Commands of ours for this study, to be copied."""
+    name = study.study_name
     where = [] if storage is None else ["--storage", shown_url(storage)]
 
     def command(*words: str) -> str:
         return shlex.join(["taylorglo", *words, *where])
 
-    other = [] if winner in (None, history.best) else ["--trial", str(winner.number)]
+    other = []
+    if winner is not None and winner.trial is not None and winner.name != chosen_loss(study).name:
+        other = ["--trial", str(winner.trial.number)]
     whole = (
         command("run", "recipe.yaml", "--study-name", name),
         command("evaluate", name),
@@ -222,12 +260,12 @@ def _commands(
     }
 
 
-def _facts(history: SearchHistory, winner: FrozenTrial | None) -> list[tuple[str, str]]:
+def _facts(history: SearchHistory, trial: FrozenTrial | None) -> list[tuple[str, str]]:
     """Seeds and results kept with the study."""
     search = history.recipe.search
     facts = [("seed of the search", str(search.seed))]
-    if winner is not None and {GENERATION, INDEX, ATTEMPT} <= winner.user_attrs.keys():
-        place = [int(winner.user_attrs[key]) for key in (GENERATION, INDEX, ATTEMPT)]
+    if trial is not None and {GENERATION, INDEX, ATTEMPT} <= trial.user_attrs.keys():
+        place = [int(trial.user_attrs[key]) for key in (GENERATION, INDEX, ATTEMPT)]
         policy: SeedPolicy = "common" if search.seed_policy == "common" else "independent"
         seed = training_seed(search.seed, *place, policy=policy)
         facts.append(("seed of the winner's (first) training", str(seed)))

@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING
 
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import Trial
 
 from optuna_taylorglo.attributes import DRAWN, KEPT_LOSS
-from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss, winner
+from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.verdict.choice import chosen_loss, evaluation_advice, kept_choice
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from pytorch_lightning import LightningModule
+
+    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 
 ARTIFACT_DIR = Path("taylorglo-artifacts")
 """Where artifacts lie, relative to the directory that commands are run in."""
@@ -65,13 +69,23 @@ class DashboardRefresher:
         generation = self._completed()
         if generation <= self._study.user_attrs.get(DRAWN, 0) or not is_installed():
             return
-        try:
-            refresh_once_per_generation(self._study, generation)
-        except Exception as error:
-            # A picture is never worth a trial.
-            logger.warning("the dashboard's figures could not be drawn: %s", error)
+        _try(lambda: refresh_once_per_generation(self._study, generation))
         end = time.monotonic()
         self._due = end + (end - begin) / DRAWING_SHARE
+
+
+def refresh_if_installed(study: Study) -> None:
+    """Bring the dashboard up to date, if there is one."""
+    if is_installed():
+        _try(lambda: refresh(study))
+
+
+def _try(draw: Callable[[], None]) -> None:
+    try:
+        draw()
+    except Exception as error:
+        # A picture is never worth a trial.
+        logger.warning("the dashboard's figures could not be drawn: %s", error)
 
 
 def refresh_once_per_generation(study: Study, generation: int) -> None:
@@ -105,51 +119,67 @@ def refresh(study: Study) -> None:
         if history is None or history.best is None:
             save_note(study, "No candidate is complete yet.")
             return
-        save_note(study, _study_note(study, history, history.best))
+        save_note(study, _study_note(study, history, history.best.values[0]))
         for best in history.new_bests:
             trial = Trial(study, trial_id_of(best))
             if not get_note(trial):
-                lines = ["Best of its time.", *_description(study, history, best)]
+                lines = ["Best of its time.", *_description(trial_loss(study, best))]
                 save_note(trial, "\n\n".join(lines))
 
 
-def _study_note(study: Study, history: SearchHistory, best: FrozenTrial) -> str:
+def _study_note(study: Study, history: SearchHistory, best: float) -> str:
     """What a person wants to know first, in Markdown."""
-    search = history.recipe.search
+    search, metric = history.recipe.search, history.recipe.fitness.metric
+    chosen, choice = chosen_loss(study), kept_choice(study)
+    if choice is None:
+        heading = (
+            f"**Best so far**: {chosen.name}, {metric} {best:.4f} (one training; expect less of it "
+            "on other seeds)."
+        )
+    else:
+        heading = (
+            f"**Winner**: {chosen.name}, {metric} {choice.winner.mean:.4f} (mean of "
+            f"{len(choice.winner.values)} full trainings)."
+        )
     lines = [
         f"**TaylorGLO search**: {history.n_finished} of {search.generations} generations of "
         f"{search.population} candidates.",
         "",
-        f"**Best so far**: trial {best.number}, {history.recipe.fitness.metric} "
-        f"{best.values[0]:.4f} (one training; expect less of it on other seeds).",
+        heading,
         "",
-        *(f"- {line}" for line in _description(study, history, best)),
+        *(f"- {line}" for line in _description(chosen.loss)),
     ]
+    if choice is not None:
+        lines += ["", evaluation_advice(choice, history.recipe)]
     if history.cross_entropy is not None:
         lines += ["", f"**Cross-entropy** at the same budget: {history.cross_entropy}."]
     return "\n".join(lines)
 
 
-def _description(study: Study, history: SearchHistory, trial: FrozenTrial) -> list[str]:
-    """What a trial's loss does, line by line."""
+def _description(loss: TaylorLoss) -> list[str]:
+    """What a loss does, line by line."""
     from optuna_taylorglo.losses.description import describe
 
-    return str(describe(trial_loss(study, trial), history.n_classes)).splitlines()
+    return str(describe(loss, loss.n_classes or 2)).splitlines()
 
 
 def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
-    """Keep the best loss as an artifact of the study, unless that trial's is there already."""
-    best = winner(study)
-    if best is None or study.user_attrs.get(KEPT_LOSS) == best.number:
+    """Keep the winner as an artifact of the study, unless it is there already."""
+    try:
+        chosen = chosen_loss(study)
+    except StudyError:
+        return
+    kept = chosen.name if chosen.trial is None else chosen.trial.number
+    if study.user_attrs.get(KEPT_LOSS) == kept:
         return
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "best_loss.json"
-        trial_loss(study, best).save(path)
+        chosen.loss.save(path)
         # Of the study: Optuna lets nothing be added to a finished trial.
         upload_artifact(
             artifact_store=artifact_store(artifact_dir), file_path=str(path), study_or_trial=study
         )
-    study.set_user_attr(KEPT_LOSS, best.number)
+    study.set_user_attr(KEPT_LOSS, kept)
 
 
 def keep_network(trial: Trial, module: LightningModule, artifact_dir: Path = ARTIFACT_DIR) -> None:

@@ -32,11 +32,16 @@ def _family(recipe: Recipe) -> str:
 
 def _search(recipe: Recipe) -> str:
     search, budget, fitness = recipe.search, recipe.budget, recipe.fitness
+    length = (
+        f"{budget.unit} whose number a pilot settles"
+        if budget.evaluation == "auto"
+        else f"{budget.evaluation} {budget.unit}"
+    )
     repeats = f", averaged over {search.repeats} trainings" if search.repeats > 1 else ""
     return (
         f"CMA-ES, starting at 0 with step size {search.sigma:g}, proposed {search.population} "
         f"candidates per generation for {search.generations} generations. A candidate's fitness is "
-        f"the {fitness.take} {fitness.metric} of a training of {budget.evaluation} {budget.unit}"
+        f"the {fitness.take} {fitness.metric} of a training of {length}"
         f"{repeats}; a full training has {budget.full}."
     )
 
@@ -52,6 +57,12 @@ def _rules(recipe: Recipe) -> str:
         )
     if search.scale == "normalised":
         rules.append("All candidates were scaled to cross-entropy's first gradient.")
+    if recipe.choice is not None:
+        rules.append(
+            f"The {recipe.choice.candidates} best candidates that differ as functions and the mean "
+            "of the final distribution are trained fully on validation, by successive halving over "
+            "seeds; the best mean is the winner."
+        )
     if search.seed_policy == "common":
         rules.append("All candidates of a generation were trained from the same seeds.")
     if (abort := recipe.early_abort) is not None:

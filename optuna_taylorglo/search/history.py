@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.in_study import frozen_recipe
+from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, parameter_names
 from optuna_taylorglo.search.generations import GenerationLog, Slot
@@ -231,7 +231,7 @@ class SearchHistory:
 
 def read_history(study: Study) -> SearchHistory | None:
     """The history of a study; None if no worker has begun on it."""
-    recipe = frozen_recipe(study)
+    recipe = settled_recipe(study)
     history = None if recipe is None else SearchHistory(study, recipe)
     return history if history is not None and history.begun else None
 
@@ -246,6 +246,18 @@ def winner(study: Study) -> FrozenTrial | None:
     return next(iter(ranked_trials(study)), None)
 
 
+def recipe_and_classes(study: Study) -> tuple[Recipe, int]:
+    """The recipe of a study and the number of classes of its data.
+
+    Raises:
+        StudyError: If no worker has begun on it.
+    """
+    recipe, n_classes = settled_recipe(study), study.user_attrs.get(N_CLASSES)
+    if recipe is None or n_classes is None:
+        raise StudyError(f"study {study.study_name!r} has no recipe: no worker has begun on it.")
+    return recipe, int(n_classes)
+
+
 def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
     """The loss that a trial of a study evaluated, with its origin.
 
@@ -258,10 +270,7 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
     """
     from optuna_taylorglo.losses.files import Origin
 
-    recipe = frozen_recipe(study)
-    n_classes = study.user_attrs.get(N_CLASSES)
-    if recipe is None or n_classes is None:
-        raise StudyError(f"study {study.study_name!r} has no recipe: no worker has begun on it.")
+    recipe, n_classes = recipe_and_classes(study)
     names = parameter_names(recipe)
     missing = [name for name in names if name not in trial.params]
     if missing:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 
 from optuna.exceptions import ExperimentalWarning
 from optuna.study import Study
 
-from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
+from optuna_taylorglo.errors import StopRequested, StudyError
+from optuna_taylorglo.recipes.in_study import freeze, settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import Rules
 from optuna_taylorglo.storage.locks import study_lock
@@ -26,7 +27,7 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
         recipe: The recipe to work by, or None for the study's.
 
     Returns:
-        The study's recipe.
+        The study's recipe, with what a pilot has settled.
 
     Raises:
         RecipeMismatch: If the study was started with another recipe.
@@ -39,13 +40,25 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 study.set_metric_names([recipe.fitness.metric])
-    settled = frozen_recipe(study)
+    settled = settled_recipe(study)
     if settled is None:
         raise StudyError(
             f"study {study.study_name!r} has no recipe yet: give the first worker one, such as\n"
             "  --recipe studies/digits_cnn.yaml"
         )
     return settled
+
+
+def wait_for_evaluation_length(study: Study, stop: threading.Event) -> Recipe:
+    """The study's recipe, as soon as the length of its evaluations is settled.
+
+    Raises:
+        StopRequested: If told to stop before.
+    """
+    while (recipe := attach_recipe(study, None)).budget.evaluation == "auto":
+        if stop.wait(0.5):
+            raise StopRequested
+    return recipe
 
 
 def slot_rules(recipe: Recipe) -> Rules:

@@ -9,7 +9,6 @@ evaluation that was interrupted proposes the same losses again, whose trainings 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 
 import optuna
@@ -20,8 +19,9 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.seeds import Stage, candidate_seed
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss, standard_loss
 from optuna_taylorglo.verdict.families import FAMILIES
+from optuna_taylorglo.verdict.halving import halve
 from optuna_taylorglo.verdict.tasks import Do
-from optuna_taylorglo.verdict.validation import score, train_each, validation_task
+from optuna_taylorglo.verdict.validation import score, validation_task
 
 BATCH = 8
 """Trainings that are proposed together; fixed, so that proposals do not depend on workers."""
@@ -43,7 +43,8 @@ def best_standard_loss(name: str, recipe: Recipe, do: Do) -> ComparedLoss:
     tried = _tune(name, recipe, do)
     # Sorting is stable: of equal ones the first.
     best = sorted(tried, key=lambda one: -score([one[1]]))[:FINALISTS]
-    chosen = _best_of([loss for loss, _ in best], recipe, do)
+    finalists = [loss for loss, _ in best]
+    chosen = finalists[halve(finalists, recipe, do, Stage.STANDARD_CHOICE)[0].index]
     return replace(chosen, label=f"best standard loss, same budget: {chosen.label}")
 
 
@@ -103,16 +104,3 @@ def _suggest(trial: Trial, name: str, learning_rate: float) -> ComparedLoss:
 
 def _rate(family: str) -> str:
     return f"learning rate of {family}"
-
-
-def _best_of(losses: Sequence[ComparedLoss], recipe: Recipe, do: Do) -> ComparedLoss:
-    """The best on validation after full trainings: the better half goes on to further seeds."""
-    left = [(loss, list[float | None]()) for loss in losses]
-    for seeds, keep in ((range(2), 5), (range(2, 4), 2), (range(4, 8), 1)):
-        trained = [loss for loss, _ in left]
-        results = train_each(trained, seeds, recipe, Stage.STANDARD_CHOICE, do, full=True)
-        left = [
-            (loss, before + values) for (loss, before), values in zip(left, results, strict=True)
-        ]
-        left = sorted(left, key=lambda one: -score(one[1]))[:keep]
-    return left[0][0]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
-from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter, ValidationError
 
 from optuna_taylorglo.attributes import COMPANION_OF, VERDICT
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
-from optuna_taylorglo.search.history import winner
+from optuna_taylorglo.search.history import trial_loss
+from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss
 from optuna_taylorglo.verdict.statistics import Contrast, Sample, Verdict
 
 HEADER = ("loss", "mean", "sd", "n", "failed", "difference", "95 % interval", "p", "p (Holm)", "g")
@@ -114,19 +114,21 @@ def kept_verdict(companion: Study) -> Verdict | None:
         ) from error
 
 
-def evaluated_trial(study: Study, companion: Study) -> FrozenTrial:
-    """The trial that the kept verdict is about, or the best one while there is no verdict.
+def evaluated_loss(study: Study, companion: Study) -> ChosenLoss:
+    """The loss that the kept verdict is about, or the study's winner while there is no verdict.
 
     Raises:
         StudyError: If no trial is complete.
     """
     verdict = kept_verdict(companion)
     if verdict is not None and verdict.trial is not None:
-        return study.get_trials(deepcopy=False)[verdict.trial]
-    best = winner(study)
-    if best is None:
-        raise StudyError(f"study {study.study_name!r} has no complete trial yet.")
-    return best
+        chosen = chosen_loss(study)
+        if chosen.trial is not None and chosen.trial.number == verdict.trial:
+            return chosen
+        # Earlier versions chose a winner of their own for the verdict.
+        trial = study.get_trials(deepcopy=False)[verdict.trial]
+        return ChosenLoss(trial_loss(study, trial), trial)
+    return chosen_loss(study)
 
 
 def _row(sample: Sample, contrast: Contrast | None) -> tuple[str, ...]:

@@ -98,7 +98,8 @@ class Verdict:
         contrasts: The evolved loss against each of the others.
         text: What follows, in words: is it better, and how much of that is scale or shape.
         test_metric: The metric that the values are of.
-        trial: Number of the trial whose loss it is about.
+        trial: Number of the trial whose loss it is about; None for the mean of the final
+            distribution, and in verdicts of earlier versions that did not say.
     """
 
     samples: tuple[Sample, ...]

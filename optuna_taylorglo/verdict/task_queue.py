@@ -33,10 +33,17 @@ class TaskQueue(TrialQueue):
 
     Args:
         study: The companion study.
+        idle_seconds: Time without a task waiting or running after which the queue is over;
+            `IDLE_SECONDS` unless given.
+
+    Attributes:
+        until: Tasks whose end is the end of the queue, in place of that time.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, idle_seconds: float | None = None) -> None:
         super().__init__(study)
+        self.until: Sequence[Task] | None = None
+        self._idle_seconds = idle_seconds
         self._nothing_since: float | None = None
 
     def enqueue(self, tasks: Iterable[Task]) -> None:
@@ -77,7 +84,13 @@ class TaskQueue(TrialQueue):
         now = time.monotonic()
         if chosen is not None or running or self._nothing_since is None:
             self._nothing_since = now
-        self.over = now - self._nothing_since > IDLE_SECONDS
+        if self.until is None:
+            longest = IDLE_SECONDS if self._idle_seconds is None else self._idle_seconds
+            self.over = now - self._nothing_since > longest
+        else:
+            self.over = self.results(self.until) is not None
+            if self.over:
+                return None
         if chosen is None or chosen.state == TrialState.WAITING:
             return chosen
         return create_trial(state=TrialState.WAITING, user_attrs=_lasting_attrs(chosen))

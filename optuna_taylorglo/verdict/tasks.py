@@ -17,6 +17,9 @@ from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 Do = Callable[[Sequence["Task"]], list[float | None]]
 """Does tasks and returns their values in order, None for those that failed."""
 
+Results = Callable[[Sequence["Task"]], list[float | None] | None]
+"""Values of tasks in order, None for those that failed; None instead while any is open."""
+
 
 @dataclass(frozen=True)
 class Task:

@@ -1,4 +1,4 @@
-"""Trainings by which something is chosen: judged on validation, never by the test set."""
+"""Trainings of the candidates' length by which opponents are tuned: judged on validation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 from optuna_taylorglo.verdict.tasks import Do, Task
 
 
-def validation_task(
-    recipe: Recipe, loss: ComparedLoss, stage: Stage, number: int, *, full: bool = False
-) -> Task:
+def validation_task(recipe: Recipe, loss: ComparedLoss, stage: Stage, number: int) -> Task:
     """Training `number` of a stage, judged by the recipe's fitness.
 
     Args:
@@ -22,12 +20,11 @@ def validation_task(
         loss: The loss.
         stage: The stage; losses with the same number in it start from the same weights.
         number: From 0.
-        full: Whether at the full budget, not at the candidates'.
     """
     return Task(
         loss=loss,
         seed=stage_seed(recipe.search.seed, stage, number),
-        length=recipe.budget.full if full else recipe.budget.evaluation,
+        length=recipe.budget.evaluation_length,
         unit=recipe.budget.unit,
         on_test_set=False,
     )
@@ -39,8 +36,6 @@ def train_each(
     recipe: Recipe,
     stage: Stage,
     do: Do,
-    *,
-    full: bool = False,
 ) -> list[list[float | None]]:
     """Have losses trained with the same seeds.
 
@@ -50,12 +45,11 @@ def train_each(
         recipe: The study's recipe.
         stage: The stage.
         do: Does tasks.
-        full: Whether at the full budget, not at the candidates'.
 
     Returns:
         For each loss its values, None for a training that failed.
     """
-    tasks = [validation_task(recipe, c, stage, n, full=full) for c in losses for n in numbers]
+    tasks = [validation_task(recipe, c, stage, n) for c in losses for n in numbers]
     values = do(tasks)
     return [values[i : i + len(numbers)] for i in range(0, len(values), len(numbers))]
 

@@ -16,6 +16,7 @@ from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
 from optuna_taylorglo.search.history import SearchHistory, read_history
+from optuna_taylorglo.verdict.choice import Choice, Contender
 
 
 @pytest.fixture
@@ -83,6 +84,27 @@ def test_the_line_at_the_end_says_how_its_numbers_came_about():
     assert f"the best of {complete} candidates" in first
     expected = "cross-entropy at the same budget: 0.5000, mean of 2 seeds (0.4000 to 0.6000)"
     assert second == expected
+
+
+def test_rounds_outside_the_search_are_told_once_without_a_terminal():
+    output = io.StringIO()
+    with LiveProgress(Console(file=output)) as live:
+        for done in range(3):
+            live.show_round("choice of the winner, round 1", done, 22)
+        live.show_round("choice of the winner, round 2", 0, 12)
+    first, second = output.getvalue().splitlines()
+    assert first == "choice of the winner, round 1: 22 trainings"
+    assert second == "choice of the winner, round 2: 12 trainings"
+
+
+def test_the_line_at_the_end_is_of_the_chosen_loss():
+    winner = Contender(None, (0.0,), None, (0.5, 0.75), 0.625)
+    first, second = fitness_line(read_history(searched_study()), Choice((winner,))).splitlines()
+    assert first == (
+        "val_accuracy: 0.6250, mean of 2 full trainings of the mean of the final distribution, "
+        "the best of 1 losses"
+    )
+    assert second.startswith("cross-entropy at the evaluations' budget: 0.5000")
 
 
 def test_the_line_at_the_end_leaves_out_what_is_not_there():

@@ -19,7 +19,7 @@ def recipe_with(path: str, value: object) -> dict[str, Any]:
     *sections, name = path.split(".")
     target = content
     for section in sections:
-        target[section] = target[section] or {}
+        target[section] = target.get(section) or {}
         target = target[section]
     target[name] = value
     return content
@@ -96,6 +96,9 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("batch_size", 10**400, ["whole number", "too large"]),
     ("batch_size", "64", ['"64" is not allowed', "text, not a number"]),
     ("budget.evaluation", 4001, ["4001 is not allowed", "at most budget.full, 4000"]),
+    ("budget.evaluation", "atuo", ['"atuo" is not allowed', "at least 1 or auto"]),
+    ("budget.evaluation", 0, ["at least 1 or auto"]),
+    ("budget.full", "auto", ["whole number of at least 1"]),
     ("budget.unit", "minutes", ["steps or epochs"]),
     ("fitness.metric", "test_accuracy", ["never one of the test set"]),
     ("fitness.metric", "", ["metric"]),
@@ -127,6 +130,9 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("search.scale", "normalized", ["did you mean normalised?"]),
     ("search.repeats", 0, ["at least 1"]),
     ("search.seed_policy", "shared", ["independent or common"]),
+    ("choice", True, ["true is not allowed", "null or a mapping"]),
+    ("choice.candidates", 0, ["at least 1 and at most 100"]),
+    ("choice.candidates", 101, ["at most 100"]),
 ]
 
 SGD_ONLY = {"momentum": 0.9, "nesterov": True}

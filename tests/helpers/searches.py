@@ -30,7 +30,8 @@ def small_recipe(path: Path, **changes: dict[str, Any]) -> Path:
     content["search"] |= {"population": 4, "generations": 2}
     content["search"] |= {"space": "theta", "filter": "trainable"}
     for section, values in changes.items():
-        content[section] = content[section] | values if isinstance(values, dict) else values
+        old = content.get(section) or {}
+        content[section] = old | values if isinstance(values, dict) else values
     path.write_text(yaml.safe_dump(content))
     return path
 

@@ -14,11 +14,16 @@ from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
 from searches import process, small_recipe, wait_until
 from torch import nn
+from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
+from optuna_taylorglo.losses.taylor_loss import load_loss
+from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.storage.open_study import open_study
+from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss
+from optuna_taylorglo.verdict.choosing import choose
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +57,19 @@ def test_notes_tell_what_the_winner_does(searched):
     assert "first gradient" in note
     trial = optuna.trial.Trial(study, best._trial_id)
     assert get_note(trial).startswith("Best of its time.")
+
+
+def test_the_note_and_the_artifact_are_of_the_chosen_loss(tmp_path):
+    study = searched_study(choice={"candidates": 4})
+    recorder = Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5)
+    choose(study, frozen_recipe(study), recorder)
+    dashboard.refresh(study)
+    assert "**Winner**: the mean of the final distribution, val_accuracy 0.7500" in get_note(study)
+    for _ in range(2):
+        dashboard.keep_best_loss(study, tmp_path)
+    (artifact,) = tmp_path.iterdir()
+    assert load_loss(artifact).theta == chosen_loss(study).loss.theta
+    assert study.user_attrs[dashboard.KEPT_LOSS] == FINAL_MEAN
 
 
 def test_another_worker_does_not_draw_what_is_drawn(searched, monkeypatch):

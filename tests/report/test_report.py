@@ -14,12 +14,16 @@ import pytest
 import yaml
 from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
 from optuna.trial import TrialState
+from verdicts import Recorder
 
+from optuna_taylorglo.attributes import EVALUATION_LENGTH
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report.build import write_report
-from optuna_taylorglo.search.history import winner
+from optuna_taylorglo.search.history import trial_loss, winner
+from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, kept_choice
+from optuna_taylorglo.verdict.choosing import choose
 from optuna_taylorglo.visualization import plot_data_fractions
 from optuna_taylorglo.visualization._style import VERMILION
 
@@ -91,9 +95,35 @@ def test_without_a_verdict_it_says_how_to_get_one(study, tmp_path):
 def test_the_trial_put_to_the_test_can_be_another_than_the_best(study, tmp_path):
     path = tmp_path / "report.html"
     other = next(t for t in study.trials if t.state == TrialState.COMPLETE and t != winner(study))
-    write_report(study, path, trial=other)
+    write_report(study, path, winner=ChosenLoss(trial_loss(study, other), other))
     assert f"Trial {other.number} " in text_of(path)
     assert f"--trial {other.number}" in text_of(path)
+
+
+def test_a_chosen_mean_is_reported_with_how_it_was_chosen(tmp_path):
+    study = searched_study(choice={"candidates": 5})
+    recipe = frozen_recipe(study)
+    choose(study, recipe, Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5))
+    path = tmp_path / "report.html"
+    write_report(study, path)
+    text = " ".join(text_of(path).split())
+    assert "<p>The mean of the final distribution" in text
+    assert "<b>0.7500</b><span>val_accuracy of the winner, mean of 8 full trainings" in text
+    for contender in kept_choice(study).contenders:
+        assert f"<td>{contender.name}</td>" in text
+    assert "Rank correlation" in text or "Too few different candidates" in text
+    assert "--trial" not in text
+
+
+def test_a_pilot_is_reported_with_its_reason(tmp_path):
+    study = searched_study(budget={"evaluation": "auto"})
+    path = tmp_path / "report.html"
+    write_report(study, path)
+    assert "a training of steps whose number a pilot settles" in text_of(path)
+    study.set_user_attr(EVALUATION_LENGTH, {"length": 321, "reason": "A third is enough."})
+    write_report(study, path)
+    assert "a training of 321 steps" in text_of(path)
+    assert "settled by a pilot. A third is enough." in text_of(path)
 
 
 def test_a_search_under_way_is_reported_as_far_as_it_is(tmp_path):

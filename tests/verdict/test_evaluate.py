@@ -5,6 +5,7 @@ import time
 
 import optuna
 import pytest
+from drawn_studies import searched_study
 from optuna.trial import TrialState
 from searches import load, process, small_recipe, wait_until
 from verdicts import Recorder
@@ -12,14 +13,16 @@ from verdicts import Recorder
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import KEY
 from optuna_taylorglo.losses.canonical import gradient_scale
+from optuna_taylorglo.recipes.in_study import settled_recipe
+from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss
 from optuna_taylorglo.verdict.compared_losses import ScaledLoss
-from optuna_taylorglo.verdict.evaluate import RERANK_SEEDS, Plan, choose_winner, evaluate
+from optuna_taylorglo.verdict.evaluate import Plan, evaluate
 
 
 def test_losses_controls_and_budgets(study, recipe):
     do = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
     against = ("ce", "ce-tuned", "ce-smoothed", "baikal-cma")
-    verdict = evaluate(study, recipe, Plan(seeds=3, against=against, rerank=0), do)
+    verdict = evaluate(study, recipe, Plan(seeds=3, against=against), do)
     names = [sample.name for sample in verdict.samples]
     assert names[:1] == ["winner"]
     assert names[-2:] == ["winner-normalised", "ce-scaled"]
@@ -53,27 +56,36 @@ def test_tuning_takes_the_best_on_validation_never_on_test(study, recipe):
         return task.loss.settings["label_smoothing"]
 
     do = Recorder(value)
-    plan = Plan(seeds=2, against=("ce-tuned", "ce-smoothed"), rerank=0)
+    plan = Plan(seeds=2, against=("ce-tuned", "ce-smoothed"))
     verdict = evaluate(study, recipe, plan, do)
     labels = [sample.label for sample in verdict.samples]
     assert f"cross-entropy, learning rate {3 * recipe.optimiser.lr:.3g} (tuned)" in labels
     assert "cross-entropy, label smoothing 0.3 (tuned)" in labels
 
 
-def test_reranking_decides_by_fresh_seeds_only(study, recipe):
-    lucky = Recorder(lambda task: {1.0: 0.6, 2.0: 0.8, 0.0: 0.7}[task.loss.settings["theta"][2]])
-    assert choose_winner(study, recipe, 3, lucky).number == 2
-    assert len(lucky.tasks) == 3 * RERANK_SEEDS
-    assert choose_winner(study, recipe, 0, lucky).number == 1
-    never_trains = Recorder(lambda task: None)
-    assert choose_winner(study, recipe, 2, never_trains).number == 1
+def test_a_winner_that_is_still_to_be_chosen_is_chosen_first():
+    study = searched_study(choice={"candidates": 4}, budget={"evaluation": 100, "full": 1000})
+    recipe = settled_recipe(study)
+
+    def value(task):
+        return 0.9 if task.loss.label == FINAL_MEAN else 0.5 + task.seed % 97 / 1000
+
+    do = Recorder(value)
+    verdict = evaluate(study, recipe, Plan(seeds=2, against=("ce",)), do)
+    assert verdict.trial is None
+    assert chosen_loss(study).trial is None
+    tested = next(task.loss for task in do.tasks if task.on_test_set)
+    assert tested.settings["theta"] == list(chosen_loss(study).loss.theta)
+    assert "Rank correlation of evaluations (100 steps) with full trainings (1000" in verdict.text
+    # What chose the winner says nothing about it: the test has other seeds.
+    seeds = [{t.seed for t in do.tasks if t.on_test_set == test} for test in (True, False)]
+    assert not seeds[0] & seeds[1]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"seeds": 1}, "seeds must be at least 2"),
-        ({"rerank": -1}, "rerank must be at least 0"),
         ({"against": ("ce", "vocal")}, "against has 'vocal'; allowed are ce, ce-tuned"),
     ],
 )
@@ -84,7 +96,7 @@ def test_senseless_plans_are_refused(settings, message):
 
 def test_failed_trainings_are_reported_not_dropped(study, recipe):
     do = Recorder(lambda task: None if task.loss.name == "baikal-cma" else 0.9)
-    verdict = evaluate(study, recipe, Plan(seeds=3, against=("baikal-cma",), rerank=0), do)
+    verdict = evaluate(study, recipe, Plan(seeds=3, against=("baikal-cma",)), do)
     baikal = next(sample for sample in verdict.samples if sample.name == "baikal-cma")
     assert (baikal.values, baikal.failed) == ((), 3)
     assert "3 of BaikalCMA" in verdict.text
@@ -103,7 +115,7 @@ def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypa
     common = ["--storage", url]
     search = ["--study-name", "tiny", "--recipe", "tiny.yaml", *common]
     assert worker.main(search) == worker.DONE
-    words_ = ["evaluate", "tiny", "--seeds", "3", "--against", "ce,ce-tuned", "--rerank", "2"]
+    words_ = ["evaluate", "tiny", "--seeds", "3", "--against", "ce,ce-tuned"]
     words_ += ["--workers", "1", *common]
     first = process("optuna_taylorglo.cli", *words_, cwd=tmp_path)
 
@@ -154,7 +166,7 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
     search = process("optuna_taylorglo.cli", "run", "tiny.yaml", cwd=tmp_path, storage=url)
     output, _ = search.communicate()
     assert search.returncode == cli.DONE, output
-    words = ("evaluate", "tiny", "--seeds", "2", "--against", "ce", "--rerank", "0")
+    words = ("evaluate", "tiny", "--seeds", "2", "--against", "ce")
     verdict = process("optuna_taylorglo.cli", *words, "--workers", "2", cwd=tmp_path, storage=url)
 
     def two_are_running():

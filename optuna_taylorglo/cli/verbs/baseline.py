@@ -11,6 +11,7 @@ from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.search.study import wait_for_evaluation_length
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -28,7 +29,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from optuna_taylorglo.training.run import Training
     from optuna_taylorglo.verdict.reference import evaluate_cross_entropy
 
-    training = Training(opened.recipe, options.machine_of(arguments))
+    recipe = wait_for_evaluation_length(opened.study, stop)
+    training = Training(recipe, options.machine_of(arguments))
     evaluate_cross_entropy(opened.study, training, arguments.seeds, stop)
-    Console().print(fitness_line(SearchHistory(opened.study, opened.recipe)))
+    Console().print(fitness_line(SearchHistory(opened.study, recipe)))
     return DONE

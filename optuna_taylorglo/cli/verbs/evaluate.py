@@ -30,13 +30,6 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
         "had (%(default)s)",
     )
     parser.add_argument(
-        "--rerank",
-        type=int,
-        default=5,
-        help="evaluate so many of the best candidates again with fresh seeds and take the best of "
-        "them; 0: the single best evaluation, the paper's rule (%(default)s)",
-    )
-    parser.add_argument(
         "--output", "-o", type=Path, default=Path("verdict"), help="files to write (%(default)s.*)"
     )
     add_workers_option(parser)
@@ -47,10 +40,11 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the verdict."""
     opened = options.open_study_of(arguments)
 
+    from optuna_taylorglo.verdict.choice import FINAL_MEAN
     from optuna_taylorglo.verdict.evaluate import Plan, evaluate
     from optuna_taylorglo.verdict.files import SHORT_HEADER, keep_verdict, short_rows, write_verdict
 
-    plan = Plan(arguments.seeds, tuple(arguments.against.split(",")), arguments.rerank)
+    plan = Plan(arguments.seeds, tuple(arguments.against.split(",")))
     console = Console()
     with trained_by_workers(opened, arguments, stop, console) as train:
         verdict = evaluate(opened.study, opened.recipe, plan, train)
@@ -64,7 +58,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     for row in short_rows(verdict):
         table.add_row(*row)
     console.print(table)
-    console.print(f"The evolved loss is that of trial {verdict.trial}.", highlight=False)
+    which = FINAL_MEAN if verdict.trial is None else f"that of trial {verdict.trial}"
+    console.print(f"The evolved loss is {which}.", highlight=False)
     console.print(verdict.text, highlight=False)
     files = write_verdict(verdict, arguments.output)
     console.print("Written to " + ", ".join(str(file) for file in files))

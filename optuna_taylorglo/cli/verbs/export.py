@@ -1,4 +1,4 @@
-"""``taylorglo export STUDY``: the best loss, or a trial's, as a file."""
+"""``taylorglo export STUDY``: the winner, or a trial's loss, as a file."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from rich.console import Console
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.process import DONE
-from optuna_taylorglo.errors import StudyError, UsageError
-from optuna_taylorglo.search.history import trial_loss, winner
+from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.search.history import trial_loss
+from optuna_taylorglo.verdict.choice import chosen_loss
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    help_ = "write the best loss, or a trial's, to a file"
+    help_ = "write the winner, or a trial's loss, to a file"
     parser = options.add_study_verb(verbs, "export", run, help_)
-    parser.add_argument("--trial", type=int, help="number of a trial; default: the best")
+    parser.add_argument("--trial", type=int, help="number of a trial; default: the winner")
     options.add_output_option(parser, "best_loss.json")
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the file."""
     study = options.open_study_of(arguments).study
-    trial = _best(study) if arguments.trial is None else _numbered(study, arguments.trial)
-    trial_loss(study, trial).save(arguments.output)
-    Console().print(f"Loss of trial {trial.number} written to [bold]{arguments.output}[/].")
+    if arguments.trial is None:
+        chosen = chosen_loss(study)
+        loss, name = chosen.loss, chosen.name
+    else:
+        trial = _numbered(study, arguments.trial)
+        loss, name = trial_loss(study, trial), f"trial {trial.number}"
+    loss.save(arguments.output)
+    Console().print(f"Loss of {name} written to [bold]{arguments.output}[/].")
     return DONE
-
-
-def _best(study: Study) -> FrozenTrial:
-    best = winner(study)
-    if best is None:
-        raise StudyError(f"study {study.study_name!r} has no complete trial yet.")
-    return best
 
 
 def _numbered(study: Study, number: int) -> FrozenTrial:

@@ -7,6 +7,7 @@ import shlex
 import threading
 from pathlib import Path
 
+from optuna.study import Study
 from rich.console import Console
 
 from optuna_taylorglo.cli import options
@@ -17,10 +18,16 @@ from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import OperationError, StopRequested
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.search.history import SearchHistory, trial_loss
+from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
+from optuna_taylorglo.verdict.choice import (
+    chosen_loss,
+    evaluation_advice,
+    is_undecided,
+    kept_choice,
+)
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -42,9 +49,9 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study = create_study(arguments.study_name or arguments.recipe.stem, url)
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     console = Console()
-    if not SearchHistory(study, opened.recipe).finished:
+    if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
         _search(opened, arguments, stop, console)
-    _announce_winner(opened, arguments.output, console)
+    _announce_winner(study, url, arguments.output, console)
     return DONE
 
 
@@ -54,7 +61,9 @@ def _search(
     stop: threading.Event,
     console: Console,
 ) -> None:
-    """Let workers search until the end."""
+    """Let workers search until the end, and choose the winner."""
+    from optuna_taylorglo.cli.stages import Stages
+
     name, search = opened.study.study_name, opened.recipe.search
     baseline = ["optuna_taylorglo.cli", "baseline", name, *options.machine_words(arguments)]
     supervisor, n_workers = supervise(name, opened.url, arguments, [baseline])
@@ -63,34 +72,36 @@ def _search(
         f"{search.generations} generations of {search.population} candidates. "
         f"Logs in {LOG_DIR / name}."
     )
+    stages = Stages(opened)
     supervisor.start()
     try:
         with LiveProgress(console) as live:
             while supervisor.poll() and not stop.wait(1.0):
-                live.show(SearchHistory(opened.study, opened.recipe))
-            live.show(SearchHistory(opened.study, opened.recipe))
+                stages.show(live)
+            stages.show(live)
     finally:
         supervisor.stop()
     if stop.is_set():
         raise StopRequested
 
 
-def _announce_winner(opened: options.OpenedStudy, output: Path, console: Console) -> None:
+def _announce_winner(study: Study, url: str, output: Path, console: Console) -> None:
     from optuna_taylorglo.losses.description import describe
 
-    study, url = opened.study, opened.url
-    history = SearchHistory(study, opened.recipe)
-    best = history.best
-    if best is None:
+    history = SearchHistory(study, attach_recipe(study, None))
+    if history.best is None:
         raise OperationError(
             f"no candidate of study {study.study_name!r} trained at all. A larger learning rate, "
             "search.filter: trainable or loss.class_reduction: sum in the recipe may help."
         )
-    loss = trial_loss(study, best)
-    loss.save(output)
-    console.print(f"\n[bold]Winner[/]: trial {best.number} of study {study.study_name}")
-    console.print(str(describe(loss, loss.n_classes or 2)), highlight=False)
-    console.print(f"{fitness_line(history)}\n", highlight=False)
+    chosen, choice = chosen_loss(study), kept_choice(study)
+    chosen.loss.save(output)
+    console.print(f"\n[bold]Winner[/]: {chosen.name} of study {study.study_name}")
+    console.print(str(describe(chosen.loss, chosen.loss.n_classes or 2)), highlight=False)
+    console.print(fitness_line(history, choice), highlight=False)
+    if choice is not None:
+        console.print(evaluation_advice(choice, history.recipe), highlight=False)
+    console.print()
     console.print(f"Saved to [bold]{output}[/]. Next:")
     storage = "" if url == resolve_storage_url() else f" --storage {shlex.quote(shown_url(url))}"
     for command in (

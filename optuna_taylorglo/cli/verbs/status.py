@@ -12,6 +12,7 @@ from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.storage.urls import shown_url
+from optuna_taylorglo.verdict.choice import kept_choice
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -31,5 +32,12 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     )
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
-    console.print(fitness_line(history))
+    if opened.recipe.budget.evaluation == "auto":
+        console.print("Length of evaluations: not settled yet, the pilot is not over")
+    choice = kept_choice(opened.study)
+    if choice is not None:
+        console.print(f"Winner: {choice.winner.name}")
+    elif opened.recipe.choice is not None and history.finished:
+        console.print("Winner: not chosen yet")
+    console.print(fitness_line(history, choice))
     return DONE

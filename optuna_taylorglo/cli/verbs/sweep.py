@@ -51,9 +51,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     opened = options.open_study_of(arguments)
     study, recipe = opened.study, opened.recipe
 
-    from optuna_taylorglo.search.history import trial_loss
     from optuna_taylorglo.training.run import test_metric
-    from optuna_taylorglo.verdict.files import evaluated_trial
+    from optuna_taylorglo.verdict.files import evaluated_loss
     from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
 
     console = Console()
@@ -69,7 +68,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
             content = [asdict(agreement) for agreement in agreements]
         else:
-            loss = trial_loss(study, evaluated_trial(study, train.companion))
+            loss = evaluated_loss(study, train.companion).loss
             values, seeds = arguments.values, arguments.seeds
             accuracies = sweep_data(loss, recipe, arguments.over, values, seeds, train)
             table = Table("loss", *(f"{value:g}" for value in values))

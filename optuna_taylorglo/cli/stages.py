@@ -1,0 +1,65 @@
+"""How far a run is: pilot, search or choice."""
+
+from __future__ import annotations
+
+from optuna_taylorglo.attributes import EVALUATION_LENGTH, N_CLASSES
+from optuna_taylorglo.cli.options import OpenedStudy
+from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.open_study import create_companion
+from optuna_taylorglo.verdict.choice import is_undecided
+from optuna_taylorglo.verdict.choosing import Choosing
+from optuna_taylorglo.verdict.halving import Round
+from optuna_taylorglo.verdict.pilot import Pilot
+from optuna_taylorglo.verdict.task_queue import TaskQueue
+
+
+class Stages:
+    """Tells from a study what its workers are busy with.
+
+    Args:
+        opened: The study.
+    """
+
+    def __init__(self, opened: OpenedStudy) -> None:
+        self._study = opened.study
+        self._recipe = opened.recipe
+        self._pilot: Pilot | None = None
+        self._choosing: Choosing | None = None
+        in_rounds = self._is_in_pilot or opened.recipe.choice is not None
+        self._queue = TaskQueue(create_companion(opened.study, opened.url)) if in_rounds else None
+
+    @property
+    def _is_in_pilot(self) -> bool:
+        return self._recipe.budget.evaluation == "auto"
+
+    def show(self, live: LiveProgress) -> None:
+        """Bring the progress up to date."""
+        if self._is_in_pilot:
+            self._recipe = attach_recipe(self._study, None)
+            if self._is_in_pilot:
+                self._show_pilot(live)
+                return
+            live.tell(self._study.user_attrs[EVALUATION_LENGTH]["reason"])
+        live.show(SearchHistory(self._study, self._recipe))
+        if is_undecided(self._study, self._recipe):
+            self._show_choice(live)
+
+    def _show_pilot(self, live: LiveProgress) -> None:
+        n_classes = self._study.user_attrs.get(N_CLASSES)
+        if self._pilot is None and n_classes is not None:
+            self._pilot = Pilot(self._recipe, n_classes)
+        if self._pilot is not None and self._queue is not None:
+            step = self._pilot.next_step(self._queue.results)
+            if isinstance(step, Round):
+                done = self._queue.count_done(step.tasks)
+                live.show_round("pilot for the length of evaluations", done, len(step.tasks))
+
+    def _show_choice(self, live: LiveProgress) -> None:
+        self._choosing = self._choosing or Choosing(self._study, self._recipe)
+        if self._queue is not None:
+            step = self._choosing.next_step(self._queue.results)
+            if isinstance(step, Round):
+                done = self._queue.count_done(step.tasks)
+                live.show_round(f"choice of the winner, round {step.number}", done, len(step.tasks))

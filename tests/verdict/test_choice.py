@@ -1,0 +1,174 @@
+"""The winner of a search: which losses are compared, what is decided, and what is said of it."""
+
+import pytest
+from drawn_studies import searched_study
+from optuna.trial import create_trial
+from verdicts import Recorder
+
+from optuna_taylorglo.attributes import CHOICE, EVALUATION_LENGTH
+from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.recipes.in_study import settled_recipe
+from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
+from optuna_taylorglo.search.history import ranked_trials, winner
+from optuna_taylorglo.verdict.choice import (
+    FINAL_MEAN,
+    Choice,
+    Contender,
+    chosen_loss,
+    evaluation_advice,
+    evaluation_check,
+    is_undecided,
+    keep_choice,
+    kept_choice,
+)
+from optuna_taylorglo.verdict.choosing import Choosing, choose, contenders
+
+
+def study_with_choice(*trials, candidates=4, **changes):
+    return searched_study(*trials, choice={"candidates": candidates}, **changes)
+
+
+def in_favour_of(name):
+    """Does tasks so that one loss is the best."""
+    return Recorder(lambda task: 0.9 if task.loss.label == name else 0.5)
+
+
+def test_contenders_are_the_best_different_candidates_and_the_final_mean():
+    study = study_with_choice()
+    recipe = settled_recipe(study)
+    *candidates, mean = contenders(study, recipe)
+    assert len(candidates) == 4
+    values = [c.evaluation for c in candidates]
+    assert values == sorted(values, reverse=True)
+    assert candidates[0].trial == winner(study).number
+    expected = make_sampler(recipe, 10).search_state(study)[-1].mean
+    assert (mean.trial, mean.parameters, mean.evaluation) == (None, expected, None)
+    assert mean.name == FINAL_MEAN
+
+
+def test_the_same_function_is_a_contender_once():
+    study = study_with_choice()
+    best = ranked_trials(study)[0]
+    # The third parameter does nothing.
+    params = best.params | {"theta_2": 7.0}
+    value = best.values[0] + 1e-3
+    study.add_trial(create_trial(value=value, params=params, distributions=best.distributions))
+    found = contenders(study, settled_recipe(study))
+    assert best.number not in [c.trial for c in found]
+    assert found[0].trial == len(study.trials) - 1
+
+
+def test_a_candidate_can_win_and_so_can_the_mean():
+    for name in (None, FINAL_MEAN):
+        study = study_with_choice()
+        recipe = settled_recipe(study)
+        third = ranked_trials(study)[2].number
+        name = name or f"trial {third}"
+        assert is_undecided(study, recipe)
+        chosen = choose(study, recipe, in_favour_of(name))
+        assert chosen.name == name
+        assert not is_undecided(study, recipe)
+        again = chosen_loss(study)
+        assert again.name == name
+        parameters = kept_choice(study).winner.parameters
+        assert again.loss.theta == candidate_loss(recipe, parameters, 10).theta
+        origin = again.loss.origin
+        assert origin.final_mean == (name == FINAL_MEAN)
+        assert origin.trial == (None if origin.final_mean else third)
+        assert origin.full_validation == pytest.approx(0.9)
+
+
+def test_the_first_decision_stands():
+    study = study_with_choice()
+    steps = Choosing(study, settled_recipe(study))
+    first, second = (
+        steps.next_step(in_favour_of(name)) for name in (FINAL_MEAN, steps.contenders[1].name)
+    )
+    assert keep_choice(study, first)
+    assert not keep_choice(study, second)
+    assert kept_choice(study) == first
+
+
+def test_without_the_field_the_single_best_evaluation_wins():
+    study = searched_study()
+    recipe = settled_recipe(study)
+    nothing = Recorder(lambda task: pytest.fail("nothing is to be trained"))
+    chosen = choose(study, recipe, nothing)
+    assert chosen.trial.number == winner(study).number
+    assert chosen.loss.origin.full_validation is None
+    assert CHOICE not in study.user_attrs
+    assert not is_undecided(study, recipe)
+
+
+def test_a_search_under_way_has_a_best_but_no_winner():
+    study = study_with_choice(7)
+    recipe = settled_recipe(study)
+    assert not is_undecided(study, recipe)
+    assert chosen_loss(study).trial.number == winner(study).number
+    with pytest.raises(StudyError, match="has no winner yet"):
+        choose(study, recipe, in_favour_of(FINAL_MEAN))
+    with pytest.raises(StudyError, match="no complete trial"):
+        chosen_loss(study_with_choice(0))
+
+
+def test_trainings_that_all_fail_leave_the_best_evaluation():
+    study = study_with_choice()
+    recipe = settled_recipe(study)
+    assert choose(study, recipe, Recorder(lambda task: None)).trial.number == winner(study).number
+
+
+def choice_of(evaluations, *rows):
+    """A choice whose contenders had these evaluations and full trainings."""
+    places = enumerate(zip(evaluations, zip(*rows, strict=True), strict=True))
+    candidates = [Contender(i, (0.0,), value, values, 0.0) for i, (value, values) in places]
+    return Choice((*candidates, Contender(None, (0.0,), None, (0.5, 0.5), 0.5)))
+
+
+ASCENDING = [i / 10 for i in range(10)]
+SHUFFLED = [ASCENDING[i] for i in (4, 9, 2, 7, 0, 5, 8, 1, 6, 3)]
+
+
+OTHERWISE = [ASCENDING[i] for i in (3, 4, 8, 2, 1, 6, 7, 9, 5, 0)]
+
+
+@pytest.fixture
+def recipe():
+    return settled_recipe(searched_study(0))
+
+
+def test_the_check_leaves_out_the_mean_which_has_no_evaluation():
+    check = evaluation_check(choice_of(ASCENDING, ASCENDING, ASCENDING))
+    assert (check.correlation.value, check.correlation.n, check.among_full) == (1.0, 10, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "first", "second", "said"),
+    [
+        (ASCENDING, ASCENDING, ASCENDING, "Evaluations are long enough."),
+        (ASCENDING, SHUFFLED, SHUFFLED, "by 1.00: evaluations favour other losses"),
+        (ASCENDING, SHUFFLED, SHUFFLED, "Make budget.evaluation longer."),
+        (ASCENDING, SHUFFLED, OTHERWISE, "the candidates differ less than the seeds"),
+        (ASCENDING[:5], [0, 1, 3, 2, 4], [0, 1, 2, 4, 3], "That leaves open"),
+        (ASCENDING[:3], ASCENDING[:3], ASCENDING[:3], "Too few different candidates"),
+    ],
+)
+def test_the_advice_follows_from_the_correlation(recipe, evaluations, first, second, said):
+    assert said in evaluation_advice(choice_of(evaluations, first, second), recipe)
+
+
+def test_full_evaluations_are_never_too_short(recipe):
+    budget = recipe.budget.changed(evaluation=recipe.budget.full)
+    text = evaluation_advice(
+        choice_of(ASCENDING, SHUFFLED, SHUFFLED), recipe.changed(budget=budget)
+    )
+    assert "Both are full trainings" in text
+    assert "raise search.repeats" in text
+    assert "n = 10" in text
+    assert "longer" not in text
+
+
+def test_everything_sees_the_length_that_a_pilot_settled():
+    study = searched_study(0, budget={"evaluation": "auto"})
+    assert settled_recipe(study).budget.evaluation == "auto"
+    study.set_user_attr(EVALUATION_LENGTH, {"length": 333})
+    assert settled_recipe(study).budget.evaluation_length == 333
