@@ -23,7 +23,7 @@ from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion
 Base = Literal["none", "cross_entropy"]
 BASES: tuple[Base, ...] = ("none", "cross_entropy")
 
-PACE = (0.01, 8.0)
+PACE = (0.02, 8.0)
 """First gradients, beside cross-entropy's, between which trainings were seen to start: below they
 end before they have begun, above they diverge."""
 
