@@ -178,7 +178,7 @@ def evaluation_advice(choice: Choice, recipe: Recipe) -> str:
     check, budget = evaluation_check(choice), recipe.budget
     correlation = check.correlation
     if math.isnan(correlation.low):
-        return "Too few different candidates were trained fully to say how well evaluations rank."
+        return "Too few candidates that differ were trained fully to say how well evaluations rank."
     length = budget.evaluation_length
     lines = [
         f"Rank correlation of evaluations ({length} {budget.unit}) with full trainings "

@@ -1,7 +1,7 @@
 """The choice of a winner by full trainings on validation.
 
 The best candidates that differ as functions, and the mean of the final distribution, are trained
-fully; the best mean wins. The decision is a function of the study and of results, so any worker
+fully; the latter wins unless one of the former is clearly better. The decision is a function of the study and of results, so any worker
 makes the same.
 """
 
@@ -55,7 +55,16 @@ class Choosing:
 
     def next_step(self, results: Results) -> Round | Choice:
         """What to train next, or the decision."""
-        step = next_round(self._losses, self.recipe, Stage.CHOICE, results)
+        # The mean of many good candidates lies amid them; the best of them may lie at an edge
+        # beyond which trainings fail, and owe its place to seeds that did not.
+        means = [i for i, c in enumerate(self.contenders) if c.trial is None]
+        step = next_round(
+            self._losses,
+            self.recipe,
+            Stage.CHOICE,
+            results,
+            favourite=means[0] if means else None,
+        )
         if isinstance(step, Round):
             return step
         return Choice(

@@ -53,7 +53,12 @@ class Placed:
 
 
 def next_round(
-    losses: Sequence[ComparedLoss], recipe: Recipe, stage: Stage, results: Results
+    losses: Sequence[ComparedLoss],
+    recipe: Recipe,
+    stage: Stage,
+    results: Results,
+    *,
+    favourite: int | None = None,
 ) -> Round | list[Placed]:
     """What to train next, or the ranking.
 
@@ -62,6 +67,8 @@ def next_round(
         recipe: The recipe by which they are trained; its full budget counts.
         stage: Decides the seeds.
         results: Values of tasks, or None while any of them is open.
+        favourite: Index of a loss that goes on to the last round in any case, and wins unless
+            another's mean is better by more than a standard error of the difference.
 
     Returns:
         The first round that is not done, or all losses from the best to the worst: those of the
@@ -85,9 +92,13 @@ def next_round(
         means = _means(values)
         staying.sort(key=lambda i: (-means[i], i))
         n_kept = len(staying) if number == len(SEEDS_BY_ROUND) else _n_kept(len(staying), number)
-        staying, left = staying[:n_kept], staying[n_kept:] + left
+        going = [i for i in staying[n_kept:] if i != favourite]
+        staying, left = [i for i in staying if i not in going], going + left
         if len(losses) == 1:
             break
+    if favourite in staying and not _clearly_better(values[staying[0]], values[favourite]):
+        staying.remove(favourite)
+        staying.insert(0, favourite)
     return [Placed(i, tuple(values[i]), means[i]) for i in staying + left]
 
 
@@ -113,6 +124,18 @@ def _n_kept(n: int, round_number: int) -> int:
     """How many of n losses go on after a round: the better half, and few into the last round."""
     half = min(n, max(2, math.ceil(n / 2)))
     return min(half, MAX_FINALISTS) if round_number == len(SEEDS_BY_ROUND) - 1 else half
+
+
+def _clearly_better(values: Sequence[float | None], others: Sequence[float | None]) -> bool:
+    """Whether a mean is better by more than a standard error; the seeds are the same in both."""
+    pairs = zip(values, others, strict=True)
+    differences = [a - b for a, b in pairs if a is not None and b is not None]
+    if None in others and None not in values:
+        return True
+    if None in values or len(differences) < 2:
+        return False
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences) > error
 
 
 def _means(values: Sequence[Sequence[float | None]]) -> list[float]:

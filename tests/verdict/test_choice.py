@@ -149,7 +149,7 @@ def test_the_check_leaves_out_the_mean_which_has_no_evaluation():
         (ASCENDING, SHUFFLED, SHUFFLED, "Make budget.evaluation longer."),
         (ASCENDING, SHUFFLED, OTHERWISE, "the candidates differ less than the seeds"),
         (ASCENDING[:5], [0, 1, 3, 2, 4], [0, 1, 2, 4, 3], "That leaves open"),
-        (ASCENDING[:3], ASCENDING[:3], ASCENDING[:3], "Too few different candidates"),
+        (ASCENDING[:3], ASCENDING[:3], ASCENDING[:3], "Too few candidates that differ"),
     ],
 )
 def test_the_advice_follows_from_the_correlation(recipe, evaluations, first, second, said):

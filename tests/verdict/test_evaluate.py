@@ -68,7 +68,9 @@ def test_a_winner_that_is_still_to_be_chosen_is_chosen_first():
     recipe = settled_recipe(study)
 
     def value(task):
-        return 0.9 if task.loss.label == FINAL_MEAN else 0.5 + task.seed % 97 / 1000
+        if task.loss.label == FINAL_MEAN:
+            return 0.9
+        return 0.5 + abs(task.loss.settings.get("theta", [0.0])[0]) % 0.1 + task.seed % 97 / 1e6
 
     do = Recorder(value)
     verdict = evaluate(study, recipe, Plan(seeds=2, against=("ce",)), do)
