@@ -1,8 +1,8 @@
 """The choice of a winner by full trainings on validation.
 
 The best candidates that differ as functions, and the mean of the final distribution, are trained
-fully; the latter wins unless one of the former is clearly better. The decision is a function of the study and of results, so any worker
-makes the same.
+fully; the latter wins unless one of the former is clearly better. The decision is a function of the
+study and of results, so any worker makes the same.
 """
 
 from __future__ import annotations

@@ -37,6 +37,12 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
         "recipe", type=Path, help="recipe file, or the name of a bundled one, such as digits_cnn"
     )
     parser.add_argument("--study-name", help="name of the study; default: the recipe's")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="search.seed in place of the recipe's, for another search of the same kind; the "
+        "study's default name then ends in it",
+    )
     options.add_output_option(parser, "best_loss.json")
     add_workers_option(parser)
     options.add_machine_options(parser)
@@ -46,7 +52,11 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Search until the end, and announce the winner."""
     url = resolve_storage_url(arguments.storage)
     recipe = load_recipe(find_recipe(arguments.recipe))
-    study = create_study(arguments.study_name or arguments.recipe.stem, url)
+    name = arguments.recipe.stem
+    if arguments.seed is not None:
+        recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
+        name += f"_seed_{arguments.seed}"
+    study = create_study(arguments.study_name or name, url)
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     console = Console()
     if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
