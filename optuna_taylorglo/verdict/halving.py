@@ -128,12 +128,13 @@ def _n_kept(n: int, round_number: int) -> int:
 
 def _clearly_better(values: Sequence[float | None], others: Sequence[float | None]) -> bool:
     """Whether a mean is better by more than a standard error; the seeds are the same in both."""
-    pairs = zip(values, others, strict=True)
-    differences = [a - b for a, b in pairs if a is not None and b is not None]
-    if None in others and None not in values:
-        return True
-    if None in values or len(differences) < 2:
+    if None in others:
+        return True  # what fails now and then is nobody's favourite
+    if None in values:
         return False
+    differences = [
+        a - b for a, b in zip(values, others, strict=True) if a is not None and b is not None
+    ]
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return statistics.fmean(differences) > error
 

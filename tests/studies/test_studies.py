@@ -103,6 +103,8 @@ def test_a_taylor_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None
     parameters = TaylorLoss.from_cross_entropy(form.order, folded=form.folded).theta
     if recipe.search.space == "canonical":
         parameters = to_canonical(parameters, form)
+    # What cross-entropy as a base adds is left as it is: scale 1, and no smoothing.
+    parameters = (*parameters, *[0.0] * (len(parameter_names(recipe)) - len(parameters)))
     loss = Recording(candidate_loss(recipe, parameters, training.n_classes))
 
     accuracy = training.run(loss, seed=0, steps=4)
