@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -141,10 +142,11 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         study = open_(companion.user_attrs[COMPANION_OF])
     recipe = attach_recipe(study, recipe)
 
-    limits = Limits(arguments.timeout, arguments.max_trials)
-    machine = machine_of(arguments)
+    worker = Worker(
+        recipe, machine_of(arguments), Limits(arguments.timeout, arguments.max_trials), stop
+    )
     if companion is not None:
-        return _train_for_verdict(companion, recipe, machine, limits, stop)
+        return worker.train_for_verdict(companion)
 
     from optuna_taylorglo.search.history import SearchHistory
     from optuna_taylorglo.verdict.choice import is_undecided
@@ -152,20 +154,20 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     # Who came for the search does not wait for a verdict to begin when the search has ended.
     patience = None if SearchHistory(study, recipe).finished else 0.0
     if recipe.budget.evaluation == "auto":
-        _make_pilot(study, create_companion(study, url), recipe, machine, limits, stop)
-        recipe = attach_recipe(study, None)
-    if recipe.budget.evaluation == "auto" or stop.is_set():
-        return INTERRUPTED if stop.is_set() else DONE
-    code = _search(study, recipe, machine, limits, stop, arguments.n_generations)
-    if code != DONE or limits.reached():
+        worker.make_pilot(study, create_companion(study, url))
+        worker = replace(worker, recipe=attach_recipe(study, None))
+        if worker.recipe.budget.evaluation == "auto" or stop.is_set():
+            return INTERRUPTED if stop.is_set() else DONE
+    code = worker.search(study, arguments.n_generations)
+    if code != DONE or worker.limits.reached():
         return code
-    if is_undecided(study, recipe):
-        _choose_winner(study, create_companion(study, url), recipe, machine, limits, stop)
+    if is_undecided(study, worker.recipe):
+        worker.choose_winner(study, create_companion(study, url))
     try:
         companion = open_(companion_name(study.study_name))
     except StudyError:
         return DONE
-    return _train_for_verdict(companion, recipe, machine, limits, stop, patience)
+    return worker.train_for_verdict(companion, patience)
 
 
 class Limits:
@@ -187,203 +189,179 @@ class Limits:
         return enough or time.monotonic() >= self.deadline
 
 
-def _search(
-    study: Study,
-    recipe: Recipe,
-    machine: Machine,
-    limits: Limits,
-    stop: threading.Event,
-    n_generations: int | None,
-) -> int:
-    """Evaluate candidates until the search is over or something ends it; returns the exit code."""
-    from optuna_taylorglo.report.dashboard import DashboardRefresher
-    from optuna_taylorglo.search.candidates import make_pruner, make_sampler
-    from optuna_taylorglo.search.objective import Objective
-    from optuna_taylorglo.search.scheduler import GenerationScheduler
-    from optuna_taylorglo.training.run import Training
+@dataclass(frozen=True)
+class Worker:
+    """Does what a study is in need of, stage by stage, with all other workers.
 
-    training = Training(recipe, machine)
-    study.set_user_attr(N_CLASSES, training.n_classes)
-    study.sampler = sampler = make_sampler(recipe, training.n_classes)
-    study.pruner = make_pruner(recipe, training.in_steps)
-    generations = min(n_generations or recipe.search.generations, recipe.search.generations)
-    scheduler = GenerationScheduler(study, n_generations=generations)
-    logger.info(
-        "study %s: worker %d on %s, %d generations of %d candidates",
-        study.study_name,
-        os.getpid(),
-        machine.torch_device,
-        generations,
-        recipe.search.population,
-    )
-    dashboard = DashboardRefresher(study, lambda: sampler.read(study).generation)
-    failures_in_a_row = 0
-
-    def goes_on(succeeded: bool) -> bool:
-        nonlocal failures_in_a_row
-        failures_in_a_row = 0 if succeeded else failures_in_a_row + 1
-        dashboard.refresh_if_due()
-        return failures_in_a_row < MAX_FAILURES_IN_A_ROW
-
-    _work(scheduler, Objective(training, sampler, stop), _place_in_search, limits, stop, goes_on)
-    if failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
-        logger.error("giving up after %d failed evaluations in a row", failures_in_a_row)
-        return FAILED
-    if stop.is_set():
-        logger.info("stopped; start the same command again to go on")
-        return INTERRUPTED
-    dashboard.refresh_at_end()
-    if scheduler.over:
-        logger.info("the search is over: %d generations are complete", generations)
-    else:
-        logger.info("limit reached after %d trials", limits.done)
-    return DONE
-
-
-def _make_pilot(
-    study: Study,
-    companion: Study,
-    recipe: Recipe,
-    machine: Machine,
-    limits: Limits,
-    stop: threading.Event,
-) -> None:
-    """Settle the length of evaluations, unless something ends the work before."""
-    from optuna_taylorglo.training.run import Training
-    from optuna_taylorglo.verdict.pilot import Pilot, keep_evaluation_length
-
-    n_classes = Training(recipe, machine).n_classes
-    study.set_user_attr(N_CLASSES, n_classes)
-    step = Pilot(recipe, n_classes).next_step
-    decision = _train_in_rounds(companion, step, recipe, machine, limits, stop)
-    if decision is not None:
-        keep_evaluation_length(study, decision)
-        logger.info("evaluations last %d %s", decision.length, recipe.budget.unit)
-
-
-def _choose_winner(
-    study: Study,
-    companion: Study,
-    recipe: Recipe,
-    machine: Machine,
-    limits: Limits,
-    stop: threading.Event,
-) -> None:
-    """Choose by full trainings, unless something ends the work before."""
-    from optuna_taylorglo.report.dashboard import refresh_if_installed
-    from optuna_taylorglo.verdict.choice import keep_choice
-    from optuna_taylorglo.verdict.choosing import Choosing
-
-    step = Choosing(study, recipe).next_step
-    choice = _train_in_rounds(companion, step, recipe, machine, limits, stop)
-    if choice is not None and keep_choice(study, choice):
-        logger.info("the winner is %s", choice.winner.name)
-        refresh_if_installed(study)
-
-
-def _train_in_rounds(
-    companion: Study,
-    next_step: Callable[[Results], Round | Decision],
-    recipe: Recipe,
-    machine: Machine,
-    limits: Limits,
-    stop: threading.Event,
-) -> Decision | None:
-    """Do the trainings that a decision needs, round after round, with all other workers.
-
-    Args:
-        companion: Where they are queued.
-        next_step: From results to the next round, or to the decision.
-        recipe: The recipe.
+    Attributes:
+        recipe: The study's recipe.
         machine: Where it runs.
         limits: When enough is done.
         stop: Ends the work when set.
-
-    Returns:
-        The decision; None if the work ended before.
     """
-    from optuna_taylorglo.verdict.halving import Round
-    from optuna_taylorglo.verdict.task_queue import TaskQueue
 
-    queue = TaskQueue(companion)
-    train = _training_of_tasks(recipe, machine, stop)
-    while isinstance(step := next_step(queue.results), Round):
-        queue.enqueue(step.tasks)
-        queue.until = step.tasks
-        _work(queue, train, _place_in_verdict, limits, stop)
-        if stop.is_set() or limits.reached():
-            return None
-    return step
+    recipe: Recipe
+    machine: Machine
+    limits: Limits
+    stop: threading.Event
 
+    def make_pilot(self, study: Study, companion: Study) -> None:
+        """Settle the length of evaluations, unless something ends the work before."""
+        from optuna_taylorglo.training.run import Training
+        from optuna_taylorglo.verdict.pilot import Pilot, keep_evaluation_length
 
-def _train_for_verdict(
-    companion: Study,
-    recipe: Recipe,
-    machine: Machine,
-    limits: Limits,
-    stop: threading.Event,
-    patience: float | None = None,
-) -> int:
-    """Do trainings for a verdict until there is none for a while; returns the exit code."""
-    from optuna_taylorglo.verdict.task_queue import TaskQueue
+        n_classes = Training(self.recipe, self.machine).n_classes
+        study.set_user_attr(N_CLASSES, n_classes)
+        decision = self._train_in_rounds(companion, Pilot(self.recipe, n_classes).next_step)
+        if decision is not None:
+            keep_evaluation_length(study, decision)
+            logger.info("evaluations last %d %s", decision.length, self.recipe.budget.unit)
 
-    queue = TaskQueue(companion, patience)
-    _work(queue, _training_of_tasks(recipe, machine, stop), _place_in_verdict, limits, stop)
-    return INTERRUPTED if stop.is_set() else DONE
+    def search(self, study: Study, n_generations: int | None) -> int:
+        """Evaluate candidates until the search is over or something ends it.
 
+        Args:
+            study: The study.
+            n_generations: Generations after which to stop, if sooner than the recipe says.
 
-def _training_of_tasks(
-    recipe: Recipe, machine: Machine, stop: threading.Event
-) -> Callable[[Trial], float]:
-    """What does the task that a trial of a companion study stands for."""
-    from optuna_taylorglo.report.dashboard import keep_network
-    from optuna_taylorglo.verdict.task_runner import TaskRunner
-    from optuna_taylorglo.verdict.tasks import Task
+        Returns:
+            The exit code.
+        """
+        from optuna_taylorglo.report.dashboard import DashboardRefresher
+        from optuna_taylorglo.search.candidates import make_pruner, make_sampler
+        from optuna_taylorglo.search.objective import Objective
+        from optuna_taylorglo.search.scheduler import GenerationScheduler
+        from optuna_taylorglo.training.run import Training
 
-    runner = TaskRunner(recipe, machine, stop)
+        recipe = self.recipe
+        training = Training(recipe, self.machine)
+        study.set_user_attr(N_CLASSES, training.n_classes)
+        study.sampler = sampler = make_sampler(recipe, training.n_classes)
+        study.pruner = make_pruner(recipe, training.in_steps)
+        generations = min(n_generations or recipe.search.generations, recipe.search.generations)
+        scheduler = GenerationScheduler(study, n_generations=generations)
+        logger.info(
+            "study %s: worker %d on %s, %d generations of %d candidates",
+            study.study_name,
+            os.getpid(),
+            self.machine.torch_device,
+            generations,
+            recipe.search.population,
+        )
+        dashboard = DashboardRefresher(study, lambda: sampler.read(study).generation)
+        failures_in_a_row = 0
 
-    def train(trial: Trial) -> float:
-        task = Task.of(trial)
+        def goes_on(succeeded: bool) -> bool:
+            nonlocal failures_in_a_row
+            failures_in_a_row = 0 if succeeded else failures_in_a_row + 1
+            dashboard.refresh_if_due()
+            return failures_in_a_row < MAX_FAILURES_IN_A_ROW
 
-        def keep(module: LightningModule) -> None:
-            if task.keep_network:
-                keep_network(trial, module)
+        self._work(scheduler, Objective(training, sampler, self.stop), _place_in_search, goes_on)
+        if failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
+            logger.error("giving up after %d failed evaluations in a row", failures_in_a_row)
+            return FAILED
+        if self.stop.is_set():
+            logger.info("stopped; start the same command again to go on")
+            return INTERRUPTED
+        dashboard.refresh_at_end()
+        if scheduler.over:
+            logger.info("the search is over: %d generations are complete", generations)
+        else:
+            logger.info("limit reached after %d trials", self.limits.done)
+        return DONE
 
-        return runner(task, keep)
+    def choose_winner(self, study: Study, companion: Study) -> None:
+        """Choose by full trainings, unless something ends the work before."""
+        from optuna_taylorglo.report.dashboard import refresh_if_installed
+        from optuna_taylorglo.verdict.choice import keep_choice
+        from optuna_taylorglo.verdict.choosing import Choosing
 
-    return train
+        choice = self._train_in_rounds(companion, Choosing(study, self.recipe).next_step)
+        if choice is not None and keep_choice(study, choice):
+            logger.info("the winner is %s", choice.winner.name)
+            refresh_if_installed(study)
 
+    def train_for_verdict(self, companion: Study, patience: float | None = None) -> int:
+        """Do trainings for a verdict until there is none for a while; returns the exit code."""
+        from optuna_taylorglo.verdict.task_queue import TaskQueue
 
-def _work(
-    queue: TrialQueue,
-    evaluate: Callable[[Trial], float],
-    place_of: Callable[[Trial], str],
-    limits: Limits,
-    stop: threading.Event,
-    goes_on: Callable[[bool], bool] = lambda succeeded: True,
-) -> None:
-    """Do trials until there is none left, a limit is reached or somebody asks to stop.
+        self._work(TaskQueue(companion, patience), self._training_of_tasks(), _place_in_verdict)
+        return INTERRUPTED if self.stop.is_set() else DONE
 
-    Args:
-        queue: Where trials come from.
-        evaluate: Turns a trial into its value.
-        place_of: What a trial is, for the log.
-        limits: When enough is done.
-        stop: Ends the work when set.
-        goes_on: Told after each trial whether it got a result; says whether to take another.
-    """
-    longest_wait = LONGEST_WAIT
-    while not stop.is_set() and not limits.reached():
-        trial = queue.wait_for_trial(stop, longest_wait=longest_wait, deadline=limits.deadline)
-        if trial is None:
-            return
-        begin = time.monotonic()
-        succeeded = _evaluate(queue, trial, evaluate, place_of(trial))
-        # Where trainings are short, a wait for the others must be short too.
-        longest_wait = min(LONGEST_WAIT, max(0.1, (time.monotonic() - begin) / 10))
-        limits.done += 1
-        if not goes_on(succeeded):
-            return
+    def _train_in_rounds(
+        self, companion: Study, next_step: Callable[[Results], Round | Decision]
+    ) -> Decision | None:
+        """Do the trainings that a decision needs, round after round.
+
+        Args:
+            companion: Where they are queued.
+            next_step: From results to the next round, or to the decision.
+
+        Returns:
+            The decision; None if the work ended before.
+        """
+        from optuna_taylorglo.verdict.halving import Round
+        from optuna_taylorglo.verdict.task_queue import TaskQueue
+
+        queue = TaskQueue(companion)
+        train = self._training_of_tasks()
+        while isinstance(step := next_step(queue.results), Round):
+            queue.enqueue(step.tasks)
+            queue.until = step.tasks
+            self._work(queue, train, _place_in_verdict)
+            if self.stop.is_set() or self.limits.reached():
+                return None
+        return step
+
+    def _training_of_tasks(self) -> Callable[[Trial], float]:
+        """What does the task that a trial of a companion study stands for."""
+        from optuna_taylorglo.report.dashboard import keep_network
+        from optuna_taylorglo.verdict.task_runner import TaskRunner
+        from optuna_taylorglo.verdict.tasks import Task
+
+        runner = TaskRunner(self.recipe, self.machine, self.stop)
+
+        def train(trial: Trial) -> float:
+            task = Task.of(trial)
+
+            def keep(module: LightningModule) -> None:
+                if task.keep_network:
+                    keep_network(trial, module)
+
+            return runner(task, keep)
+
+        return train
+
+    def _work(
+        self,
+        queue: TrialQueue,
+        evaluate: Callable[[Trial], float],
+        place_of: Callable[[Trial], str],
+        goes_on: Callable[[bool], bool] = lambda succeeded: True,
+    ) -> None:
+        """Do trials until there is none left, a limit is reached or somebody asks to stop.
+
+        Args:
+            queue: Where trials come from.
+            evaluate: Turns a trial into its value.
+            place_of: What a trial is, for the log.
+            goes_on: Told after each trial whether it got a result; says whether to take another.
+        """
+        limits, longest_wait = self.limits, LONGEST_WAIT
+        while not self.stop.is_set() and not limits.reached():
+            trial = queue.wait_for_trial(
+                self.stop, longest_wait=longest_wait, deadline=limits.deadline
+            )
+            if trial is None:
+                return
+            begin = time.monotonic()
+            succeeded = _evaluate(queue, trial, evaluate, place_of(trial))
+            # Where trainings are short, a wait for the others must be short too.
+            longest_wait = min(LONGEST_WAIT, max(0.1, (time.monotonic() - begin) / 10))
+            limits.done += 1
+            if not goes_on(succeeded):
+                return
 
 
 def _evaluate(
