@@ -63,6 +63,7 @@ NORMALISED: Changes = {"search.filter": "steady", "search.scale": "normalised"}
 COMMON: Changes = {"search.seed_policy": "common"}
 STOP: Changes = {"early_stop": {"unit": "steps", "at": 0, "keep": 0.5}}
 ONCE: Changes = {"early_abort.attempts": 1}
+ANCHORED: Changes = {"loss.base": "cross_entropy"}
 
 ROWS: dict[str, Changes] = {
     "paper's search, λ = 28": {"search.population": 28},
@@ -77,8 +78,9 @@ ROWS: dict[str, Changes] = {
     "steady, once": STEADY | ONCE,
     "steady, once, stop": STEADY | ONCE | STOP,
     "steady, once, stop, canonical": STEADY | ONCE | STOP | CANONICAL,
+    "the same, anchored at cross-entropy": STEADY | ONCE | STOP | CANONICAL | ANCHORED,
     "steady, once, stop, canonical, common": STEADY | ONCE | STOP | CANONICAL | COMMON,
-    "the same, scale normalised": NORMALISED | ONCE | STOP | CANONICAL | COMMON,
+    "the last, scale normalised": NORMALISED | ONCE | STOP | CANONICAL | COMMON,
 }
 
 SMALL_CNN = {"model": {"class_path": "small_cnn.SmallCNN", "init_args": {}}}

@@ -19,7 +19,7 @@ from optuna.study import Study
 from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.seeds import Stage, stage_seed
+from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.training.run import test_metric
 from optuna_taylorglo.verdict.choice import evaluation_advice, kept_choice
 from optuna_taylorglo.verdict.choosing import choose
@@ -31,7 +31,7 @@ from optuna_taylorglo.verdict.compared_losses import (
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
 from optuna_taylorglo.verdict.opponents import opponent
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
-from optuna_taylorglo.verdict.tasks import Do, Task
+from optuna_taylorglo.verdict.tasks import Do, Task, stage_task
 from optuna_taylorglo.verdict.wording import verdict_in_words
 
 
@@ -93,12 +93,12 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
 
 
 def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:
-    return Task(
-        loss=loss,
-        # The same seeds for all losses: they start from the same weights.
-        seed=stage_seed(recipe.search.seed, Stage.TEST, seed),
-        length=recipe.budget.full,
-        unit=recipe.budget.unit,
+    # The same seeds for all losses: they start from the same weights.
+    return stage_task(
+        recipe,
+        loss,
+        Stage.TEST,
+        seed,
         on_test_set=True,
         keep_network=loss.role == Role.EVOLVED and seed == 0,
     )

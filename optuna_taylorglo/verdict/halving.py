@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.seeds import Stage, stage_seed
+from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
-from optuna_taylorglo.verdict.tasks import Do, Results, Task
+from optuna_taylorglo.verdict.tasks import Do, Results, Task, stage_task
 
 SEEDS_BY_ROUND = (2, 2, 4)
 """Seeds that each round adds."""
@@ -79,7 +79,7 @@ def next_round(
     seeds_done = 0
     for number, n_seeds in enumerate(SEEDS_BY_ROUND, start=1):
         tasks = [
-            full_training(recipe, losses[i], stage, seed)
+            stage_task(recipe, losses[i], stage, seed)
             for i in staying
             for seed in range(seeds_done, seeds_done + n_seeds)
         ]
@@ -107,17 +107,6 @@ def halve(losses: Sequence[ComparedLoss], recipe: Recipe, do: Do, stage: Stage) 
     ranking = next_round(losses, recipe, stage, do)
     assert not isinstance(ranking, Round), "what does tasks leaves none open"
     return ranking
-
-
-def full_training(recipe: Recipe, loss: ComparedLoss, stage: Stage, seed: int) -> Task:
-    """A full training, judged on validation."""
-    return Task(
-        loss=loss,
-        seed=stage_seed(recipe.search.seed, stage, seed),
-        length=recipe.budget.full,
-        unit=recipe.budget.unit,
-        on_test_set=False,
-    )
 
 
 def _n_kept(n: int, round_number: int) -> int:

@@ -25,7 +25,7 @@ from optuna_taylorglo.verdict.compared_losses import compared_taylor_loss
 from optuna_taylorglo.verdict.halving import Round
 from optuna_taylorglo.verdict.ranks import spearman
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import Results, Task
+from optuna_taylorglo.verdict.tasks import Results, Task, stage_task
 
 CANDIDATES = 12
 SHARES = {"a tenth": 1 / 10, "a third": 1 / 3, "the whole": 1.0}
@@ -119,13 +119,8 @@ class Pilot:
         return decide(self.lengths, groups[:-1], groups[-1], self.recipe.budget.unit)
 
     def _task(self, candidate: int, length: int, repeat: int) -> Task:
-        return Task(
-            loss=self._losses[candidate],
-            seed=stage_seed(self.recipe.search.seed, Stage.PILOT, 1 + 2 * candidate + repeat),
-            length=length,
-            unit=self.recipe.budget.unit,
-            on_test_set=False,
-        )
+        number = 1 + 2 * candidate + repeat
+        return stage_task(self.recipe, self._losses[candidate], Stage.PILOT, number, length=length)
 
 
 def decide(

@@ -17,14 +17,14 @@ from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import ranked_trials, trial_loss
-from optuna_taylorglo.seeds import Stage, stage_seed
+from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
     compared_taylor_loss,
     cross_entropy,
 )
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import Do, Task
+from optuna_taylorglo.verdict.tasks import Do, Task, stage_task
 
 DATA_FIELDS = ("fraction", "label_noise")
 """Arguments of the data module that can be swept."""
@@ -99,14 +99,14 @@ def rank_agreement(
         raise UsageError(f"lengths must be two or more different numbers, not {list(lengths)}.")
     chosen = _spread(study, n_candidates)
     tasks = [
-        Task(
-            loss=compared_taylor_loss(
+        stage_task(
+            recipe,
+            compared_taylor_loss(
                 "candidate", f"trial {t.number}", Role.EVOLVED, trial_loss(study, t)
             ),
-            seed=stage_seed(recipe.search.seed, Stage.SWEEP, position),
+            Stage.SWEEP,
+            position,
             length=length,
-            unit=recipe.budget.unit,
-            on_test_set=False,
         )
         for length in sorted(set(lengths))
         for position, t in enumerate(chosen)
@@ -121,14 +121,7 @@ def rank_agreement(
 
 
 def _data_task(recipe: Recipe, loss: ComparedLoss, field: str, value: float, seed: int) -> Task:
-    return Task(
-        loss=loss,
-        seed=stage_seed(recipe.search.seed, Stage.SWEEP, seed),
-        length=recipe.budget.full,
-        unit=recipe.budget.unit,
-        on_test_set=True,
-        data_args={field: value},
-    )
+    return stage_task(recipe, loss, Stage.SWEEP, seed, on_test_set=True, data_args={field: value})
 
 
 def _spread(study: Study, n: int) -> list[FrozenTrial]:

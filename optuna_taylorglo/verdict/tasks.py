@@ -12,6 +12,8 @@ from optuna.trial import FrozenTrial, Trial
 from pydantic import TypeAdapter
 
 from optuna_taylorglo.attributes import TASK
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 
 Do = Callable[[Sequence["Task"]], list[float | None]]
@@ -69,3 +71,31 @@ class Task:
         if "contender" in content:
             content["loss"] = content.pop("contender")
         return TypeAdapter(cls).validate_python(content)
+
+
+def stage_task(
+    recipe: Recipe,
+    loss: ComparedLoss,
+    stage: Stage,
+    number: int,
+    *,
+    length: int | None = None,
+    **fields: Any,
+) -> Task:
+    """Training `number` of a stage, judged on validation.
+
+    Args:
+        recipe: The study's recipe.
+        loss: The loss.
+        stage: The stage; losses with the same number in it start from the same weights.
+        number: From 0.
+        length: In the recipe's unit; None for a full training.
+        fields: Further fields of `Task`.
+    """
+    return Task(
+        loss=loss,
+        seed=stage_seed(recipe.search.seed, stage, number),
+        length=recipe.budget.full if length is None else length,
+        unit=recipe.budget.unit,
+        **{"on_test_set": False} | fields,
+    )

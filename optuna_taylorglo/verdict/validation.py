@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.seeds import Stage, stage_seed
+from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
-from optuna_taylorglo.verdict.tasks import Do, Task
+from optuna_taylorglo.verdict.tasks import Do, Task, stage_task
 
 
 def validation_task(recipe: Recipe, loss: ComparedLoss, stage: Stage, number: int) -> Task:
@@ -21,13 +21,8 @@ def validation_task(recipe: Recipe, loss: ComparedLoss, stage: Stage, number: in
         stage: The stage; losses with the same number in it start from the same weights.
         number: From 0.
     """
-    return Task(
-        loss=loss,
-        seed=stage_seed(recipe.search.seed, stage, number),
-        length=recipe.budget.evaluation_length,
-        unit=recipe.budget.unit,
-        on_test_set=False,
-    )
+    length = recipe.budget.evaluation_length
+    return stage_task(recipe, loss, stage, number, length=length)
 
 
 def train_each(
