@@ -15,6 +15,10 @@ from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.verdict.task_queue import TaskQueue
 from optuna_taylorglo.verdict.tasks import Task
 
+SHORTEST_WAIT = 0.1
+LONGEST_WAIT = 0.7
+"""Seconds between two looks at the tasks under way."""
+
 
 class LocalTrainings:
     """A callable that has tasks done; workers are started when there is something to do.
@@ -59,11 +63,15 @@ class LocalTrainings:
         before = self._asked_for
         self._asked_for += len(tasks)
         self._bar.update(self._line, total=self._asked_for)
+        wait = SHORTEST_WAIT
         while (values := self._queue.results(tasks)) is None:
-            self._bar.update(self._line, completed=before + self._queue.count_done(tasks))
+            if not self._bar.disable:
+                self._bar.update(self._line, completed=before + self._queue.count_done(tasks))
             if not self._supervisor.poll():
                 self._supervisor.start()
-            if self._stop.wait(0.1):
+            if self._stop.wait(wait):
                 raise StopRequested
+            # Each look reads the database on a core that the workers need.
+            wait = min(1.1 * wait, LONGEST_WAIT)
         self._bar.update(self._line, completed=self._asked_for)
         return values
