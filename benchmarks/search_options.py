@@ -5,9 +5,7 @@
 
 Each option is one change to the anchored search of a recipe such as `digits_mlp_wrong_labels`, with
 the same number of trainings. All networks of a generation, and of several searches with different
-seeds, are trained together by batched matrix products, gradients written out by hand (checked
-against the losses themselves at the start): about a tenth of a second per training, where a worker
-takes one. Random numbers differ from a worker's, so numbers agree in distribution only.
+seeds, are trained together (`batched_mlp.py`).
 
 Per search and per rule for the winner (the best evaluation, the mean of the final distribution, the
 choice by full trainings) the mean test accuracy of ten trainings is kept.
@@ -16,7 +14,6 @@ choice by full trainings) the mean test accuracy of ten trainings is kept.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import statistics
@@ -31,18 +28,13 @@ from typing import Any
 import numpy as np
 import optuna
 import torch
+from batched_mlp import BatchedMLP, Job
 from scipy import stats
-from torch import Tensor
 
-from lightning_modules.data.batches import EvaluationBatches
-from lightning_modules.data.image_data import ImageData
-from optuna_taylorglo.losses.canonical import from_canonical
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.bundled import find_recipe
-from optuna_taylorglo.recipes.class_paths import data_module_class
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import candidate_loss, make_sampler, parameter_names
+from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 
@@ -50,8 +42,6 @@ TASKS = ("digits_mlp_wrong_labels", "digits_mlp_confused_labels", "digits_mlp")
 TEST_SEEDS = range(10)
 CHOICE_SEEDS_BY_ROUND = (2, 2, 4)
 N_BEST = 10
-AT_A_TIME = 48
-"""Networks trained together; more no longer saves anything."""
 
 Parameters = dict[str, float]
 
@@ -93,135 +83,6 @@ OPTIONS = {
     "cubic in the target's probability": Option(extra={"cubic": 1.0}),
     "scale that changes with progress": Option(extra={"anneal": 1.0}),
 }
-
-
-class Problem:
-    """Data of a recipe as whole tensors, and the training of many networks on them."""
-
-    def __init__(self, recipe: Recipe, data_dir: Path) -> None:
-        self.recipe = recipe
-        data_class = data_module_class(recipe.data.class_path)
-        assert issubclass(data_class, ImageData)
-        data = data_class(data_dir, recipe.batch_size, **recipe.data.init_args)
-        data.setup("test")
-        self.train = _whole(data, data.train_data)
-        self.validation = _whole(data, data.val_data)
-        self.test = _whole(data, data.test_data)
-        self.n_classes = data.num_classes
-
-    def evaluate(
-        self, candidates: Sequence[Parameters], seeds: Sequence[int], *, on_test: bool = False
-    ) -> list[float]:
-        """Train each candidate with its seed; 0 for a training that diverges."""
-        values: list[float] = []
-        for first in range(0, len(seeds), AT_A_TIME):
-            part = slice(first, first + AT_A_TIME)
-            values += self._train(candidates[part], seeds[part], on_test)
-        return values
-
-    def _train(
-        self, candidates: Sequence[Parameters], seeds: Sequence[int], on_test: bool
-    ) -> list[float]:
-        steps, batch = self.recipe.budget.full, self.recipe.batch_size
-        images, labels = self.train
-        inputs, hidden = images.shape[1], (64, 64)
-        widths = (inputs, *hidden, self.n_classes)
-        per_pass = len(labels) // batch
-        weights: list[list[Tensor]] = []
-        orders = []
-        for seed in seeds:
-            generator = torch.Generator().manual_seed(seed)
-            weights.append(
-                [
-                    torch.randn(i, o, generator=generator) * math.sqrt(2 / i)
-                    for i, o in itertools.pairwise(widths)
-                ]
-            )
-            passes = [
-                torch.randperm(len(labels), generator=generator)[: per_pass * batch]
-                for _ in range(math.ceil(steps / per_pass))
-            ]
-            orders.append(torch.cat(passes)[: steps * batch].view(steps, batch))
-        order = torch.stack(orders, 1)
-        w = [torch.stack(layer) for layer in zip(*weights, strict=True)]
-        b = [torch.zeros(len(seeds), 1, width) for width in widths[1:]]
-        names = candidates[0]
-        columns = {
-            name: torch.tensor([c[name] for c in candidates]).view(-1, 1, 1) for name in names
-        }
-        momenta = [torch.zeros_like(p) for p in (*w, *b)]
-        optimiser = self.recipe.optimiser
-        for step in range(steps):
-            chosen = order[step]
-            x = images[chosen]
-            h1 = torch.baddbmm(b[0], x, w[0]).relu_()
-            h2 = torch.baddbmm(b[1], h1, w[1]).relu_()
-            logits = torch.baddbmm(b[2], h2, w[2])
-            d3 = logit_gradient(logits, labels[chosen], columns, step / steps).div_(batch)
-            d2 = torch.bmm(d3, w[2].transpose(1, 2)).mul_(h2 > 0)
-            d1 = torch.bmm(d2, w[1].transpose(1, 2)).mul_(h1 > 0)
-            gradients = [
-                torch.bmm(below.transpose(1, 2), d) for below, d in ((x, d1), (h1, d2), (h2, d3))
-            ] + [d.sum(1, keepdim=True) for d in (d1, d2, d3)]
-            for p, momentum, gradient in zip((*w, *b), momenta, gradients, strict=True):
-                p.add_(momentum.mul_(optimiser.momentum).add_(gradient), alpha=-optimiser.lr)
-        images, labels = self.test if on_test else self.validation
-        values = []
-        for k in range(len(seeds)):
-            h = images
-            for layer in range(2):
-                h = torch.addmm(b[layer][k], h, w[layer][k]).relu_()
-            logits = torch.addmm(b[2][k], h, w[2][k])
-            finite = bool(logits.isfinite().all())
-            values.append(float((logits.argmax(1) == labels).float().mean()) if finite else 0.0)
-        return values
-
-
-def _whole(data: ImageData, subset: Any) -> tuple[Tensor, Tensor]:
-    (batch,) = EvaluationBatches(subset, len(subset.indices))
-    images, labels = data.on_after_batch_transfer(batch, 0)
-    return images.flatten(1).contiguous(), labels
-
-
-def logit_gradient(logits: Tensor, target: Tensor, p: dict[str, Tensor], progress: float) -> Tensor:
-    """Derivative of e^s (CE_ε - f) with respect to the logits, for each network's parameters.
-
-    Args:
-        logits: Shape (networks, B, C).
-        target: Shape (networks, B).
-        p: Parameters by name, each of shape (networks, 1, 1).
-        progress: Share of the training that is over.
-    """
-    y = torch.softmax(logits, -1)
-    x = torch.zeros_like(y).scatter_(-1, target.unsqueeze(-1), 1.0)
-    y_t = (y * x).sum(-1, keepdim=True)
-    at_target = p["alpha"] + p["beta"] * y_t
-    if "cubic" in p:
-        at_target = at_target + p["cubic"] * y_t**2
-    slope = x * at_target + p["gamma"] * y + p["delta"] * y**2
-    from_f = y * (slope - (y * slope).sum(-1, keepdim=True))
-    smoothing = p["smoothing"]
-    from_ce = y - (1 - smoothing) * x - smoothing / y.shape[-1]
-    log_scale = p["log_scale"]
-    if "anneal" in p:
-        log_scale = log_scale + p["anneal"] * (progress - 0.5)
-    return (from_ce - from_f).mul_(log_scale.exp())
-
-
-def check_gradient(recipe: Recipe, n_classes: int) -> None:
-    """The gradient by hand is that of the loss that a worker would train with."""
-    values = (2.0, -1.0, 1.5, 0.7, -0.4, 0.2)
-    candidate = dict(zip(parameter_names(recipe), values, strict=True))
-    logits = torch.randn(1, 64, n_classes, generator=torch.Generator().manual_seed(0))
-    target = torch.arange(64).remainder(n_classes).view(1, -1)
-    columns = {name: torch.tensor(value).view(1, 1, 1) for name, value in candidate.items()}
-    leaf = logits[0].clone().requires_grad_()
-    loss = candidate_loss(recipe, values, n_classes)
-    (expected,) = torch.autograd.grad(loss(leaf, target[0]), leaf)
-    found = logit_gradient(logits, target, columns, 0.0)[0] / 64
-    torch.testing.assert_close(found, expected)
-    assert isinstance(loss, TaylorLoss)
-    assert loss.theta == tuple(from_canonical(values[:4], loss.form))
 
 
 class Search:
@@ -288,19 +149,19 @@ class Search:
 
 
 def run(
-    problem: Problem, option: Option, seeds: Sequence[int], n_trainings: int
+    trainings: BatchedMLP, option: Option, seeds: Sequence[int], n_trainings: int
 ) -> list[dict[str, Any]]:
     """Several searches side by side; returns a result for each seed."""
-    recipe = problem.recipe
+    recipe = trainings.recipe
     numbers = {seed: iter(range(10**6 * (seed + 1), 10**6 * (seed + 2))) for seed in seeds}
     searches = {
-        (seed, restart): Search(recipe, option, 1000 * restart + seed, problem.n_classes)
+        (seed, restart): Search(recipe, option, 1000 * restart + seed, trainings.n_classes)
         for seed in seeds
         for restart in range(option.restarts)
     }
 
     def train(wanted: Sequence[tuple[int, Parameters]]) -> list[float]:
-        return problem.evaluate([c for _, c in wanted], [next(numbers[s]) for s, _ in wanted])
+        return evaluate(trainings, [(c, next(numbers[s])) for s, c in wanted])
 
     per_generation = option.population * option.repeats + option.recheck
     for _ in range(round(n_trainings / (per_generation * option.restarts))):
@@ -322,7 +183,16 @@ def run(
             _fill(found, again, train([(key[0], asked[key][i]) for key, i in again]))
         for key, search in searches.items():
             search.tell([statistics.fmean(values) for values in found[key]])
-    return [_judge(problem, seed, searches, train) for seed in seeds]
+    return [_judge(trainings, seed, searches, train) for seed in seeds]
+
+
+def evaluate(
+    trainings: BatchedMLP, wanted: Sequence[tuple[Parameters, int]], *, on_test_set: bool = False
+) -> list[float]:
+    """Metric of each candidate trained with its seed; 0 for a training that diverges."""
+    rate = trainings.recipe.optimiser.lr
+    jobs = [Job("taylor", candidate, seed, rate, on_test_set) for candidate, seed in wanted]
+    return [value or 0.0 for value in trainings.train(jobs)]
 
 
 def _fill(
@@ -335,7 +205,7 @@ def _fill(
 
 
 def _judge(
-    problem: Problem,
+    trainings: BatchedMLP,
     seed: int,
     searches: dict[tuple[int, int], Search],
     train: Callable[[Sequence[tuple[int, Parameters]]], list[float]],
@@ -362,9 +232,7 @@ def _judge(
     chosen = contenders[staying[0] if clearly else mean]
     winners = {"best": best[0][1], "mean": contenders[mean], "chosen": chosen}
     tested = {
-        rule: problem.evaluate(
-            [winner] * len(TEST_SEEDS), [10**8 + s for s in TEST_SEEDS], on_test=True
-        )
+        rule: evaluate(trainings, [(winner, 10**8 + seed) for seed in TEST_SEEDS], on_test_set=True)
         for rule, winner in winners.items()
     }
     return {"seed": seed, "tested": tested, "chosen": chosen}
@@ -408,8 +276,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     for task in arguments.task or TASKS:
         recipe = load_recipe(find_recipe(Path(task)))
-        problem = Problem(recipe, arguments.data_dir)
-        check_gradient(recipe, problem.n_classes)
+        trainings = BatchedMLP(recipe, arguments.data_dir)
         n_trainings = recipe.search.population * recipe.search.generations
         for option in arguments.option or OPTIONS:
             done = {r["seed"] for r in results if (r["task"], r["option"]) == (task, option)}
@@ -417,7 +284,7 @@ def main() -> None:
             if not seeds:
                 continue
             begin = time.monotonic()
-            for result in run(problem, OPTIONS[option], seeds, n_trainings):
+            for result in run(trainings, OPTIONS[option], seeds, n_trainings):
                 with arguments.results.open("a") as file:
                     file.write(json.dumps({"task": task, "option": option, **result}) + "\n")
             print(f"{task}, {option}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
