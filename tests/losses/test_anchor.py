@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from optuna_taylorglo.losses.anchor import Anchor, first_gradient
-from optuna_taylorglo.losses.canonical import from_canonical
+from optuna_taylorglo.losses.anchor import MAX_COLLAPSE, PACE, Anchor, first_gradient, is_steady
+from optuna_taylorglo.losses.canonical import from_canonical, uniform_curvature
 from optuna_taylorglo.losses.description import describe, minimum_on_target, target_curve
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss, load_loss, taylor_loss
 
@@ -190,6 +190,44 @@ def test_curve_and_minimum_are_those_of_the_loss(eps: float) -> None:
 
 def test_minimum_of_label_smoothing() -> None:
     assert minimum_on_target(anchored(ZERO, smoothing=0.3), 10) == pytest.approx(1 - 0.3 * 0.9)
+
+
+@pytest.mark.parametrize("n", [3, 10])
+def test_cross_entropy_holds_against_the_pull_to_one_class(n: int) -> None:
+    """Over balanced targets the curvature at the uniform prediction is e^s (n - K)."""
+    loss = anchored(log_scale=-0.7, smoothing=0.2)
+    direction = torch.linspace(-1, 1, n, dtype=torch.float64)
+
+    def mean_loss(distance: Tensor) -> Tensor:
+        prediction = 1 / n + distance * direction
+        return loss(prediction.log().expand(n, n), torch.arange(n))
+
+    at = torch.zeros((), dtype=torch.float64)
+    curvature = torch.autograd.functional.hessian(mean_loss, at) / direction.square().sum()
+    expected = math.exp(-0.7) * (n - uniform_curvature(THETA, n))
+    assert float(curvature) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize(("factor", "steady"), [(0.99, True), (1.01, False)])
+def test_steady_ends_at_the_collapse_ratio(reduction: str, factor: float, steady: bool) -> None:
+    n, alpha, smoothing = 10, 2.0, 0.4
+    c = 1.0 if reduction == "sum" else 1 / n
+    gamma = factor * MAX_COLLAPSE * (n * (1 - smoothing) + c * alpha) / c
+    theta = from_canonical((alpha, 0.0, gamma, 0.0))
+    for log_scale in (-1.0, 1.0):  # a scale alone changes nothing
+        anchor = Anchor(log_scale, smoothing)
+        assert is_steady(theta, n, anchor=anchor, class_reduction=reduction) is steady
+
+
+@pytest.mark.parametrize(("pace", "steady"), [(0.9, False), (1.1, True)])
+def test_steady_losses_start_at_a_pace(pace: float, steady: bool) -> None:
+    slow, fast = math.log(pace * PACE[0]), math.log(PACE[1] / pace)
+    assert is_steady(ZERO, 10, anchor=Anchor(slow)) is steady
+    assert is_steady(ZERO, 10, anchor=Anchor(fast)) is steady
+    assert not is_steady(
+        from_canonical((-20.0, 0, 0, 0)), 10, anchor=Anchor(), class_reduction="sum"
+    )
 
 
 def test_words() -> None:
