@@ -46,6 +46,9 @@ from optuna_taylorglo.verdict.statistics import Verdict
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from optuna_taylorglo.losses.anchor import Anchor
+    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+
 _PACKAGES = (
     "optuna-taylorglo",
     "optuna",
@@ -209,13 +212,32 @@ def _winner(history: SearchHistory, winner: ChosenLoss) -> dict[str, Any]:
     return {
         "name": winner.name[0].upper() + winner.name[1:],
         "place": "" if None in place else "(generation {}, candidate {})".format(*place),
-        "averaged": loss.class_reduction == "mean",
-        "formula": facts["formula"],
+        "formula": _formula(loss, facts["formula"]),
         # The first line of the description is the formula.
         "description": described.splitlines()[1:],
-        "parameters": list(zip(names, meanings, map(repr, loss.theta), strict=True)),
+        "parameters": list(zip(names, meanings, map(repr, loss.theta), strict=True))
+        + ([] if loss.anchor is None else _anchor_rows(loss.anchor)),
         "folded": loss.form.folded,
     }
+
+
+def _formula(loss: TaylorLoss, polynomial: str) -> str:
+    """The loss of a sample as one line."""
+    total = f"{'(1/n) ' if loss.class_reduction == 'mean' else ''}Σᵢ [ {polynomial} ]"
+    if loss.anchor is None:
+        return f"L = −{total}"
+    scale, smoothing = loss.anchor.scale, loss.anchor.smoothing
+    base = f"CE on labels smoothed by {smoothing:.3g}" if smoothing else "CE"
+    return f"L = {scale:.3g} × ( {base} − {total} )"
+
+
+def _anchor_rows(anchor: Anchor) -> list[tuple[str, str, str]]:
+    """What an anchored loss has besides θ."""
+    meanings = ("logarithm of the whole loss's scale", "label smoothing of cross-entropy")
+    return [
+        (name, meaning, repr(value))
+        for (name, value), meaning in zip(anchor._asdict().items(), meanings, strict=True)
+    ]
 
 
 def _choice(choice: Choice, recipe: Recipe) -> dict[str, Any]:

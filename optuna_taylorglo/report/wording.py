@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from optuna_taylorglo.losses.expansion import VARIABLES
 from optuna_taylorglo.recipes.schema import Component, Recipe
 from optuna_taylorglo.search.candidates import parameter_names
+
+_ANCHORED = {
+    "log_scale": "the logarithm of that scale",
+    "smoothing": "the label smoothing of cross-entropy",
+}
 
 
 def recipe_in_words(recipe: Recipe) -> list[str]:
@@ -18,16 +24,27 @@ def recipe_in_words(recipe: Recipe) -> list[str]:
 def _family(recipe: Recipe) -> str:
     loss = recipe.loss
     variables = ", and ".join(f"{name}, the {VARIABLES[name]}" for name in loss.variables)
+    polynomials = (
+        f"Taylor polynomials of order {loss.order} in {variables}, "
+        f"{'averaged' if loss.class_reduction == 'mean' else 'summed'} over the classes"
+    )
+    anchored = [name for name in parameter_names(recipe) if name in _ANCHORED]
     space = (
         "the four numbers of its canonical form"
         if recipe.search.space == "canonical"
-        else f"its {len(parameter_names(recipe))} parameters θ"
+        else f"its {len(parameter_names(recipe)) - len(anchored)} parameters θ"
     )
+    if loss.base == "none":
+        return f"The losses are {polynomials}. The search varies {space}."
+    varied = _and([space, *(_ANCHORED[name] for name in anchored)])
     return (
-        f"The losses are Taylor polynomials of order {loss.order} in {variables}, "
-        f"{'averaged' if loss.class_reduction == 'mean' else 'summed'} over the classes. "
-        f"The search varies {space}."
+        f"The losses are cross-entropy less {polynomials}, all times a scale: at 0 they are "
+        f"cross-entropy itself. The search varies {varied}."
     )
+
+
+def _and(parts: Sequence[str]) -> str:
+    return ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
 def _search(recipe: Recipe) -> str:
@@ -61,7 +78,7 @@ def _rules(recipe: Recipe) -> str:
         rules.append(
             f"The {recipe.choice.candidates} best candidates that differ as functions and the mean "
             "of the final distribution are trained fully on validation, by successive halving over "
-            "seeds; the best mean is the winner."
+            "seeds. The mean of the distribution wins unless another is clearly better."
         )
     if search.seed_policy == "common":
         rules.append("All candidates of a generation were trained from the same seeds.")

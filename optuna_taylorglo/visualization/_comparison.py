@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -14,6 +15,9 @@ from optuna_taylorglo.visualization import _style as style
 TITLE = "Full trainings on the test set"
 
 _CONFIDENCE = 0.95
+
+_LABEL_WIDTH = 40
+"""Characters of a label's line: longer ones leave the bars no room."""
 
 
 _ROLES = {
@@ -154,7 +158,7 @@ def _axis(bars: list[Bar]) -> tuple[float, float]:
 
 
 def _tick(sample: Sample) -> str:
-    label = style.plain(sample.label)
-    if len(sample.label) > 24:
-        label = label.replace(", ", ",<br>", 1)
-    return label + (f"<br>({sample.failed} failed)" if sample.failed else "")
+    lines = textwrap.wrap(sample.label, _LABEL_WIDTH, break_on_hyphens=False)
+    return "<br>".join(style.plain(line) for line in lines) + (
+        f"<br>({sample.failed} failed)" if sample.failed else ""
+    )

@@ -22,7 +22,7 @@ from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report.build import write_report
 from optuna_taylorglo.search.history import trial_loss, winner
-from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, kept_choice
+from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, chosen_loss, kept_choice
 from optuna_taylorglo.verdict.choosing import choose
 from optuna_taylorglo.visualization import plot_data_fractions
 from optuna_taylorglo.visualization._style import VERMILION
@@ -113,6 +113,19 @@ def test_a_chosen_mean_is_reported_with_how_it_was_chosen(tmp_path):
         assert f"<td>{contender.name}</td>" in text
     assert "Rank correlation" in text or "Too few candidates that differ" in text
     assert "--trial" not in text
+
+
+def test_an_anchored_winner_is_reported_with_its_cross_entropy(tmp_path):
+    study = searched_study(
+        loss={"base": "cross_entropy"}, search={"space": "canonical", "filter": "steady"}
+    )
+    write_report(study, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    loss = chosen_loss(study).loss
+    smoothing = f"CE on labels smoothed by {loss.anchor.smoothing:.3g}"
+    assert f"L = {loss.anchor.scale:.3g} × ( {smoothing} − Σᵢ [ " in text
+    for value in loss.anchor:
+        assert repr(value) in text
 
 
 def test_a_pilot_is_reported_with_its_reason(tmp_path):

@@ -35,6 +35,12 @@ PLAIN = {
         ("loss", {"order": 2}, "Taylor polynomials of order 2 in x, the "),
         ("loss", {"class_reduction": "mean"}, "averaged over the classes"),
         ("search", {"space": "canonical"}, "varies the four numbers of its canonical form"),
+        ("loss", {"base": "cross_entropy"}, "at 0 they are cross-entropy itself"),
+        (
+            "loss",
+            {"base": "cross_entropy"},
+            "8 parameters θ, the logarithm of that scale and the label smoothing of cross-entropy",
+        ),
         ("search", {"sigma": 0.75}, "step size 0.75"),
         ("search", {"population": 9, "generations": 5}, "9 candidates per generation for 5 gen"),
         ("search", {"repeats": 3}, "averaged over 3 trainings"),
