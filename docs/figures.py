@@ -57,7 +57,8 @@ def pull(loss: nn.Module, probability: np.ndarray) -> np.ndarray:
         probability: Of the target's class, shape (P,); the others share the rest evenly.
 
     Returns:
-        ``-∂L/∂z_t`` over cross-entropy's, divided by its value at the uniform prediction.
+        ``-∂L/∂z_t`` over cross-entropy's, divided by its value at the uniform prediction; NaN where
+        the loss pulls the prediction back.
     """
     points = torch.tensor([1 / N_CLASSES, *probability], dtype=torch.float64)
     logits = torch.zeros(len(points), N_CLASSES, dtype=torch.float64)
@@ -69,7 +70,9 @@ def pull(loss: nn.Module, probability: np.ndarray) -> np.ndarray:
         (gradient,) = torch.autograd.grad(criterion(logits, target), logits)
         slopes.append(gradient[:, 0].numpy())
     ratio = slopes[0] / slopes[1]
-    return np.asarray(ratio[1:] / ratio[0])
+    relative = np.asarray(ratio[1:] / ratio[0])
+    # Where it pulls back, a logarithmic axis has no place for it.
+    return np.where(relative > 0, relative, np.nan)
 
 
 def losses_of(recipe: str) -> list[nn.Module]:
@@ -137,9 +140,8 @@ def draw_shapes() -> go.Figure:
             x=y, y=np.ones_like(y), line={"color": GREY, "dash": "dash"}, row=row, col=col
         )
         for loss in losses:
-            values = pull(loss, y)
             figure.add_scatter(
-                x=y, y=np.where(values > 0, values, np.nan), line={"color": BLUE, "width": 2},
+                x=y, y=pull(loss, y), line={"color": BLUE, "width": 2},
                 opacity=0.7, row=row, col=col,
             )  # fmt: skip
     figure.update_yaxes(type="log", dtick=1, range=[-1.3, 1.3])
@@ -160,7 +162,7 @@ def _styled(figure: go.Figure, *, width: int, height: int) -> go.Figure:
         showlegend=False,
         width=width,
         height=height,
-        margin={"l": 45, "r": 20, "t": 40, "b": 45},
+        margin={"l": 45, "r": 20, "t": 40, "b": 60},
     )
 
 
