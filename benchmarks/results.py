@@ -4,9 +4,9 @@
     taylorglo evaluate RECIPE_seed_0 -o docs/results/verdicts/RECIPE_seed_0      (and so on)
     python benchmarks/results.py docs/results/verdicts
 
-For each recipe a table: test accuracy of every loss over all searches, the mean of each search, and
-the pooled contrast of the evolved losses with the row. Opponents were tuned anew for each search,
-with its seed. The trainings of one search share a loss, so a pooled test treats as independent what
+A summary, and for each recipe a table: test accuracy of every loss over all searches, the mean of
+each search, and the pooled contrast of the evolved losses with the row. Opponents were tuned anew
+for each search, with its seed. The trainings of one search share a loss, so a pooled test treats as independent what
 is not quite; whether each search by itself beats its opponents stands beside it.
 """
 
@@ -48,7 +48,7 @@ def read_verdicts(folder: Path) -> dict[str, dict[int, Verdict]]:
 
 
 def pool(verdicts: dict[int, Verdict]) -> tuple[list[Sample], dict[str, Contrast]]:
-    """All trainings of each loss, and contrasts with the opponents that every search had."""
+    """All trainings of each loss, and contrasts of the evolved loss with the others."""
     by_name: dict[str, list[Sample]] = {}
     for verdict in verdicts.values():
         for sample in verdict.samples:
@@ -57,13 +57,13 @@ def pool(verdicts: dict[int, Verdict]) -> tuple[list[Sample], dict[str, Contrast
     pooled = [
         Sample(
             name,
-            NAMES.get(name, name),
+            NAMES.get(name, name)
+            + (f" ({len(samples)} searches)" if len(samples) < len(verdicts) else ""),
             samples[0].role,
             tuple(value for sample in samples for value in sample.values),
             sum(sample.failed for sample in samples),
         )
         for name, samples in by_name.items()
-        if len(samples) == len(verdicts)
     ]
     return pooled, {c.against: c for c in contrasts(pooled[0], pooled[1:])}
 
@@ -72,6 +72,37 @@ def beaten_in(verdicts: dict[int, Verdict], name: str) -> int:
     """In how many searches the evolved loss beats an opponent by the search's own verdict."""
     all_contrasts = [c for v in verdicts.values() for c in v.contrasts if c.against == name]
     return sum(c.p_holm < 0.05 and c.difference > 0 for c in all_contrasts)
+
+
+def beats_all_in(verdicts: dict[int, Verdict]) -> int:
+    """In how many searches the evolved loss beats every opponent by the search's own verdict."""
+    count = 0
+    for verdict in verdicts.values():
+        opponents = {s.name for s in verdict.samples if s.role.is_opponent}
+        won = {c.against for c in verdict.contrasts if c.p_holm < 0.05 and c.difference > 0}
+        count += opponents <= won
+    return count
+
+
+def print_summary(found: dict[str, dict[int, Verdict]]) -> None:
+    """Print a row for each recipe: the evolved loss beside the opponents that matter."""
+    print(
+        "| task | searches | evolved loss | best standard loss, same budget | label smoothing | "
+        "cross-entropy, tuned | lead over the best standard loss (95 % interval), p | beats every "
+        "opponent in |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for recipe, verdicts in found.items():
+        pooled, against = pool(verdicts)
+        means = {sample.name: sample.mean for sample in pooled}
+        shown = [means[n] for n in ("winner", "best-standard", "label-smoothing", "ce-tuned")]
+        cells = [f"**{m:.3f}**" if m == max(shown) else f"{m:.3f}" for m in shown]
+        lead = against["best-standard"]
+        cells += [
+            f"{lead.difference:+.4f} ({lead.low:+.4f} to {lead.high:+.4f}), p = {lead.p_holm:.2g}",
+            f"{beats_all_in(verdicts)} of {len(verdicts)}",
+        ]
+        print(f"| `{recipe}` | {len(verdicts)} | {' | '.join(cells)} |")
 
 
 def print_table(recipe: str, verdicts: dict[int, Verdict]) -> None:
@@ -99,17 +130,19 @@ def print_table(recipe: str, verdicts: dict[int, Verdict]) -> None:
             else [
                 f"{contrast.difference:+.4f} ({contrast.low:+.4f} to {contrast.high:+.4f})",
                 f"{contrast.p_holm:.2g}",
-                f"{beaten_in(verdicts, sample.name)} of {n}",
+                f"{beaten_in(verdicts, sample.name)} of {len(means)}",
             ]
         )
         print("| " + " | ".join(row) + " |")
 
 
 def main() -> None:
-    """Print a table for each recipe."""
+    """Print a summary, and a table for each recipe."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="folder of verdict files")
-    for recipe, verdicts in read_verdicts(parser.parse_args().folder).items():
+    found = read_verdicts(parser.parse_args().folder)
+    print_summary(found)
+    for recipe, verdicts in found.items():
         print_table(recipe, verdicts)
 
 
