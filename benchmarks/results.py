@@ -6,8 +6,8 @@
 
 A summary, and for each recipe a table: test accuracy of every loss over all searches, the mean of
 each search, and the pooled contrast of the evolved losses with the row. Opponents were tuned anew
-for each search, with its seed. The trainings of one search share a loss, so a pooled test treats as independent what
-is not quite; whether each search by itself beats its opponents stands beside it.
+for each search, with its seed. The trainings of one search share a loss, so a pooled test treats as
+independent what is not quite; whether each search by itself beats its opponents stands beside it.
 """
 
 from __future__ import annotations
