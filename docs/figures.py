@@ -115,7 +115,7 @@ def draw_front() -> go.Figure:
         )  # fmt: skip
         figure.add_scatter(
             x=[sample.mean], y=[label], mode="markers+text", text=[f"{sample.mean:.3f}"],
-            textposition="top center", row=1, col=2,
+            textposition="top center", cliponaxis=False, row=1, col=2,
             marker={"symbol": "line-ns", "size": 13, "line": {"width": 3, "color": colour}},
         )  # fmt: skip
     return _styled(figure, width=900, height=340)
