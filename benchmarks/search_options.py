@@ -8,7 +8,7 @@ the same number of trainings. All networks of a generation, and of several searc
 seeds, are trained together (`batched_mlp.py`).
 
 Per search and per rule for the winner (the best evaluation, the mean of the final distribution, the
-choice by full trainings) the mean test accuracy of ten trainings is kept.
+choice by full trainings; unlike the product's, its contenders do not share seeds) the mean test accuracy of ten trainings is kept.
 """
 
 from __future__ import annotations
@@ -214,7 +214,6 @@ def _judge(
     own = [search for (of, _), search in searches.items() if of == seed]
     best = sorted((pair for s in own for pair in s.best(N_BEST)), key=lambda pair: -pair[0])
     contenders = [search.mean() for search in own] + [c for _, c in best[:N_BEST]]
-    # Fewer rounds would do for a benchmark, but then it would be another rule.
     values: list[list[float]] = [[] for _ in contenders]
     staying = list(range(len(contenders)))
     for number, n_seeds in enumerate(CHOICE_SEEDS_BY_ROUND, start=1):
