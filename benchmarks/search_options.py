@@ -8,7 +8,8 @@ the same number of trainings. All networks of a generation, and of several searc
 seeds, are trained together (`batched_mlp.py`).
 
 Per search and per rule for the winner (the best evaluation, the mean of the final distribution, the
-choice by full trainings; unlike the product's, its contenders do not share seeds) the mean test accuracy of ten trainings is kept.
+choice by full trainings; unlike the product's, its contenders do not share seeds) the mean test
+accuracy of ten trainings is kept.
 """
 
 from __future__ import annotations
