@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn import functional as F
 
-from optuna_taylorglo.losses.anchor import MAX_COLLAPSE, PACE, Anchor, first_gradient, is_steady
+from optuna_taylorglo.losses.anchor import (
+    MAX_ONE_CLASS_SHARE,
+    PACE,
+    Anchor,
+    first_gradient,
+    is_steady,
+    one_class_share,
+)
 from optuna_taylorglo.losses.canonical import from_canonical, uniform_curvature
 from optuna_taylorglo.losses.description import describe, minimum_on_target, target_curve
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss, load_loss, taylor_loss
@@ -209,15 +217,39 @@ def test_cross_entropy_holds_against_the_pull_to_one_class(n: int) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("n", [2, 10])
+def test_one_class_share_is_that_of_the_loss_itself(reduction: str, n: int) -> None:
+    anchor = Anchor(-1.3, 0.3)
+    theta = from_canonical((3.0, -1.0, 4.0, 9.0))
+    loss = TaylorLoss(
+        theta, base="cross_entropy", class_reduction=reduction, reduction="none", **anchor._asdict()
+    )
+    logits = torch.zeros(3001, n, dtype=torch.float64)
+    logits[:, 0] = torch.linspace(0, math.log(n - 1) + 6, 3001)
+    by_target = torch.stack([loss(logits, torch.full((3001,), t)) for t in range(n)])
+    falls = [x[0] - x.min() for x in (by_target.mean(dim=0), by_target[0])]
+    share = one_class_share(theta, n, anchor=anchor, class_reduction=reduction)
+    assert share == pytest.approx(float(falls[0] / falls[1]), rel=0.01, abs=1e-12)
+    assert (share > 0) is (reduction == "sum" or n == 2)
+
+
+def test_cross_entropy_offers_nothing_for_one_class() -> None:
+    assert one_class_share(ZERO, 10, anchor=Anchor(0.5, 0.3)) == 0
+    blind = from_canonical((0.0, 0.0, 20.0, 0.0))
+    assert one_class_share(blind, 10, anchor=Anchor(0.0, 0.9), class_reduction="sum") > 0.8
+
+
 @pytest.mark.parametrize(("factor", "steady"), [(0.99, True), (1.01, False)])
-def test_steady_ends_at_the_collapse_ratio(reduction: str, factor: float, steady: bool) -> None:
-    n, alpha, smoothing = 10, 2.0, 0.4
-    c = 1.0 if reduction == "sum" else 1 / n
-    gamma = factor * MAX_COLLAPSE * (n * (1 - smoothing) + c * alpha) / c
-    theta = from_canonical((alpha, 0.0, gamma, 0.0))
+def test_steady_ends_at_the_share_of_one_class(factor: float, steady: bool) -> None:
+    def share(gamma: float) -> float:
+        theta = from_canonical((2.0, 0.0, gamma, 0.0))
+        return one_class_share(theta, 10, anchor=Anchor(0.0, 0.4), class_reduction="sum")
+
+    at_limit = brentq(lambda gamma: share(gamma) - MAX_ONE_CLASS_SHARE, 5.0, 30.0)
+    theta = from_canonical((2.0, 0.0, factor * at_limit, 0.0))
     for log_scale in (-1.0, 1.0):  # a scale alone changes nothing
-        anchor = Anchor(log_scale, smoothing)
-        assert is_steady(theta, n, anchor=anchor, class_reduction=reduction) is steady
+        anchor = Anchor(log_scale, 0.4)
+        assert is_steady(theta, 10, anchor=anchor, class_reduction="sum") is steady
 
 
 @pytest.mark.parametrize(("pace", "steady"), [(0.9, False), (1.1, True)])
