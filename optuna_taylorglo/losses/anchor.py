@@ -30,8 +30,8 @@ PACE = (0.03, 5.0)
 end before they have begun, above they diverge."""
 
 MAX_ONE_CLASS_SHARE = 0.08
-"""Share (A3) up to which few trainings were seen to end with one class for everything: 8 of 5,250
-in searches on four tasks, against 79 of 350 above."""
+"""Share (A3) up to which few trainings were seen to end with one class for everything: 3 of 4,939
+in searches on four tasks, against 84 of 661 above."""
 
 
 class Anchor(NamedTuple):
