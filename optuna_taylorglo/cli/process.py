@@ -14,7 +14,7 @@ from types import FrameType
 from optuna_taylorglo.errors import OperationError, StopRequested, UsageError
 from optuna_taylorglo.storage.retry import is_outage, outage_reason
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USAGE, BROKEN, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def exit_code(action: Callable[[], int], logger: logging.Logger) -> int:
