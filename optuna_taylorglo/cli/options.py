@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +87,27 @@ def add_verbosity_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
 
 
+def add_version_option(parser: argparse.ArgumentParser) -> None:
+    """The option that says which version this is."""
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when somebody asks."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('optuna-taylorglo')}")
+        parser.exit()
+
+
 def add_output_option(parser: argparse.ArgumentParser, default: str) -> None:
     """The file that a command writes."""
     parser.add_argument(
@@ -124,6 +147,8 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 def machine_of(arguments: argparse.Namespace) -> Machine:
     """The machine that the options of `add_machine_options` describe, set up for training."""
+    if arguments.allow:
+        _find_modules_here()
     # Only now what takes seconds to import: wrong usage is answered before.
     from optuna_taylorglo.training.machine import Machine
 
@@ -135,6 +160,13 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
     )
     machine.prepare(threads=arguments.threads)
     return machine
+
+
+def _find_modules_here() -> None:
+    """Let allowed modules lie in the working directory, for scripts as for ``python -m``."""
+    here = os.getcwd()
+    if not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
 
 
 def machine_words(arguments: argparse.Namespace) -> list[str]:

@@ -108,9 +108,8 @@ class Supervisor:
                     f"a worker ended with code {code}; its log {child.log} ends with\n"
                     + _tail(child.log)
                 )
-            else:
-                child.restarts += 1
-                child.start()
+            child.restarts += 1
+            child.start()
         return any(c.process is not None and not c.finished for c in self._children)
 
     def stop(self, longest_wait: float = 60.0) -> None:

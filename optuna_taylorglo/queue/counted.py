@@ -10,9 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_taylorglo.attributes import FIRST_TRIAL
 
 
-def counted_trials(
-    study: Study, states: Container[TrialState] | None = None
-) -> list[FrozenTrial]:
+def counted_trials(study: Study, states: Container[TrialState] | None = None) -> list[FrozenTrial]:
     """The trials that count, in order of their numbers; for looking at only.
 
     Args:
@@ -25,5 +23,5 @@ def counted_trials(
 
 
 def has_results(study: Study) -> bool:
-    """Whether any evaluation came to its end; one that was aborted did, one that crashed did not."""
+    """Whether any evaluation has come to its end, be it an abort; a crash is none."""
     return bool(counted_trials(study, (TrialState.COMPLETE, TrialState.PRUNED)))

@@ -51,5 +51,7 @@ def last_exception(study: Study) -> Failure | None:
         content = trial.user_attrs.get(ERROR)
         # Of a worker that was killed there is no traceback, and nothing to mend in the code.
         if isinstance(content, dict) and content.get("traceback"):
-            return Failure(**{key: str(content.get(key)) for key in ("type", "message", "traceback")})
+            return Failure(
+                **{key: str(content.get(key)) for key in ("type", "message", "traceback")}
+            )
     return None

@@ -58,7 +58,6 @@ def own_identity() -> WorkerIdentity:
 def worker_of(trial: FrozenTrial) -> WorkerIdentity | None:
     """Who evaluates a trial; None for one of an earlier version, or of somebody else."""
     content = trial.user_attrs.get(WORKER)
-    try:
-        return WorkerIdentity(**content)
-    except TypeError:
+    if not isinstance(content, dict) or content.keys() != WorkerIdentity.__annotations__.keys():
         return None
+    return WorkerIdentity(**content)

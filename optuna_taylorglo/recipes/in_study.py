@@ -42,17 +42,23 @@ def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
     """
     generations = max(in_study.search.generations, in_file.search.generations)
     ours, theirs = (
-        recipe.changed(
-            search=recipe.search.changed(generations=generations), choice=in_file.choice
-        )
+        recipe.changed(search=recipe.search.changed(generations=generations), choice=in_file.choice)
         for recipe in (in_study, in_file)
     )
     return None if recipe_differences(ours, theirs) else theirs
 
 
 def replace_recipe(study: "optuna.Study", recipe: Recipe) -> None:
-    """Keeps a recipe in the study in place of the one that is there."""
-    study.set_user_attr(RECIPE, {"schema": SCHEMA_VERSION, "recipe": recipe.to_dict()})
+    """Keeps a recipe in the study in place of the one that is there.
+
+    Raises:
+        RecipeError: If the recipe is too long for the storage.
+    """
+    content = recipe.to_dict()
+    length = len(json.dumps(content))
+    if length > _MAX_RECIPE_BYTES:
+        raise RecipeError("", f"{length} bytes as JSON, at most {_MAX_RECIPE_BYTES} fit the study")
+    study.set_user_attr(RECIPE, {"schema": SCHEMA_VERSION, "recipe": content})
 
 
 def freeze(study: "optuna.Study", recipe: Recipe) -> None:
@@ -66,10 +72,6 @@ def freeze(study: "optuna.Study", recipe: Recipe) -> None:
         RecipeMismatch: If the study holds a different recipe.
         RecipeError: If the recipe is too long for the storage, or the study's own is unreadable.
     """
-    content = recipe.to_dict()
-    length = len(json.dumps(content))
-    if length > _MAX_RECIPE_BYTES:
-        raise RecipeError("", f"{length} bytes as JSON, at most {_MAX_RECIPE_BYTES} fit the study")
     if frozen_recipe(study) is None:
         replace_recipe(study, recipe)
     # Read back, since another worker may have been the first at the same moment.

@@ -72,6 +72,15 @@ def create_companion(study: Study, url: str) -> Study:
     return companion
 
 
+def find_companion(study: Study) -> Study | None:
+    """The study that holds the trainings for a study's verdict, if there is one."""
+    try:
+        name = companion_name(study.study_name)
+        return optuna.load_study(study_name=name, storage=storage_of(study))
+    except KeyError:
+        return None
+
+
 def companion_name(study_name: str) -> str:
     """Name of the study that holds the trainings for a study's verdict."""
     return f"{study_name}-verdict"

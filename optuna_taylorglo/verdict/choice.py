@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from optuna_taylorglo.attributes import CHOICE
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.files import Origin
+from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.history import (
@@ -98,16 +99,25 @@ def is_undecided(study: Study, recipe: Recipe) -> bool:
     """Whether a choice by full trainings is due and not made."""
     return (
         recipe.choice is not None
-        and CHOICE not in study.user_attrs
+        and study.user_attrs.get(CHOICE) is None
         and SearchHistory(study, recipe).finished
         and winner(study) is not None
     )
 
 
-def keep_choice(study: Study, choice: Choice) -> bool:
-    """Keep the decision in the study, unless there is one; returns whether it was kept."""
+def keep_choice(study: Study, choice: Choice, recipe: Recipe) -> bool:
+    """Keep the decision in the study, unless there is one or it came too late.
+
+    Args:
+        study: The study.
+        choice: The decision.
+        recipe: The recipe by which it was made: the search may have been made longer since.
+
+    Returns:
+        Whether it was kept.
+    """
     with study_lock(storage_of(study), study.study_name):
-        if CHOICE in study.user_attrs:
+        if study.user_attrs.get(CHOICE) is not None or settled_recipe(study) != recipe:
             return False
         study.set_user_attr(CHOICE, asdict(choice))
         return True

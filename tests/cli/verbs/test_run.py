@@ -14,7 +14,7 @@ from optuna_taylorglo.search.study import attach_recipe
 class Idle:
     """A supervisor whose processes have nothing to do; it remembers what it was to start."""
 
-    def __init__(self, commands, log_dir, environments):
+    def __init__(self, commands, log_dir, environments, on_death):
         self.commands = commands
         self.calls = []
         Idle.last = self
