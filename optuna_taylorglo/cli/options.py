@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
+from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
@@ -113,6 +114,26 @@ def add_output_option(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--output", "-o", type=Path, default=Path(default), help="file (%(default)s)"
     )
+
+
+def check_output(path: Path) -> None:
+    """Make sure, before anything is trained, that a file can be written in the end.
+
+    Folders on the way to it are made.
+
+    Raises:
+        UsageError: If it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--output {path} cannot be written: {path.parent} is no folder, and none can be made "
+            f"({error.strerror})."
+        ) from error
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not ours to write"
+        raise UsageError(f"--output {path} cannot be written: {reason}.")
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:

@@ -70,7 +70,11 @@ class TaskQueue(TrialQueue):
 
     def count_done(self, tasks: Sequence[Task]) -> int:
         """How many tasks have come to an end, good or bad."""
-        return sum(outcome != _OPEN for outcome in self._outcomes(tasks))
+        return sum(self.which_done(tasks))
+
+    def which_done(self, tasks: Sequence[Task]) -> list[bool]:
+        """Whether each task has come to an end, good or bad."""
+        return [outcome != _OPEN for outcome in self._outcomes(tasks)]
 
     def _choose(self) -> FrozenTrial | None:
         by_key = self._trials_by_key()

@@ -25,6 +25,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the page, with the newest verdict if there is one."""
+    options.check_output(arguments.output)
     opened = options.open_study_of(arguments)
     study, url = opened.study, opened.url
 

@@ -57,6 +57,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Search until the end, and announce the winner."""
+    options.check_output(arguments.output)
     url = resolve_storage_url(arguments.storage)
     recipe = load_recipe(find_recipe(arguments.recipe))
     name = arguments.recipe.stem
