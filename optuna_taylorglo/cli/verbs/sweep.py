@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study, recipe = opened.study, opened.recipe
 
     from optuna_taylorglo.training.run import test_metric
+    from optuna_taylorglo.verdict.choice import note_on_winner
     from optuna_taylorglo.verdict.files import evaluated_loss
     from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
 
@@ -84,7 +85,10 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
             content = [asdict(agreement) for agreement in agreements]
         else:
-            loss = evaluated_loss(study, train.companion).loss
+            evaluated = evaluated_loss(study, train.companion)
+            if note := note_on_winner(study, evaluated):
+                console.print(note, highlight=False)
+            loss = evaluated.loss
             values, seeds = arguments.values, arguments.seeds
             accuracies = sweep_data(loss, recipe, arguments.over, values, seeds, train)
             table = Table("loss", *(f"{value:g}" for value in values))
