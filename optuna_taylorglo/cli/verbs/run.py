@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import threading
+import time
 from pathlib import Path
 
 from optuna.study import Study
@@ -96,8 +97,12 @@ def _search(
     supervisor.start()
     try:
         with LiveProgress(console) as live:
-            while supervisor.poll() and not stop.wait(1.0):
-                stages.show(live)
+            due = 0.0
+            # A dead worker is noticed sooner than the study is looked at, which costs more.
+            while supervisor.poll() and not stop.wait(0.25):
+                if time.monotonic() >= due:
+                    stages.show(live)
+                    due = time.monotonic() + 1.0
             stages.show(live)
     except WorkersFailed:
         _tell_of_exception(opened.study)
