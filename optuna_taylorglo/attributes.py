@@ -7,6 +7,9 @@ The texts are part of the format of a study: changing one makes older studies un
 RECIPE = "taylorglo:recipe"
 """The recipe, frozen by the first worker."""
 
+FIRST_TRIAL = "taylorglo:first_trial"
+"""Number of the first trial that counts: those before it came to nothing under another recipe."""
+
 N_CLASSES = "taylorglo:n_classes"
 """Number of classes of the data."""
 
@@ -18,6 +21,9 @@ EVALUATION_LENGTH = "taylorglo:evaluation_length"
 
 CHOICE = "taylorglo:choice"
 """Which loss is the winner by full trainings, with all that were compared."""
+
+EARLIER_WINNERS = "taylorglo:earlier_winners"
+"""Winners of the same search when it had fewer generations or another choice."""
 
 DRAWN = "taylorglo:drawn"
 """Generations that the dashboard's figures show."""
@@ -60,6 +66,12 @@ KEY = "taylorglo:key"
 """Hash of all that the training's result depends on."""
 
 # Of any trial.
+WORKER = "taylorglo:worker"
+"""Who evaluates the trial: host, process and a token of that very process."""
+
+ERROR = "taylorglo:error"
+"""The exception that ended the trial: its type, its message and the end of its traceback."""
+
 RELEASED = "taylorglo:handed_back"
 """The worker gave the trial back unfinished, on purpose."""
 

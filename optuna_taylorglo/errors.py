@@ -62,13 +62,17 @@ class RecipeMismatch(UsageError):
         differences: One line for each field that differs.
     """
 
-    def __init__(self, study_name: str, differences: list[str]) -> None:
+    def __init__(
+        self,
+        study_name: str,
+        differences: list[str],
+        advice: str = "Go on with the study's own by leaving the recipe out, or give the new "
+        "recipe a study of its own under another name.",
+    ) -> None:
         self.differences = differences
         lines = "\n".join(f"  {line}" for line in differences)
         super().__init__(
-            f"study {study_name!r} was started with another recipe:\n{lines}\n"
-            "Go on with the study's own by leaving the recipe out, or give the new recipe a study "
-            "of its own under another name."
+            f"study {study_name!r} was started with another recipe:\n{lines}\n{advice}"
         )
 
 
@@ -98,6 +102,10 @@ class CorruptCacheError(OperationError):
 
 class WorkersFailed(OperationError):
     """No worker is left that could go on; the message has the last words of one."""
+
+
+class EvaluationsFail(OperationError):
+    """Every evaluation ends with the same exception; the message has its traceback."""
 
 
 class Diverged(ArithmeticError):

@@ -12,10 +12,13 @@ from typing import IO
 def write_atomically(path: Path, content: str | Callable[[IO[bytes]], object]) -> None:
     """Write a file beside its place and move it there when it is whole and on disk.
 
+    Folders on the way to it are made.
+
     Args:
         path: File to write; replaced if it exists.
         content: Its text, or what writes it into an open file.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}-", delete=False
     ) as file:

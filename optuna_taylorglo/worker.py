@@ -1,7 +1,8 @@
 """The process that pulls trials: ``taylorglo-worker --study-name NAME [--recipe FILE]``.
 
 Start as many as you like, on as many machines as can reach the storage; kill any of them.
-Exit codes: 0 the search or a limit is reached, 1 failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 the search or a limit is reached, 1 failed, 2 wrong usage, 3 every evaluation fails
+from the same exception, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,16 +26,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from optuna_taylorglo.attributes import ATTEMPT, COMPANION_OF, GENERATION, INDEX, N_CLASSES, STOPPED
+from optuna_taylorglo.attributes import (
+    ATTEMPT,
+    COMPANION_OF,
+    ERROR,
+    GENERATION,
+    INDEX,
+    N_CLASSES,
+    STOPPED,
+)
 from optuna_taylorglo.cli.options import (
     add_machine_options,
     add_storage_option,
     add_verbosity_options,
+    add_version_option,
     machine_of,
     positive,
     seconds,
 )
 from optuna_taylorglo.cli.process import (
+    BROKEN,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -43,9 +54,17 @@ from optuna_taylorglo.cli.process import (
     exit_code,
     stop_on_signals,
 )
-from optuna_taylorglo.errors import Diverged, StopRequested, StudyError, UsageError
+from optuna_taylorglo.errors import (
+    Diverged,
+    EvaluationsFail,
+    RecipeMismatch,
+    StopRequested,
+    StudyError,
+    UsageError,
+)
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.search.recipe_changes import check_recipe
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import companion_name, create_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
@@ -55,13 +74,14 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
     from pytorch_lightning import LightningModule
 
+    from optuna_taylorglo.queue.failures import Failure
     from optuna_taylorglo.queue.trial_queue import TrialQueue
     from optuna_taylorglo.recipes.schema import Recipe
     from optuna_taylorglo.training.machine import Machine
     from optuna_taylorglo.verdict.halving import Round
     from optuna_taylorglo.verdict.tasks import Results
 
-__all__ = ["DONE", "FAILED", "INTERRUPTED", "USAGE", "build_parser", "main"]
+__all__ = ["BROKEN", "DONE", "FAILED", "INTERRUPTED", "USAGE", "build_parser", "main"]
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
@@ -79,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taylorglo-worker", description="Evaluate candidates of a TaylorGLO study."
     )
+    add_version_option(parser)
     parser.add_argument("--study-name", required=True, help="name of the study")
     add_storage_option(parser)
     parser.add_argument(
@@ -117,6 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     configure_logging(verbose=arguments.verbose, quiet=arguments.quiet)
     stop = stop_on_signals()
+    # What follows imports for seconds; whoever looks at the log wants to know that it has begun.
+    logger.info("worker %d starts on study %s", os.getpid(), arguments.study_name)
     return exit_code(lambda: run(arguments, stop), logger)
 
 
@@ -143,7 +166,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     recipe = attach_recipe(study, recipe)
 
     worker = Worker(
-        recipe, machine_of(arguments), Limits(arguments.timeout, arguments.max_trials), stop
+        study, recipe, machine_of(arguments), Limits(arguments.timeout, arguments.max_trials), stop
     )
     if companion is not None:
         return worker.train_for_verdict(companion)
@@ -154,15 +177,20 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     # Who came for the search does not wait for a verdict to begin when the search has ended.
     patience = None if SearchHistory(study, recipe).finished else 0.0
     if recipe.budget.evaluation == "auto":
-        worker.make_pilot(study, create_companion(study, url))
-        worker = replace(worker, recipe=attach_recipe(study, None))
+        worker.make_pilot(create_companion(study, url))
+        worker = worker.by_the_recipe_of_now()
         if worker.recipe.budget.evaluation == "auto" or stop.is_set():
             return INTERRUPTED if stop.is_set() else DONE
-    code = worker.search(study, arguments.n_generations)
-    if code != DONE or worker.limits.reached():
-        return code
-    if is_undecided(study, worker.recipe):
-        worker.choose_winner(study, create_companion(study, url))
+    while True:
+        code = worker.search(arguments.n_generations)
+        if code != DONE or worker.limits.reached():
+            return code
+        if is_undecided(study, worker.recipe):
+            worker.choose_winner(create_companion(study, url))
+        before, worker = worker, worker.by_the_recipe_of_now()
+        # The search may have been made longer, or the choice another one, in the meantime.
+        if worker.recipe == before.recipe or stop.is_set():
+            break
     try:
         companion = open_(companion_name(study.study_name))
     except StudyError:
@@ -194,19 +222,31 @@ class Worker:
     """Does what a study is in need of, stage by stage, with all other workers.
 
     Attributes:
+        study: The study.
         recipe: The study's recipe.
         machine: Where it runs.
         limits: When enough is done.
         stop: Ends the work when set.
     """
 
+    study: Study
     recipe: Recipe
     machine: Machine
     limits: Limits
     stop: threading.Event
 
-    def make_pilot(self, study: Study, companion: Study) -> None:
+    def by_the_recipe_of_now(self) -> Worker:
+        """The same worker by what the study's recipe has become.
+
+        Raises:
+            RecipeMismatch: If it is another one.
+        """
+        check_recipe(self.study, self.recipe)
+        return replace(self, recipe=attach_recipe(self.study, None))
+
+    def make_pilot(self, companion: Study) -> None:
         """Settle the length of evaluations, unless something ends the work before."""
+        study = self.study
         from optuna_taylorglo.training.run import Training
         from optuna_taylorglo.verdict.pilot import Pilot, keep_evaluation_length
 
@@ -217,11 +257,10 @@ class Worker:
             keep_evaluation_length(study, decision)
             logger.info("evaluations last %d %s", decision.length, self.recipe.budget.unit)
 
-    def search(self, study: Study, n_generations: int | None) -> int:
+    def search(self, n_generations: int | None) -> int:
         """Evaluate candidates until the search is over or something ends it.
 
         Args:
-            study: The study.
             n_generations: Generations after which to stop, if sooner than the recipe says.
 
         Returns:
@@ -233,7 +272,7 @@ class Worker:
         from optuna_taylorglo.search.scheduler import GenerationScheduler
         from optuna_taylorglo.training.run import Training
 
-        recipe = self.recipe
+        study, recipe = self.study, self.recipe
         training = Training(recipe, self.machine)
         study.set_user_attr(N_CLASSES, training.n_classes)
         study.sampler = sampler = make_sampler(recipe, training.n_classes)
@@ -271,14 +310,15 @@ class Worker:
             logger.info("limit reached after %d trials", self.limits.done)
         return DONE
 
-    def choose_winner(self, study: Study, companion: Study) -> None:
+    def choose_winner(self, companion: Study) -> None:
         """Choose by full trainings, unless something ends the work before."""
+        study = self.study
         from optuna_taylorglo.report.dashboard import refresh_if_installed
         from optuna_taylorglo.verdict.choice import keep_choice
         from optuna_taylorglo.verdict.choosing import Choosing
 
         choice = self._train_in_rounds(companion, Choosing(study, self.recipe).next_step)
-        if choice is not None and keep_choice(study, choice):
+        if choice is not None and keep_choice(study, choice, self.recipe):
             logger.info("the winner is %s", choice.winner.name)
             refresh_if_installed(study)
 
@@ -349,33 +389,65 @@ class Worker:
             goes_on: Told after each trial whether it got a result; says whether to take another.
         """
         limits, longest_wait = self.limits, LONGEST_WAIT
+        failures: list[Failure] = []
         while not self.stop.is_set() and not limits.reached():
             trial = queue.wait_for_trial(
                 self.stop, longest_wait=longest_wait, deadline=limits.deadline
             )
             if trial is None:
                 return
+            try:
+                check_recipe(self.study, self.recipe)
+            except RecipeMismatch:
+                queue.release(trial)
+                raise
             begin = time.monotonic()
-            succeeded = _evaluate(queue, trial, evaluate, place_of(trial))
+            failure = _evaluate(queue, trial, evaluate, place_of(trial))
             # Where trainings are short, a wait for the others must be short too.
             longest_wait = min(LONGEST_WAIT, max(0.1, (time.monotonic() - begin) / 10))
             limits.done += 1
-            if not goes_on(succeeded):
+            failures = [] if failure is None else [*failures, failure]
+            if not self.stop.is_set():
+                _end_if_nothing_can_succeed(queue, failures)
+            if not goes_on(failure is None):
                 return
+
+
+def _end_if_nothing_can_succeed(queue: TrialQueue, failures: Sequence[Failure]) -> None:
+    """Stop at a fault that no repetition and no other candidate will get past.
+
+    Raises:
+        EvaluationsFail: If the last failures are one and the same, and nothing ever succeeded.
+    """
+    from optuna_taylorglo.queue.counted import has_results
+
+    last = failures[-MAX_FAILURES_IN_A_ROW:]
+    same = len({(failure.type, failure.message) for failure in last}) == 1
+    if len(last) == MAX_FAILURES_IN_A_ROW and same and not has_results(queue.study):
+        raise EvaluationsFail(
+            f"every evaluation fails with the same exception; the last of {len(failures)}:\n"
+            f"{last[-1]}\nMend its cause and start again: no candidate was used up."
+        )
 
 
 def _evaluate(
     queue: TrialQueue, trial: Trial, evaluate: Callable[[Trial], float], place: str
-) -> bool:
+) -> Failure | None:
     """Evaluate one trial and record what became of it, with a line in the log.
 
     Returns:
-        Whether it got a result, be it an abort; False if it failed or was released.
+        None if it got a result, be it an abort; otherwise why it failed or was released.
+
+    Raises:
+        UsageError: If the evaluation cannot be made here as things are; the trial is released.
     """
     from optuna import TrialPruned
     from optuna.trial import TrialState
 
+    from optuna_taylorglo.queue.counted import has_results
+    from optuna_taylorglo.queue.failures import Failure
     from optuna_taylorglo.queue.heartbeat import Heartbeat
+    from optuna_taylorglo.queue.late_words import annotate
 
     begin = time.monotonic()
     # Signs of life go on until the database has the result.
@@ -386,24 +458,34 @@ def _evaluate(
             queue.finish(trial, state=TrialState.PRUNED)
             outcome = "stopped" if trial.user_attrs.get(STOPPED) else "aborted"
             logger.info("%s: %s, %s (%.1f s)", place, outcome, early_end, time.monotonic() - begin)
-            return True
-        except StopRequested:
+            return None
+        except StopRequested as request:
             queue.release(trial)
             logger.info("%s: released", place)
-            return False
+            return Failure.of(request)
         except Exception as error:
-            queue.finish(trial, state=TrialState.FAIL)
-            ours = isinstance(error, UsageError)
-            logger.error("%s: failed, %s", place, error, exc_info=None if ours else error)
-            return False
+            failure = Failure.of(error)
+            annotate(trial, ERROR, failure.to_dict())
+            # What is wrong with the words of a command, or with code that has never worked, is no
+            # fault of the candidate's, and must not cost it its place.
+            if isinstance(error, UsageError) or not has_results(queue.study):
+                queue.release(trial)
+            else:
+                queue.finish(trial, state=TrialState.FAIL)
+            if isinstance(error, UsageError):
+                raise
+            logger.error("%s: failed, %s", place, error, exc_info=error)
+            return failure
         queue.finish(trial, value)
     logger.info("%s: %.4f (%.1f s)", place, value, time.monotonic() - begin)
-    return True
+    return None
 
 
 def _place_in_search(trial: Trial) -> str:
     attrs = trial.user_attrs
-    place = f"trial {trial.number}: generation {attrs[GENERATION]}, candidate {attrs[INDEX]}"
+    # For people, generations and candidates are counted from 1.
+    generation, candidate = attrs[GENERATION] + 1, attrs[INDEX] + 1
+    place = f"trial {trial.number}: generation {generation}, candidate {candidate}"
     return place + (f", attempt {attrs[ATTEMPT] + 1}" if attrs[ATTEMPT] else "")
 
 

@@ -34,6 +34,10 @@ def test_keys_are_those_of_studies_made_before() -> None:
         "KEY": "taylorglo:key",
         "RELEASED": "taylorglo:handed_back",
         "BEAT": "taylorglo:beat",
+        "WORKER": "taylorglo:worker",
+        "ERROR": "taylorglo:error",
+        "FIRST_TRIAL": "taylorglo:first_trial",
+        "EARLIER_WINNERS": "taylorglo:earlier_winners",
     }.items() <= KEYS.items()
 
 

@@ -1,5 +1,6 @@
 """The worker as a process: it searches, resumes, releases, and says what is wrong."""
 
+import importlib.metadata
 import signal
 import subprocess
 import sys
@@ -10,10 +11,11 @@ import pytest
 from optuna.trial import TrialState
 from searches import ROOT, load, process, results, small_recipe, wait_until
 
-from optuna_taylorglo import worker
+from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import (
     ATTEMPT,
     CHOICE,
+    EARLIER_WINNERS,
     EVALUATION_LENGTH,
     GENERATION,
     INDEX,
@@ -185,7 +187,7 @@ def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):
     assert trial.state.is_finished()
     lines = [r.message for r in caplog.records if r.message.startswith("trial 0")]
     assert len(lines) == 1
-    assert lines[0].startswith("trial 0: generation 0, candidate 0")
+    assert lines[0].startswith("trial 0: generation 1, candidate 1")
     assert worker.main([*words, "--n-generations", "1"]) == worker.DONE
     assert {t.user_attrs[GENERATION] for t in study.trials} == {0}
     assert {t.user_attrs[INDEX] for t in study.trials} == {0, 1, 2, 3}
@@ -210,18 +212,64 @@ def test_a_candidate_that_diverges_is_aborted_and_tried_again(
     assert any("not finite" in str(t.user_attrs.get("taylorglo:diverged")) for t in trials)
 
 
-def test_an_evaluation_that_crashes_stops_the_worker_and_loses_no_slot(
+def test_an_evaluation_that_cannot_be_made_stops_the_worker_and_loses_no_slot(
     tmp_path, data_dir, sqlite_url, caplog
 ):
     recipe = small_recipe(tmp_path / "recipe.yaml", fitness={"metric": "val_beauty"})
     create_study(sqlite_url)
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
-    assert worker.main([*words, "--recipe", str(recipe)]) == worker.FAILED
+    assert worker.main([*words, "--recipe", str(recipe)]) == worker.USAGE
     assert "'val_beauty' is not logged by Classifier, which logs val_accuracy" in caplog.text
-    assert "giving up after 3 failed evaluations in a row" in caplog.text
-    trials = load(sqlite_url, "digits").trials
-    assert [t.state for t in trials] == [TrialState.FAIL] * 3
-    assert {t.user_attrs[INDEX] for t in trials} == {0}
+    (trial,) = load(sqlite_url, "digits").trials
+    assert (trial.state, trial.user_attrs[RELEASED]) == (TrialState.FAIL, True)
+    # The corrected recipe takes the place of the one that could not work.
+    recipe = small_recipe(tmp_path / "recipe.yaml")
+    assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == worker.DONE
+    assert results(load(sqlite_url, "digits")).keys() >= {(0, index, 0) for index in range(4)}
+
+
+def test_a_finished_search_goes_on_when_it_is_given_more_generations(
+    tmp_path, data_dir, sqlite_url
+):
+    """The winner is chosen anew, and nothing that was trained is trained again."""
+    create_study(sqlite_url)
+    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
+    settings = {"choice": {"candidates": 2}, "early_abort": None, "early_stop": None}
+    recipes = [
+        small_recipe(tmp_path / f"{n}.yaml", search={"generations": n}, **settings) for n in (1, 2)
+    ]
+    assert worker.main([*words, "--recipe", str(recipes[0])]) == worker.DONE
+    study, companion = load(sqlite_url, "digits"), load(sqlite_url, "digits-verdict")
+    before, first = results(study), study.user_attrs[CHOICE]
+    assert worker.main([*words, "--recipe", str(recipes[1])]) == worker.DONE
+    assert results(study) == serial_results(tmp_path, recipes[1], data_dir)
+    assert before.items() <= results(study).items()
+    assert study.user_attrs[EARLIER_WINNERS] == {"1": first["contenders"][0]}
+    serial = load(f"sqlite:///{tmp_path / 'serial.db'}", "serial")
+    assert study.user_attrs[CHOICE] == serial.user_attrs[CHOICE]
+    keys = [t.user_attrs[KEY] for t in companion.get_trials(states=(TrialState.COMPLETE,))]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_worker_speaks_before_it_imports_what_takes_long(tmp_path):
+    code = (
+        "import sys, optuna_taylorglo.worker as w;"
+        "w.run = lambda *a: print('torch' in sys.modules) or 0;"
+        "w.main(['--study-name', 'digits'])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "starts on study digits" in answer.stderr
+    assert answer.stdout == "False\n"
+
+
+@pytest.mark.parametrize("main", [worker.main, cli.main])
+def test_version(main, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert not exit_.value.code
+    assert capsys.readouterr().out.split()[1] == importlib.metadata.version("optuna-taylorglo")
 
 
 def study_with(url, **settings):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import own_nets
 import pytest
 from optuna.trial import TrialState
 from searches import load, small_recipe
 
+from lightning_modules.nets.digits_cnn import DigitsCNN
 from optuna_taylorglo import worker
+from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RELEASED
 from optuna_taylorglo.storage.open_study import create_study
 
 
@@ -24,18 +27,46 @@ def work(tmp_path, sqlite_url):
     return run
 
 
-def test_a_bug_in_an_evaluation_is_shown_and_three_in_a_row_end_the_worker(
-    work, sqlite_url, caplog
+def test_a_bug_is_shown_and_ends_the_worker_and_after_the_fix_it_goes_on(
+    work, sqlite_url, caplog, monkeypatch
 ):
+    for _ in range(2):  # the first fix was none
+        caplog.clear()
+        assert work("FailsInTraining") == worker.BROKEN
+        assert caplog.text.count("Traceback (most recent call last)") >= 3
+        message = caplog.records[-1].message
+        assert message.startswith("every evaluation fails with the same exception")
+        # The last line of it is where the user has to look.
+        assert "own_nets.py" in message
+        assert "in forward" in message
+        assert "KeyError: 'a bug of mine'" in message
+    assert "trial 3: generation 1, candidate 1: failed" in caplog.text
+    failed = load(sqlite_url, "s").trials
+    assert [t.state for t in failed] == [TrialState.FAIL] * 6
+    assert {t.user_attrs[ERROR]["type"] for t in failed} == {"KeyError"}
+    assert "own_nets.py" in failed[0].user_attrs[ERROR]["traceback"]
+    monkeypatch.setattr(own_nets.FailsInTraining, "forward", DigitsCNN.forward)
+    assert work("FailsInTraining") == worker.DONE
+    done = load(sqlite_url, "s").get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+    places = {(t.user_attrs[GENERATION], t.user_attrs[INDEX]) for t in done}
+    assert places == {(generation, index) for generation in range(2) for index in range(4)}
+
+
+def test_a_failure_after_successes_counts_as_the_candidates_own(
+    work, sqlite_url, caplog, monkeypatch
+):
+    def fails_later(self, images):
+        if load(sqlite_url, "s").get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED)):
+            raise RuntimeError("a rare bug")
+        return DigitsCNN.forward(self, images)
+
+    monkeypatch.setattr(own_nets.FailsInTraining, "forward", fails_later)
     assert work("FailsInTraining") == worker.FAILED
-    assert caplog.text.count("KeyError: 'a bug of mine'") == 3
-    assert caplog.text.count("Traceback (most recent call last)") >= 3
-    # The last line of it is where the user has to look.
-    assert "own_nets.py" in caplog.text
-    assert "in forward" in caplog.text
-    assert "trial 0: generation 0, candidate 0: failed" in caplog.text
     assert "giving up after 3 failed evaluations in a row" in caplog.text
-    assert [t.state for t in load(sqlite_url, "s").trials] == [TrialState.FAIL] * 3
+    first, *others = load(sqlite_url, "s").trials
+    assert first.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    assert [t.state for t in others] == [TrialState.FAIL] * 3
+    assert not any(RELEASED in t.user_attrs for t in others)
 
 
 def test_a_value_error_of_a_users_constructor_is_a_failure_with_its_traceback(

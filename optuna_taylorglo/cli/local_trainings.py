@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Self
 
 from optuna.study import Study
 from rich.console import Console
-from rich.progress import Progress
 
+from optuna_taylorglo.cli.progress import live_bar
 from optuna_taylorglo.cli.supervisor import Supervisor
 from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.verdict.task_queue import TaskQueue
+from optuna_taylorglo.verdict.task_stages import stage_in_hand, stage_of
 from optuna_taylorglo.verdict.tasks import Task
 
 SHORTEST_WAIT = 0.1
@@ -37,10 +39,11 @@ class LocalTrainings:
         self._queue = TaskQueue(companion)
         self._supervisor = supervisor
         self._stop = stop
-        self._bar = Progress(console=console, disable=not console.is_terminal)
-        # One line for all calls: some stages make many, of few tasks each.
-        self._line = self._bar.add_task("trainings", total=0)
-        self._asked_for = 0
+        self._console = console
+        self._bar, self._line = live_bar(console)
+        # Some stages make many calls, of few tasks each.
+        self._done_before: Counter[str] = Counter()
+        self._told: set[str] = set()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -60,18 +63,29 @@ class LocalTrainings:
             StopRequested: If told to stop.
         """
         self._queue.enqueue(tasks)
-        before = self._asked_for
-        self._asked_for += len(tasks)
-        self._bar.update(self._line, total=self._asked_for)
         wait = SHORTEST_WAIT
         while (values := self._queue.results(tasks)) is None:
-            if not self._bar.disable:
-                self._bar.update(self._line, completed=before + self._queue.count_done(tasks))
+            self._show(tasks)
             if not self._supervisor.poll():
                 self._supervisor.start()
             if self._stop.wait(wait):
                 raise StopRequested
             # Each look reads the database on a core that the workers need.
             wait = min(1.1 * wait, LONGEST_WAIT)
-        self._bar.update(self._line, completed=self._asked_for)
+        self._done_before.update(stage_of(task) for task in tasks)
         return values
+
+    def _show(self, tasks: Sequence[Task]) -> None:
+        stage, done, total = stage_in_hand(tasks, self._queue.which_done(tasks))
+        before = self._done_before[stage]
+        self._bar.update(
+            self._line,
+            total=before + total,
+            completed=before + done,
+            stage=stage,
+            count=f"{before + done}/{before + total}",
+            text="trainings",
+        )
+        if not self._console.is_terminal and stage not in self._told:
+            self._told.add(stage)
+            self._console.print(stage, highlight=False, soft_wrap=True)

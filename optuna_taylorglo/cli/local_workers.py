@@ -15,7 +15,10 @@ from rich.console import Console
 
 from optuna_taylorglo.cli.options import OpenedStudy, machine_words, positive
 from optuna_taylorglo.cli.supervisor import Supervisor
-from optuna_taylorglo.storage.open_study import create_companion
+from optuna_taylorglo.errors import StorageUnreachable, StudyError
+from optuna_taylorglo.queue.identity import WorkerIdentity
+from optuna_taylorglo.queue.lost_workers import give_up_trials_of
+from optuna_taylorglo.storage.open_study import companion_name, create_companion, open_study
 
 if TYPE_CHECKING:
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
@@ -55,6 +58,7 @@ def supervise(
         [[sys.executable, "-m", *module_and_arguments] for module_and_arguments in words],
         LOG_DIR / study_name,
         [extra | storage for extra in (*([{}] * len(others)), *environments)],
+        lambda dead, cause: _give_back(study_name, url, dead, cause),
     )
     return supervisor, len(environments)
 
@@ -70,6 +74,14 @@ def trained_by_workers(
     supervisor, _ = supervise(companion.study_name, opened.url, arguments)
     with LocalTrainings(companion, supervisor, stop, console) as train:
         yield train
+
+
+def _give_back(study_name: str, url: str, dead: WorkerIdentity, cause: str) -> None:
+    """Let others go on at once with what a dead worker held, in the study or beside it."""
+    for name in (study_name, companion_name(study_name)):
+        # Without the database nothing can be given back; it is found by its silence later.
+        with contextlib.suppress(StudyError, StorageUnreachable):
+            give_up_trials_of(open_study(name, url), dead, cause)
 
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:

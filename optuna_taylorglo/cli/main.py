@@ -18,6 +18,7 @@ import argparse
 import logging
 from collections.abc import Sequence
 
+from optuna_taylorglo.cli.options import add_version_option
 from optuna_taylorglo.cli.process import configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.cli.verbs import (
     baseline,
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taylorglo", description="Evolve loss functions for your network."
     )
+    add_version_option(parser)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in (run, status, export, baseline, evaluate, sweep, report, dashboard):
         verb.add_parser(verbs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
+from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
@@ -85,11 +88,52 @@ def add_verbosity_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
 
 
+def add_version_option(parser: argparse.ArgumentParser) -> None:
+    """The option that says which version this is."""
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when somebody asks."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('optuna-taylorglo')}")
+        parser.exit()
+
+
 def add_output_option(parser: argparse.ArgumentParser, default: str) -> None:
     """The file that a command writes."""
     parser.add_argument(
         "--output", "-o", type=Path, default=Path(default), help="file (%(default)s)"
     )
+
+
+def check_output(path: Path) -> None:
+    """Make sure, before anything is trained, that a file can be written in the end.
+
+    Folders on the way to it are made.
+
+    Raises:
+        UsageError: If it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--output {path} cannot be written: {path.parent} is no folder, and none can be made "
+            f"({error.strerror})."
+        ) from error
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not ours to write"
+        raise UsageError(f"--output {path} cannot be written: {reason}.")
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +168,8 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 def machine_of(arguments: argparse.Namespace) -> Machine:
     """The machine that the options of `add_machine_options` describe, set up for training."""
+    if arguments.allow:
+        _find_modules_here()
     # Only now what takes seconds to import: wrong usage is answered before.
     from optuna_taylorglo.training.machine import Machine
 
@@ -135,6 +181,13 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
     )
     machine.prepare(threads=arguments.threads)
     return machine
+
+
+def _find_modules_here() -> None:
+    """Let allowed modules lie in the working directory, for scripts as for ``python -m``."""
+    here = os.getcwd()
+    if not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
 
 
 def machine_words(arguments: argparse.Namespace) -> list[str]:

@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Callable
 from types import FrameType
 
-from optuna_taylorglo.errors import OperationError, StopRequested, UsageError
+from optuna_taylorglo.errors import EvaluationsFail, OperationError, StopRequested, UsageError
 from optuna_taylorglo.storage.retry import is_outage, outage_reason
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USAGE, BROKEN, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def exit_code(action: Callable[[], int], logger: logging.Logger) -> int:
@@ -29,6 +29,9 @@ def exit_code(action: Callable[[], int], logger: logging.Logger) -> int:
     except UsageError as error:
         logger.error("%s", error)
         return USAGE
+    except EvaluationsFail as error:
+        logger.error("%s", error)
+        return BROKEN
     except OperationError as error:
         logger.error("%s", error)
         return FAILED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from optuna_taylorglo.attributes import EVALUATION_LENGTH, N_CLASSES
 from optuna_taylorglo.cli.options import OpenedStudy
 from optuna_taylorglo.cli.progress import LiveProgress
@@ -27,8 +29,11 @@ class Stages:
         self._recipe = opened.recipe
         self._pilot: Pilot | None = None
         self._choosing: Choosing | None = None
-        in_rounds = self._is_in_pilot or opened.recipe.choice is not None
-        self._queue = TaskQueue(create_companion(opened.study, opened.url)) if in_rounds else None
+        self._url = opened.url
+
+    @cached_property
+    def _queue(self) -> TaskQueue:
+        return TaskQueue(create_companion(self._study, self._url))
 
     @property
     def _is_in_pilot(self) -> bool:
@@ -36,12 +41,16 @@ class Stages:
 
     def show(self, live: LiveProgress) -> None:
         """Bring the progress up to date."""
+        was_in_pilot, before = self._is_in_pilot, self._recipe
+        # Somebody may make the search longer while it runs.
+        self._recipe = attach_recipe(self._study, None)
         if self._is_in_pilot:
-            self._recipe = attach_recipe(self._study, None)
-            if self._is_in_pilot:
-                self._show_pilot(live)
-                return
+            self._show_pilot(live)
+            return
+        if was_in_pilot:
             live.tell(self._study.user_attrs[EVALUATION_LENGTH]["reason"])
+        if self._recipe != before:
+            self._choosing = None
         live.show(SearchHistory(self._study, self._recipe))
         if is_undecided(self._study, self._recipe):
             self._show_choice(live)
@@ -50,7 +59,7 @@ class Stages:
         n_classes = self._study.user_attrs.get(N_CLASSES)
         if self._pilot is None and n_classes is not None:
             self._pilot = Pilot(self._recipe, n_classes)
-        if self._pilot is not None and self._queue is not None:
+        if self._pilot is not None:
             step = self._pilot.next_step(self._queue.results)
             if isinstance(step, Round):
                 done = self._queue.count_done(step.tasks)
@@ -58,8 +67,7 @@ class Stages:
 
     def _show_choice(self, live: LiveProgress) -> None:
         self._choosing = self._choosing or Choosing(self._study, self._recipe)
-        if self._queue is not None:
-            step = self._choosing.next_step(self._queue.results)
-            if isinstance(step, Round):
-                done = self._queue.count_done(step.tasks)
-                live.show_round(f"choice of the winner, round {step.number}", done, len(step.tasks))
+        step = self._choosing.next_step(self._queue.results)
+        if isinstance(step, Round):
+            done = self._queue.count_done(step.tasks)
+            live.show_round(f"choice of the winner, round {step.number}", done, len(step.tasks))

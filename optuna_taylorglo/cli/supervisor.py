@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from optuna_taylorglo.cli.process import USAGE
+from optuna_taylorglo.cli.process import BROKEN, INTERRUPTED, USAGE
 from optuna_taylorglo.errors import WorkersFailed
+from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, new_token
+
+OnDeath = Callable[[WorkerIdentity, str], object]
+"""Told who died, and how."""
 
 MAX_RESTARTS = 5
 """How often one worker is started again after it died."""
@@ -22,17 +28,25 @@ class _Child:
     log: Path
     environment: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
+    token: str = ""
     restarts: int = 0
     finished: bool = False
+    mourned: bool = False
+
+    @property
+    def identity(self) -> WorkerIdentity:
+        assert self.process is not None
+        return WorkerIdentity(socket.gethostname(), self.process.pid, self.token)
 
     def start(self) -> None:
+        self.token, self.mourned = new_token(), False
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=self.environment,
+                env=self.environment | {TOKEN_VARIABLE: self.token},
                 # A Ctrl-C in the terminal is for the supervisor, which tells the workers.
                 start_new_session=True,
             )
@@ -45,6 +59,7 @@ class Supervisor:
         commands: One command for each process.
         log_dir: Where each writes its log, ``<number>.log``.
         environments: Environment of each, added to this process's.
+        on_death: Told at once of a process that died without having put its things in order.
     """
 
     def __init__(
@@ -52,9 +67,11 @@ class Supervisor:
         commands: Sequence[Sequence[str]],
         log_dir: Path,
         environments: Sequence[dict[str, str]] | None = None,
+        on_death: OnDeath = lambda dead, cause: None,
     ) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
         environments = environments or [{}] * len(commands)
+        self._on_death = on_death
         self._children = [
             _Child(list(command), log_dir / f"{number}.log", os.environ | extra)
             for number, (command, extra) in enumerate(zip(commands, environments, strict=True))
@@ -82,15 +99,17 @@ class Supervisor:
                 continue
             if code == 0:
                 child.finished = True
-            elif code == USAGE or child.restarts >= MAX_RESTARTS:
+                continue
+            self._tell_of_death(child, code)
+            if code in (USAGE, BROKEN) or child.restarts >= MAX_RESTARTS:
+                child.finished = True
                 self.stop()
                 raise WorkersFailed(
                     f"a worker ended with code {code}; its log {child.log} ends with\n"
                     + _tail(child.log)
                 )
-            else:
-                child.restarts += 1
-                child.start()
+            child.restarts += 1
+            child.start()
         return any(c.process is not None and not c.finished for c in self._children)
 
     def stop(self, longest_wait: float = 60.0) -> None:
@@ -109,6 +128,25 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for child in self._children:
+            if child.process is not None and child.process.returncode is not None:
+                self._tell_of_death(child, child.process.returncode)
+
+    def _tell_of_death(self, child: _Child, code: int) -> None:
+        # A worker that came to an end by itself has released what it held.
+        if not child.mourned and code not in (0, USAGE, BROKEN, INTERRUPTED):
+            child.mourned = True
+            self._on_death(child.identity, _cause(code))
+
+
+def _cause(code: int) -> str:
+    """How a process died, in words."""
+    if code >= 0:
+        return f"the worker ended with code {code}"
+    try:
+        return f"the worker was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"the worker was ended by signal {-code}"
 
 
 def _tail(log: Path, lines: int = 12) -> str:

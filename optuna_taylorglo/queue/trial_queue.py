@@ -11,19 +11,20 @@ import math
 import random
 import threading
 import time
-import warnings
 from abc import ABC, abstractmethod
+from datetime import datetime
 from typing import Any
 
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.logging import get_logger
-from optuna.storages import fail_stale_trials
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from optuna_taylorglo.attributes import RELEASED
+from optuna_taylorglo.attributes import RELEASED, WORKER
 from optuna_taylorglo.queue.heartbeat import heartbeat_interval
+from optuna_taylorglo.queue.identity import own_identity, worker_of
 from optuna_taylorglo.queue.late_words import with_late_words
+from optuna_taylorglo.queue.lost_workers import give_up_silent_trials
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT, retry_during_outage
@@ -32,6 +33,12 @@ _logger = get_logger(__name__)
 
 # A worker told to stop has little time; a trial it cannot release is found by its silence.
 _RELEASE_LIMIT = 10.0
+
+# Seconds after which a worker says that it waits, and until it says so again.
+_FIRST_WORD, _BETWEEN_WORDS = 10.0, 30.0
+
+# Trials of others that it names.
+_NAMED = 3
 
 
 class TrialQueue(ABC):
@@ -102,14 +109,39 @@ class TrialQueue(ABC):
         """
         stop = stop or threading.Event()
         wait = 0.05
+        silent_until = time.monotonic() + _FIRST_WORD
         while not stop.is_set() and time.monotonic() < deadline:
             trial = self.claim()
             if trial is not None or self.over:
                 return trial
+            if time.monotonic() >= silent_until:
+                _logger.info(self._awaited())
+                silent_until = time.monotonic() + _BETWEEN_WORDS
             stop.wait(wait * random.uniform(0.5, 1.0))
             # So slowly that a trial is found within a tenth of the time waited for it.
             wait = min(1.1 * wait, longest_wait)
         return None
+
+    def _awaited(self) -> str:
+        """For what a worker with nothing to do waits, in words."""
+        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        if not running:
+            return "waiting for work"
+        now = datetime.now()
+        by = []
+        for trial in running[:_NAMED]:
+            worker = worker_of(trial)
+            began = trial.datetime_start or now
+            age = max(0, round((now - began).total_seconds()))
+            by.append(f"on {worker or 'an unknown worker'} since {age} s")
+        if len(running) > _NAMED:
+            by.append(f"and {len(running) - _NAMED} more")
+        trainings = "1 training" if len(running) == 1 else f"{len(running)} trainings"
+        return f"waiting for {trainings}{self._of_what()}: {', '.join(by)}"
+
+    def _of_what(self) -> str:
+        """What the trials that run belong to, for the log."""
+        return ""
 
     def claim(self) -> Trial | None:
         """Take the next trial, if there is one to take.
@@ -142,6 +174,8 @@ class TrialQueue(ABC):
 
     def _start(self, trial_id: int) -> bool:
         """Set a trial running; False if somebody else was faster."""
+        # Before it runs, so that no outage leaves a running trial without its worker's name.
+        self._storage.set_trial_user_attr(trial_id, WORKER, own_identity().to_dict())
         # The sign of life comes first, so that the trial never runs unwatched.
         if heartbeat_interval(self._storage) is not None:
             self._storage.record_heartbeat(trial_id)
@@ -156,9 +190,7 @@ class TrialQueue(ABC):
         """Give up trials without signs of life, but do not ask the database at every claim."""
         if time.monotonic() < self._stale_check_due:
             return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            fail_stale_trials(self.study)
+        give_up_silent_trials(self.study)
         interval = heartbeat_interval(self._storage) or 60
         self._stale_check_due = time.monotonic() + interval / 4
 

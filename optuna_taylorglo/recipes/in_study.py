@@ -1,7 +1,7 @@
 """A recipe in the study that it defines.
 
-The first worker freezes its recipe into the study; every later one works by that copy and refuses a
-different file.
+The first worker freezes its recipe into the study; every later one works by that copy. Of a study
+with results, a file may change only what changes no result: see `merged`.
 """
 
 import json
@@ -26,6 +26,41 @@ def recipe_differences(in_study: Recipe, in_file: Recipe) -> list[str]:
     return _differences("", in_study.to_dict(), in_file.to_dict())
 
 
+CHANGEABLE = "search.generations, to a greater number, and choice"
+"""What may change in a study with results: how far it goes, and what is made of it in the end."""
+
+
+def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
+    """The recipe that a study with results goes on by when it is given a file.
+
+    No candidate and no training depends on how many generations there will be, nor on how the
+    winner will be chosen. Of two numbers of generations the greater one holds, so that workers with
+    an older file can join a search that was made longer.
+
+    Returns:
+        The recipe; None if the two differ in anything else.
+    """
+    generations = max(in_study.search.generations, in_file.search.generations)
+    ours, theirs = (
+        recipe.changed(search=recipe.search.changed(generations=generations), choice=in_file.choice)
+        for recipe in (in_study, in_file)
+    )
+    return None if recipe_differences(ours, theirs) else theirs
+
+
+def replace_recipe(study: "optuna.Study", recipe: Recipe) -> None:
+    """Keeps a recipe in the study in place of the one that is there.
+
+    Raises:
+        RecipeError: If the recipe is too long for the storage.
+    """
+    content = recipe.to_dict()
+    length = len(json.dumps(content))
+    if length > _MAX_RECIPE_BYTES:
+        raise RecipeError("", f"{length} bytes as JSON, at most {_MAX_RECIPE_BYTES} fit the study")
+    study.set_user_attr(RECIPE, {"schema": SCHEMA_VERSION, "recipe": content})
+
+
 def freeze(study: "optuna.Study", recipe: Recipe) -> None:
     """Keeps the recipe in the study, or makes sure that the study holds the same one.
 
@@ -37,13 +72,8 @@ def freeze(study: "optuna.Study", recipe: Recipe) -> None:
         RecipeMismatch: If the study holds a different recipe.
         RecipeError: If the recipe is too long for the storage, or the study's own is unreadable.
     """
-    content = recipe.to_dict()
-    length = len(json.dumps(content))
-    if length > _MAX_RECIPE_BYTES:
-        raise RecipeError("", f"{length} bytes as JSON, at most {_MAX_RECIPE_BYTES} fit the study")
     if frozen_recipe(study) is None:
-        envelope = {"schema": SCHEMA_VERSION, "recipe": content}
-        study.set_user_attr(RECIPE, envelope)
+        replace_recipe(study, recipe)
     # Read back, since another worker may have been the first at the same moment.
     in_study = frozen_recipe(study)
     if in_study is not None and (differences := recipe_differences(in_study, recipe)):

@@ -232,7 +232,10 @@ class FitnessSettings(Section):
         Field(pattern=r"^(?![Tt][Ee][Ss][Tt])\S([\S ]*\S)?$(?!\n)"),
         Allowed("the name of a logged validation metric, never one of the test set"),
     ] = "val_accuracy"
-    """The metric, as the Lightning module logs it; greater is better."""
+    """The metric, as the Lightning module logs it."""
+
+    mode: Literal["max", "min"] = "max"
+    """Whether greater or smaller is better."""
 
     take: Literal["last", "best"] = "last"
     """The last validation's value or the best one's."""

@@ -39,6 +39,7 @@ from optuna_taylorglo.verdict.choice import (
     chosen_loss,
     evaluation_advice,
     kept_choice,
+    note_on_winner,
 )
 from optuna_taylorglo.verdict.files import HEADER, rows
 from optuna_taylorglo.verdict.statistics import Verdict
@@ -112,6 +113,7 @@ def write_report(
         history=history,
         generations=f"{history.n_finished} of {history.recipe.search.generations}",
         summary=_summary(verdict),
+        note="" if verdict is None or winner is None else note_on_winner(study, winner),
         numbers=_numbers(history, winner, choice, verdict),
         recipe_in_words=recipe_in_words(history.recipe),
         recipe_yaml=yaml.safe_dump(history.recipe.to_dict(), sort_keys=False, allow_unicode=True),

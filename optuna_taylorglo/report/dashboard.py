@@ -15,9 +15,14 @@ from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_taylorglo.attributes import DRAWN, KEPT_LOSS
+from optuna_taylorglo.attributes import DRAWN, EARLIER_WINNERS, KEPT_LOSS
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
+from optuna_taylorglo.search.history import (
+    SearchHistory,
+    read_history,
+    recipe_and_classes,
+    trial_loss,
+)
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.verdict.choice import chosen_loss, evaluation_advice, kept_choice
@@ -170,6 +175,9 @@ def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
     except StudyError:
         return
     kept = chosen.name if chosen.trial is None else chosen.trial.number
+    if chosen.trial is None and study.user_attrs.get(EARLIER_WINNERS):
+        # A search that was made longer has another mean under the same name.
+        kept = f"{kept} of {recipe_and_classes(study)[0].search.generations} generations"
     if study.user_attrs.get(KEPT_LOSS) == kept:
         return
     with tempfile.TemporaryDirectory() as directory:

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.queue.counted import counted_trials
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, parameter_names
@@ -112,7 +113,7 @@ class SearchHistory:
 
     def __init__(self, study: Study, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.trials = study.get_trials(deepcopy=False)
+        self.trials = counted_trials(study)
         self._attributes = study.user_attrs
         self._log = GenerationLog(slot_rules(recipe))
         self._log.read(self.trials)
@@ -120,7 +121,7 @@ class SearchHistory:
     @property
     def begun(self) -> bool:
         """Whether a worker has begun on the study."""
-        return N_CLASSES in self._attributes
+        return self._attributes.get(N_CLASSES) is not None
 
     @property
     def n_classes(self) -> int:

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import RETRY_OF
 from optuna_taylorglo.losses.expansion import FloatArray
+from optuna_taylorglo.queue.counted import counted_trials
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank, slot_attrs
 from optuna_taylorglo.seeds import candidate_seed
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
@@ -185,7 +186,7 @@ class TaylorGLOSampler(CmaEsSampler):
             raise ValueError(
                 f"study must have one objective, {study.study_name!r} has {len(study.directions)}."
             )
-        trials = study.get_trials(deepcopy=False)
+        trials = counted_trials(study)
         maximize = study.direction == StudyDirection.MAXIMIZE
         with self._lock:
             self._ledger.read(trials)

@@ -51,6 +51,9 @@ class GenerationScheduler(TrialQueue):
             return None
         return slot.waiting[0] if slot.waiting else self._new_trial(slot)
 
+    def _of_what(self) -> str:
+        return f" of generation {self._log.generation + 1}"
+
     def _new_trial(self, slot: Slot) -> FrozenTrial:
         """A trial with the slot's candidate, or with what was evaluated there before."""
         params = dict(zip(self.sampler.names, self.sampler.candidate(slot), strict=True))

@@ -9,9 +9,10 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.study import Study
 
 from optuna_taylorglo.errors import StopRequested, StudyError
-from optuna_taylorglo.recipes.in_study import freeze, settled_recipe
+from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import Rules
+from optuna_taylorglo.search.recipe_changes import freeze_or_change
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.optuna_private import storage_of
 
@@ -20,7 +21,7 @@ MAX_FAILURES = 3
 
 
 def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
-    """Freeze a recipe into a study, or take the one that is frozen there.
+    """Freeze a recipe into a study, change what may be changed, or take the one frozen there.
 
     Args:
         study: The study.
@@ -30,13 +31,13 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
         The study's recipe, with what a pilot has settled.
 
     Raises:
-        RecipeMismatch: If the study was started with another recipe.
+        RecipeMismatch: If the study has results, or workers, by another recipe.
         StudyError: If there is none at all.
     """
     if recipe is not None:
         # Two workers that start at once must not both find the study without a recipe.
         with study_lock(storage_of(study), study.study_name):
-            freeze(study, recipe)
+            freeze_or_change(study, recipe)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 study.set_metric_names([recipe.fitness.metric])

@@ -11,11 +11,13 @@ from typing import Any
 import sqlalchemy
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.engine import URL
 
 from optuna_taylorglo.errors import StorageUnreachable, StorageURLError, UsageError
 from optuna_taylorglo.storage.journal import WatchedJournalStorage
 from optuna_taylorglo.storage.locks import database_lock
+from optuna_taylorglo.storage.optuna_private import backend_of, path_of
 from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
 from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT
 from optuna_taylorglo.storage.urls import hide_password, parse_url
@@ -55,6 +57,19 @@ def open_storage(
         database = _open_database(parsed, heartbeat=heartbeat, grace=grace)
     # mypy does not see the methods that are added to the class by a loop.
     return OutageTolerantStorage(database, outage_limit=outage_limit)  # type: ignore[abstract]
+
+
+def url_of(storage: BaseStorage) -> str | None:
+    """The URL or path by which a storage can be opened again, without its password.
+
+    None for one that is in memory.
+    """
+    if isinstance(storage, OutageTolerantStorage):
+        return hide_password(storage.database.url)
+    backend = backend_of(storage)
+    if isinstance(backend, RDBStorage):
+        return hide_password(backend.url)
+    return path_of(backend) if isinstance(backend, JournalFileBackend) else None
 
 
 @contextlib.contextmanager

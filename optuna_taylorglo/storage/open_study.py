@@ -11,7 +11,7 @@ from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.optuna_private import storage_of
-from optuna_taylorglo.storage.urls import shown_url
+from optuna_taylorglo.storage.urls import file_of, shown_url
 
 
 def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 240) -> Study:
@@ -28,16 +28,37 @@ def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 2
         StorageURLError: If the URL is wrong.
         StorageUnreachable: If the database cannot be reached.
     """
-    storage = open_storage(url, heartbeat=heartbeat, grace=grace)
     try:
+        check_file_exists(url)
+        storage = open_storage(url, heartbeat=heartbeat, grace=grace)
         study = optuna.load_study(study_name=study_name, storage=storage)
-    except KeyError as error:
+    except (KeyError, MissingFile) as error:
+        missing = ", a file that does not exist" if isinstance(error, MissingFile) else ""
         raise StudyError(
-            f"there is no study {study_name!r} in {shown_url(url)}. Create it with\n"
+            f"there is no study {study_name!r} in {shown_url(url)}{missing}. Create it with\n"
             f"  {create_command(study_name, url)}"
         ) from error
     _check(study, url)
     return study
+
+
+class MissingFile(StudyError):
+    """The file of a storage is not there, and only looking must not create it."""
+
+
+def check_file_exists(url: str) -> None:
+    """Make sure that opening a storage to look at it does not create it.
+
+    Raises:
+        MissingFile: If it is a file that does not exist.
+        StorageURLError: If the URL is wrong.
+    """
+    file = file_of(url)
+    if file is not None and not file.exists():
+        raise MissingFile(
+            f"there is no study in {shown_url(url)}: the file does not exist. The storage is "
+            "given by --storage or OPTUNA_STORAGE."
+        )
 
 
 def create_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 240) -> Study:
@@ -70,6 +91,15 @@ def create_companion(study: Study, url: str) -> Study:
         )
     _check(companion, url)
     return companion
+
+
+def find_companion(study: Study) -> Study | None:
+    """The study that holds the trainings for a study's verdict, if there is one."""
+    try:
+        name = companion_name(study.study_name)
+        return optuna.load_study(study_name=name, storage=storage_of(study))
+    except KeyError:
+        return None
 
 
 def companion_name(study_name: str) -> str:

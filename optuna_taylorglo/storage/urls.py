@@ -77,6 +77,21 @@ def shown_url(url: str) -> str:
     return hide_password(url) if "://" in url else url
 
 
+def file_of(url: str) -> Path | None:
+    """The file that a storage is kept in; None for a server or memory.
+
+    Raises:
+        StorageURLError: If the URL is wrong.
+    """
+    if "://" not in url:
+        return Path(url)
+    parsed = parse_url(url)
+    name = parsed.database
+    is_file = parsed.get_backend_name() == "sqlite" and name and name != ":memory:"
+    # A URI of SQLite's own says by itself whether it may be created.
+    return Path(name) if is_file and name and not name.startswith("file:") else None
+
+
 def _check_directory(url: URL) -> None:
     directory = Path(url.database or ".").parent
     if not directory.is_dir():

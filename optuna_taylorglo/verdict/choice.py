@@ -15,9 +15,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
 
-from optuna_taylorglo.attributes import CHOICE
+from optuna_taylorglo.attributes import CHOICE, EARLIER_WINNERS
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.files import Origin
+from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.history import (
@@ -98,16 +99,25 @@ def is_undecided(study: Study, recipe: Recipe) -> bool:
     """Whether a choice by full trainings is due and not made."""
     return (
         recipe.choice is not None
-        and CHOICE not in study.user_attrs
+        and study.user_attrs.get(CHOICE) is None
         and SearchHistory(study, recipe).finished
         and winner(study) is not None
     )
 
 
-def keep_choice(study: Study, choice: Choice) -> bool:
-    """Keep the decision in the study, unless there is one; returns whether it was kept."""
+def keep_choice(study: Study, choice: Choice, recipe: Recipe) -> bool:
+    """Keep the decision in the study, unless there is one or it came too late.
+
+    Args:
+        study: The study.
+        choice: The decision.
+        recipe: The recipe by which it was made: the search may have been made longer since.
+
+    Returns:
+        Whether it was kept.
+    """
     with study_lock(storage_of(study), study.study_name):
-        if CHOICE in study.user_attrs:
+        if study.user_attrs.get(CHOICE) is not None or settled_recipe(study) != recipe:
             return False
         study.set_user_attr(CHOICE, asdict(choice))
         return True
@@ -131,7 +141,40 @@ def chosen_loss(study: Study) -> ChosenLoss:
         if best is None:
             raise StudyError(f"study {study.study_name!r} has no complete trial yet.")
         return ChosenLoss(trial_loss(study, best), best)
-    chosen = choice.winner
+    return _contender_loss(study, choice.winner)
+
+
+def earlier_winner(study: Study, generations: int | None) -> ChosenLoss | None:
+    """Who was chosen when the search was shorter.
+
+    Args:
+        study: The study.
+        generations: Generations that it had; None for the fewest.
+
+    Returns:
+        The loss; None if no such choice was superseded.
+    """
+    earlier = study.user_attrs.get(EARLIER_WINNERS) or {}
+    key = min(earlier, key=int, default="") if generations is None else str(generations)
+    if key not in earlier:
+        return None
+    return _contender_loss(study, TypeAdapter(Contender).validate_python(earlier[key]))
+
+
+def note_on_winner(study: Study, evaluated: ChosenLoss) -> str:
+    """What to know when a loss that was put to the test is not the study's winner any more."""
+    now = chosen_loss(study)
+    if evaluated.loss.settings() == now.loss.settings():
+        return ""
+    before = " of a shorter search" if evaluated.name == now.name else ""
+    return (
+        f"The kept verdict is about an earlier winner, {evaluated.name}{before}; the winner is now "
+        f"{now.name}. Make the verdict anew with\n  taylorglo evaluate {study.study_name}\nwhich "
+        "trains nothing that is trained already."
+    )
+
+
+def _contender_loss(study: Study, chosen: Contender) -> ChosenLoss:
     recipe, n_classes = recipe_and_classes(study)
     loss = candidate_loss(recipe, chosen.parameters, n_classes)
     loss.origin = Origin(

@@ -114,8 +114,8 @@ def choose(study: Study, recipe: Recipe, do: Do) -> ChosenLoss:
     if is_undecided(study, recipe):
         choice = Choosing(study, recipe).next_step(do)
         assert isinstance(choice, Choice), "what does tasks leaves none open"
-        keep_choice(study, choice)
-    if recipe.choice is not None and CHOICE not in study.user_attrs:
+        keep_choice(study, choice, recipe)
+    if recipe.choice is not None and study.user_attrs.get(CHOICE) is None:
         raise StudyError(
             f"study {study.study_name!r} has no winner yet: its recipe has it chosen when all "
             f"{recipe.search.generations} generations are complete."

@@ -89,7 +89,7 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
     words = [verdict_in_words(verdict, n_classes)]
     if (choice := kept_choice(study)) is not None:
         words.append(evaluation_advice(choice, recipe))
-    return replace(verdict, text="\n".join(words))
+    return replace(verdict, text="\n".join(words), generations=recipe.search.generations)
 
 
 def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:

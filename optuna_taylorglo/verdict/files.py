@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from optuna_taylorglo.attributes import COMPANION_OF, VERDICT
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
-from optuna_taylorglo.search.history import trial_loss
-from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss
+from optuna_taylorglo.search.history import recipe_and_classes, trial_loss
+from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss, earlier_winner
 from optuna_taylorglo.verdict.statistics import Contrast, Sample, Verdict
 
 HEADER = ("loss", "mean", "sd", "n", "failed", "difference", "95 % interval", "p", "p (Holm)", "g")
@@ -120,15 +120,20 @@ def evaluated_loss(study: Study, companion: Study) -> ChosenLoss:
     Raises:
         StudyError: If no trial is complete.
     """
-    verdict = kept_verdict(companion)
-    if verdict is not None and verdict.trial is not None:
-        chosen = chosen_loss(study)
-        if chosen.trial is not None and chosen.trial.number == verdict.trial:
+    verdict, chosen = kept_verdict(companion), chosen_loss(study)
+    if verdict is None:
+        return chosen
+    if verdict.trial is None:
+        generations = recipe_and_classes(study)[0].search.generations
+        if chosen.trial is None and verdict.generations == generations:
             return chosen
-        # Earlier versions chose a winner of their own for the verdict.
-        trial = study.get_trials(deepcopy=False)[verdict.trial]
-        return ChosenLoss(trial_loss(study, trial), trial)
-    return chosen_loss(study)
+        # The mean of the final distribution, but perhaps of that of a shorter search.
+        return earlier_winner(study, verdict.generations) or chosen
+    if chosen.trial is not None and chosen.trial.number == verdict.trial:
+        return chosen
+    # The search was made longer since, or an earlier version chose a winner of its own.
+    trial = study.get_trials(deepcopy=False)[verdict.trial]
+    return ChosenLoss(trial_loss(study, trial), trial)
 
 
 def _row(sample: Sample, contrast: Contrast | None) -> tuple[str, ...]:

@@ -189,7 +189,7 @@ def decide(
 def keep_evaluation_length(study: Study, decision: EvaluationLength) -> None:
     """Keep the decision in the study, unless there is one."""
     with study_lock(storage_of(study), study.study_name):
-        if EVALUATION_LENGTH not in study.user_attrs:
+        if study.user_attrs.get(EVALUATION_LENGTH) is None:
             study.set_user_attr(EVALUATION_LENGTH, asdict(decision))
 
 

@@ -100,6 +100,8 @@ class Verdict:
         test_metric: The metric that the values are of.
         trial: Number of the trial whose loss it is about; None for the mean of the final
             distribution, and in verdicts of earlier versions that did not say.
+        generations: Generations that the search had, which may have got more since; None in
+            verdicts of earlier versions.
     """
 
     samples: tuple[Sample, ...]
@@ -107,6 +109,7 @@ class Verdict:
     text: str
     test_metric: str
     trial: int | None = None
+    generations: int | None = None
 
 
 def welch_from_moments(

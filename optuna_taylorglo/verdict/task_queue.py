@@ -14,6 +14,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import KEY, RELEASED, TASK
+from optuna_taylorglo.queue.counted import counted_trials
 from optuna_taylorglo.queue.trial_queue import TrialQueue
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.retry import retry_during_outage
@@ -69,18 +70,22 @@ class TaskQueue(TrialQueue):
 
     def count_done(self, tasks: Sequence[Task]) -> int:
         """How many tasks have come to an end, good or bad."""
-        return sum(outcome != _OPEN for outcome in self._outcomes(tasks))
+        return sum(self.which_done(tasks))
+
+    def which_done(self, tasks: Sequence[Task]) -> list[bool]:
+        """Whether each task has come to an end, good or bad."""
+        return [outcome != _OPEN for outcome in self._outcomes(tasks)]
 
     def _choose(self) -> FrozenTrial | None:
         by_key = self._trials_by_key()
-        waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        waiting = counted_trials(self.study, (TrialState.WAITING,))
         lost = (
             trials[0]
             for trials in by_key.values()
             if _outcome(trials) == _OPEN and all(t.state == TrialState.FAIL for t in trials)
         )
         chosen = waiting[0] if waiting else next(lost, None)
-        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        running = counted_trials(self.study, (TrialState.RUNNING,))
         now = time.monotonic()
         if chosen is not None or running or self._nothing_since is None:
             self._nothing_since = now
@@ -112,7 +117,7 @@ class TaskQueue(TrialQueue):
 
     def _trials_by_key(self) -> dict[object, list[FrozenTrial]]:
         found: dict[object, list[FrozenTrial]] = {}
-        for trial in self.study.get_trials(deepcopy=False):
+        for trial in counted_trials(self.study):
             if KEY in trial.user_attrs:
                 found.setdefault(trial.user_attrs[KEY], []).append(trial)
         return found

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 import optuna
 import pytest
@@ -12,7 +13,12 @@ from searches import load, process, small_recipe, wait_until
 
 from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.cli.supervisor import MAX_RESTARTS, Supervisor
+from optuna_taylorglo.cli.verbs import run
 from optuna_taylorglo.errors import WorkersFailed
+from optuna_taylorglo.queue.identity import worker_of
+from optuna_taylorglo.recipes.in_study import replace_recipe
+from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.search.study import attach_recipe
 
 URL = "sqlite:///taylorglo.db"
 
@@ -34,10 +40,19 @@ def finished(tmp_path_factory):
     run = process("optuna_taylorglo.cli", "run", "tiny.yaml", "--workers", "2", cwd=directory)
     url = URL.replace("///", f"///{directory}/")
     wait_until(lambda: (directory / "taylorglo.db").exists() and len(children_of(run.pid)) == 2)
-    victim = children_of(run.pid)[0]
-    os.kill(victim, signal.SIGKILL)
+    study = load(url, "tiny")
+
+    def running():
+        return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+    wait_until(lambda: len(running()) > 0)
+    victim = worker_of(running()[0])
+    os.kill(victim.pid, signal.SIGKILL)
+    begin = time.monotonic()
+    wait_until(lambda: not any(worker_of(trial) == victim for trial in running()))
+    until_given_back = time.monotonic() - begin
     output, _ = run.communicate()
-    return directory, url, run.returncode, output, victim
+    return directory, url, run.returncode, output, until_given_back
 
 
 def test_run_survives_a_dying_worker_and_ends_with_the_winner(finished):
@@ -59,6 +74,26 @@ def test_run_survives_a_dying_worker_and_ends_with_the_winner(finished):
     logits = torch.randn(4, 10, requires_grad=True)
     loss(logits, torch.arange(4)).backward()
     assert logits.grad.abs().sum() > 0
+
+
+def test_what_a_killed_worker_held_is_given_back_at_once(finished):
+    """A second worker need not wait for the grace period of four minutes."""
+    *_, until_given_back = finished
+    assert until_given_back < 5
+
+
+def test_more_generations_may_be_asked_for_later(finished, monkeypatch):
+    directory, url, *_ = finished
+    monkeypatch.chdir(directory)
+    monkeypatch.setattr(run, "_search", lambda *arguments: None)
+    study = load(url, "tiny")
+    recipe = attach_recipe(study, None)
+    try:
+        assert cli.main(["run", "tiny.yaml", "--generations", "3"]) == cli.DONE
+        history = SearchHistory(study, attach_recipe(study, None))
+        assert (history.n_finished, history.finished, history.n_slots) == (2, False, 12)
+    finally:
+        replace_recipe(study, recipe)
 
 
 def test_a_finished_search_is_not_run_again(finished, monkeypatch, capsys):

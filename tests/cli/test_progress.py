@@ -46,8 +46,8 @@ def test_without_a_terminal_there_is_a_line_per_generation(clock):
         live.show(history)
     best, mean = history.best.value, history.generations[-1].mean
     assert output.getvalue().rstrip("\n") == (
-        f"generation 2/{GENERATIONS}: best {best:.4f}, mean {mean:.4f}, cross-entropy 0.5000, "
-        f"{POPULATION} evaluations/min"
+        f"generation 2/{GENERATIONS} complete: best {best:.4f}, mean {mean:.4f}, "
+        f"cross-entropy 0.5000, {POPULATION} evaluations/min"
     )
 
 
@@ -67,12 +67,33 @@ def test_on_a_terminal_the_line_is_live():
     with LiveProgress(Console(file=output, force_terminal=True, width=200)) as live:
         live.show(not_begun())
         live._bar.refresh()
-        assert f"generation 0/{GENERATIONS}" in output.getvalue()
+        assert f"generation 1/{GENERATIONS}" in output.getvalue()
         assert "starting" in output.getvalue()
         live.show(read_history(searched_study()))
     assert f"generation {GENERATIONS}/{GENERATIONS}" in output.getvalue()
     (task,) = live._bar.tasks
     assert task.finished
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_on_a_narrow_terminal_count_bar_and_time_stay_readable(width):
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=width, color_system=None)
+    live = LiveProgress(console)
+    live.show(read_history(searched_study(POPULATION * 3 + 1)))
+    console.print(live._bar.get_renderable())
+    (line,) = output.getvalue().rstrip("\n").splitlines()
+    assert f"{POPULATION * 3 + 1}/{POPULATION * GENERATIONS}" in line
+    assert "-:--:--" in line, "the time left has no place"
+    assert line.count("━") >= 5
+    assert line.startswith(f"generation 4/{GENERATIONS}")
+    assert len(line) <= width
+    live.show_round("pilot for the length of evaluations", 13, 48)
+    output.seek(0)
+    output.truncate()
+    console.print(live._bar.get_renderable())
+    assert "13/48" in output.getvalue()
+    assert "-:--:--" in output.getvalue()
 
 
 def test_the_line_at_the_end_says_how_its_numbers_came_about():

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from searches import wait_until
 
+from optuna_taylorglo.cli.process import BROKEN
 from optuna_taylorglo.cli.supervisor import Supervisor
 from optuna_taylorglo.errors import WorkersFailed
+from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity
 
 SLEEPER = ["sleep", "60"]
 STUBBORN = """
@@ -126,3 +128,50 @@ def test_each_has_its_own_log_and_environment(
     supervisor.start()
     until_over(supervisor)
     assert [supervisors.log(number) for number in (0, 1)] == ["all a\n", "all b\n"]
+
+
+def test_a_death_is_told_at_once_and_an_orderly_end_is_not(
+    supervisors: Supervisors, tmp_path: Path
+) -> None:
+    told: list[tuple[WorkerIdentity, str]] = []
+    mark = tmp_path / "mark"
+    dies_once = shell(f"[ -e {mark} ] && exit 0; touch {mark}; kill -KILL $$")
+    stops = shell(f"[ -e {mark}2 ] && exit 0; touch {mark}2; exit 130")
+    supervisor = Supervisor(
+        [dies_once, stops], tmp_path, on_death=lambda dead, cause: told.append((dead, cause))
+    )
+    supervisor.start()
+    first = supervisor._children[0].identity
+    until_over(supervisor)
+    assert told == [(first, "the worker was ended by SIGKILL")]
+    # Every start has a token of its own.
+    assert supervisor._children[0].token != first.token
+
+
+def test_one_that_had_to_be_killed_is_told_too(tmp_path: Path) -> None:
+    told: list[str] = []
+    supervisor = Supervisor(
+        [[sys.executable, "-c", STUBBORN]],
+        tmp_path,
+        on_death=lambda dead, cause: told.append(cause),
+    )
+    supervisor.start()
+    wait_until(lambda: "ready" in (tmp_path / "0.log").read_text())
+    supervisor.stop(longest_wait=0.1)
+    supervisor.stop()
+    assert told == ["the worker was ended by SIGKILL"]
+
+
+def test_a_worker_hears_its_token(supervisors: Supervisors) -> None:
+    supervisor = supervisors(shell(f"echo ${TOKEN_VARIABLE}"))
+    supervisor.start()
+    until_over(supervisor)
+    assert supervisors.log().strip() == supervisor._children[0].token
+
+
+def test_evaluations_that_all_fail_are_not_begun_again(supervisors: Supervisors) -> None:
+    supervisor = supervisors(SLEEPER, shell(f"echo KeyError >&2; exit {BROKEN}"))
+    supervisor.start()
+    with pytest.raises(WorkersFailed, match="KeyError"):
+        until_over(supervisor)
+    assert supervisors.log(1) == "KeyError\n"

@@ -44,6 +44,7 @@ def test_the_first_recipe_is_kept_and_found_by_those_who_bring_none(
 def test_another_recipe_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     study = optuna.create_study(study_name="s", direction="maximize")
     first = attach_recipe(study, recipe_with(tmp_path))
+    study.add_trial(optuna.trial.create_trial(value=0.5))
     other = recipe_with(tmp_path, search={"sigma": 0.5}, fitness={"metric": "val_loss"})
     with pytest.raises(RecipeMismatch) as caught:
         attach_recipe(study, other)

@@ -80,12 +80,13 @@ def test_a_candidate_can_win_and_so_can_the_mean():
 
 def test_the_first_decision_stands():
     study = study_with_choice()
-    steps = Choosing(study, settled_recipe(study))
+    recipe = settled_recipe(study)
+    steps = Choosing(study, recipe)
     first, second = (
         steps.next_step(in_favour_of(name)) for name in (FINAL_MEAN, steps.contenders[1].name)
     )
-    assert keep_choice(study, first)
-    assert not keep_choice(study, second)
+    assert keep_choice(study, first, recipe)
+    assert not keep_choice(study, second, recipe)
     assert kept_choice(study) == first
 
 

@@ -19,7 +19,7 @@ from optuna_taylorglo.storage.optuna_private import study_id_of
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
     parser = options.add_study_verb(verbs, "dashboard", run, "watch a study in the browser")
-    parser.add_argument("--port", type=options.positive, default=8080, help="port (%(default)s)")
+    parser.add_argument("--port", type=_port, default=8080, help="port (%(default)s)")
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -46,6 +46,14 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         if not server.is_alive():
             raise OperationError("the dashboard's server has ended; what it said is above.")
     return DONE
+
+
+def _port(text: str) -> int:
+    """A port that a program may listen on, for argparse."""
+    value = int(text)
+    if not 1 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{value} is not allowed, must be from 1 to 65535")
+    return value
 
 
 def _check_port(port: int) -> None:

@@ -38,6 +38,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the verdict."""
+    options.check_output(arguments.output.with_name(arguments.output.name + ".md"))
     opened = options.open_study_of(arguments)
 
     from optuna_taylorglo.verdict.choice import FINAL_MEAN

@@ -26,6 +26,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the file."""
+    options.check_output(arguments.output)
     study = options.open_study_of(arguments).study
     if arguments.trial is None:
         chosen = chosen_loss(study)

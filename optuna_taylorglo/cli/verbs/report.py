@@ -25,10 +25,12 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the page, with the newest verdict if there is one."""
+    options.check_output(arguments.output)
     opened = options.open_study_of(arguments)
     study, url = opened.study, opened.url
 
     from optuna_taylorglo.report.build import write_report
+    from optuna_taylorglo.verdict.choice import note_on_winner
     from optuna_taylorglo.verdict.files import evaluated_loss, kept_verdict
 
     verdict = winner = companion = None
@@ -36,6 +38,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         companion = open_study(companion_name(study.study_name), url)
     if companion is not None and (verdict := kept_verdict(companion)) is not None:
         winner = evaluated_loss(study, companion)
+        if note := note_on_winner(study, winner):
+            Console().print(note, highlight=False)
     storage = None if url == resolve_storage_url() else url
     write_report(study, arguments.output, verdict=verdict, winner=winner, storage=storage)
     Console().print(f"Report written to [bold]{arguments.output}[/].")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import threading
+import time
 from pathlib import Path
 
 from optuna.study import Study
@@ -15,12 +16,14 @@ from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.local_workers import LOG_DIR, add_workers_option, supervise
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.errors import OperationError, StopRequested
+from optuna_taylorglo.errors import OperationError, StopRequested, WorkersFailed
+from optuna_taylorglo.queue.counted import has_results
+from optuna_taylorglo.queue.failures import last_exception
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.storage.open_study import create_study, find_companion
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.choice import (
     chosen_loss,
@@ -43,6 +46,11 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
         help="search.seed in place of the recipe's, for another search of the same kind; the "
         "study's default name then ends in it",
     )
+    parser.add_argument(
+        "--generations",
+        type=options.positive,
+        help="search.generations in place of the recipe's; a study that has fewer goes on",
+    )
     options.add_output_option(parser, "best_loss.json")
     add_workers_option(parser)
     options.add_machine_options(parser)
@@ -50,12 +58,15 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Search until the end, and announce the winner."""
+    options.check_output(arguments.output)
     url = resolve_storage_url(arguments.storage)
     recipe = load_recipe(find_recipe(arguments.recipe))
     name = arguments.recipe.stem
     if arguments.seed is not None:
         recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
         name += f"_seed_{arguments.seed}"
+    if arguments.generations is not None:
+        recipe = recipe.changed(search=recipe.search.changed(generations=arguments.generations))
     study = create_study(arguments.study_name or name, url)
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     console = Console()
@@ -86,13 +97,36 @@ def _search(
     supervisor.start()
     try:
         with LiveProgress(console) as live:
-            while supervisor.poll() and not stop.wait(1.0):
-                stages.show(live)
+            due = 0.0
+            # A dead worker is noticed sooner than the study is looked at, which costs more.
+            while supervisor.poll() and not stop.wait(0.25):
+                if time.monotonic() >= due:
+                    stages.show(live)
+                    due = time.monotonic() + 1.0
             stages.show(live)
+    except WorkersFailed:
+        _tell_of_exception(opened.study)
+        raise
     finally:
         supervisor.stop()
     if stop.is_set():
         raise StopRequested
+
+
+def _tell_of_exception(study: Study) -> None:
+    """Say what evaluations ended with, where none came to its end.
+
+    Raises:
+        OperationError: If they ended with an exception.
+    """
+    # With a pilot, the trainings of the companion come before those of the search.
+    for each in (study, find_companion(study)):
+        failure = None if each is None or has_results(each) else last_exception(each)
+        if failure is not None:
+            raise OperationError(
+                f"all trainings of study {study.study_name!r} fail; the last one with\n{failure}\n"
+                "Mend its cause, and the same command goes on: no candidate was used up."
+            )
 
 
 def _announce_winner(study: Study, url: str, output: Path, console: Console) -> None:
@@ -100,6 +134,7 @@ def _announce_winner(study: Study, url: str, output: Path, console: Console) -> 
 
     history = SearchHistory(study, attach_recipe(study, None))
     if history.best is None:
+        _tell_of_exception(study)
         raise OperationError(
             f"no candidate of study {study.study_name!r} trained at all. A larger learning rate, "
             "search.filter: trainable or loss.class_reduction: sum in the recipe may help."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +17,18 @@ from rich.table import Table
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.files import write_atomically
+
+_ALLOWED: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "fraction": ("above 0 and at most 1, such as 0.1,0.3,1", lambda value: 0 < value <= 1),
+    "label_noise": ("at least 0 and at most 1, such as 0,0.2,0.4", lambda value: 0 <= value <= 1),
+    "length": (
+        "whole numbers of at least 1, such as 100,400",
+        lambda value: value >= 1 and math.isfinite(value) and value == round(value),
+    ),
+}
+"""What each setting may be, in words and as a test."""
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -48,10 +61,14 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the results."""
+    _check_values(arguments.over, arguments.values)
+    output = arguments.output or Path(f"sweep-{arguments.over}.json")
+    options.check_output(output)
     opened = options.open_study_of(arguments)
     study, recipe = opened.study, opened.recipe
 
     from optuna_taylorglo.training.run import test_metric
+    from optuna_taylorglo.verdict.choice import note_on_winner
     from optuna_taylorglo.verdict.files import evaluated_loss
     from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
 
@@ -68,7 +85,10 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
             content = [asdict(agreement) for agreement in agreements]
         else:
-            loss = evaluated_loss(study, train.companion).loss
+            evaluated = evaluated_loss(study, train.companion)
+            if note := note_on_winner(study, evaluated):
+                console.print(note, highlight=False)
+            loss = evaluated.loss
             values, seeds = arguments.values, arguments.seeds
             accuracies = sweep_data(loss, recipe, arguments.over, values, seeds, train)
             table = Table("loss", *(f"{value:g}" for value in values))
@@ -77,10 +97,21 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             table.title = f"{test_metric(recipe)} by {arguments.over}, {seeds} trainings each"
             content = accuracies
     console.print(table)
-    output = arguments.output or Path(f"sweep-{arguments.over}.json")
     write_atomically(output, json.dumps(content, indent=2) + "\n")
     console.print(f"Written to {output}")
     return DONE
+
+
+def _check_values(over: str, values: list[float]) -> None:
+    """Refuse values that the setting cannot have, before anything is trained.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    allowed, is_right = _ALLOWED[over]
+    if wrong := [value for value in values if not is_right(value)]:
+        shown = ", ".join(f"{value:g}" for value in wrong)
+        raise UsageError(f"--values {shown} not allowed for {over}, must be {allowed}.")
 
 
 def _cell(values: list[float], n_seeds: int) -> str:

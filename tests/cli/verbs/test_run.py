@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from optuna.trial import TrialState, create_trial
 from searches import load, small_recipe
 
 from optuna_taylorglo import cli, worker
+from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RELEASED
 from optuna_taylorglo.cli import local_workers
+from optuna_taylorglo.queue.failures import Failure
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.study import attach_recipe
 
@@ -14,7 +17,7 @@ from optuna_taylorglo.search.study import attach_recipe
 class Idle:
     """A supervisor whose processes have nothing to do; it remembers what it was to start."""
 
-    def __init__(self, commands, log_dir, environments):
+    def __init__(self, commands, log_dir, environments, on_death):
         self.commands = commands
         self.calls = []
         Idle.last = self
@@ -72,3 +75,21 @@ def test_a_search_without_a_single_result_says_what_may_help(idle_run, caplog, t
     assert "no candidate of study 'tiny' trained at all" in caplog.text
     assert "Traceback" not in caplog.text
     assert not (tmp_path / "best_loss.json").exists()
+
+
+def test_where_trainings_raised_the_exception_is_shown_in_place_of_advice(
+    idle_run, caplog, sqlite_url
+):
+    idle_run("--workers", "1")
+    caplog.clear()
+    study = load(sqlite_url, "tiny")
+    failure = Failure.of(RuntimeError("no such layer"))
+    failed = create_trial(
+        state=TrialState.FAIL,
+        user_attrs={GENERATION: 0, INDEX: 0, RELEASED: True, ERROR: failure.to_dict()},
+    )
+    study.add_trial(failed)
+    code, _ = idle_run("--workers", "1")
+    assert code == cli.FAILED
+    assert "RuntimeError: no such layer" in caplog.text
+    assert "learning rate" not in caplog.text

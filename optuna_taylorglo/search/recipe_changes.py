@@ -1,0 +1,190 @@
+"""When a study meets another recipe than its own: what changes, what begins anew, what is refused.
+
+- Where nothing was evaluated yet, the new recipe takes the place of the old one, and trials that
+  failed under it are left out of account.
+- With results, the search may get more generations and the winner may be chosen otherwise.
+- Anything else would mix two experiments, and is refused with the commands that help.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from optuna.logging import get_logger
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from optuna_taylorglo.attributes import (
+    CHOICE,
+    CROSS_ENTROPY,
+    DRAWN,
+    EARLIER_WINNERS,
+    EVALUATION_LENGTH,
+    FIRST_TRIAL,
+    GENERATION,
+    N_CLASSES,
+    RELEASED,
+)
+from optuna_taylorglo.errors import RecipeMismatch
+from optuna_taylorglo.queue.counted import counted_trials, has_results
+from optuna_taylorglo.queue.identity import worker_of
+from optuna_taylorglo.queue.lost_workers import give_up_silent_trials
+from optuna_taylorglo.recipes.in_study import (
+    CHANGEABLE,
+    freeze,
+    frozen_recipe,
+    merged,
+    recipe_differences,
+    replace_recipe,
+    settled_recipe,
+)
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.storage.open_storage import url_of
+from optuna_taylorglo.storage.open_study import find_companion
+from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+
+_logger = get_logger(__name__)
+
+
+def freeze_or_change(study: Study, recipe: Recipe) -> None:
+    """Keep a recipe in a study as far as that is right; call it under the study's lock.
+
+    Raises:
+        RecipeMismatch: If the study has results or workers by another recipe, one that differs in
+            what results depend on.
+    """
+    held = frozen_recipe(study)
+    if held is None or not (differences := recipe_differences(held, recipe)):
+        freeze(study, recipe)
+        return
+    companion = find_companion(study)
+    studies = [study] if companion is None else [study, companion]
+    evaluated = any(map(has_results, studies))
+    running = [] if evaluated else _running(studies)
+    if evaluated or running:
+        changed = merged(held, recipe)
+        if changed is None:
+            advice = _advice(study, companion) if evaluated else _advice_at_work(study, running)
+            raise RecipeMismatch(study.study_name, differences, advice)
+        _change(study, held, changed, recipe.search.generations)
+        return
+    _begin_anew(studies, recipe)
+    _logger.warning(
+        f"Study {study.study_name!r} begins anew with another recipe; nothing was evaluated under "
+        "the one before."
+    )
+
+
+def check_recipe(study: Study, recipe: Recipe) -> None:
+    """Make sure that what a worker does still belongs to the study.
+
+    A recipe is replaced only while no trial runs, so a worker that asks this with a running trial
+    in hand has an answer that lasts.
+
+    Args:
+        study: The study.
+        recipe: The recipe that the worker works by.
+
+    Raises:
+        RecipeMismatch: If the study began anew with another recipe.
+    """
+    settled = recipe.budget.evaluation != "auto"
+    held = settled_recipe(study) if settled else frozen_recipe(study)
+    if held is not None and merged(held, recipe) is None:
+        raise RecipeMismatch(
+            study.study_name,
+            recipe_differences(held, recipe),
+            "The study began anew with another recipe while this worker was at work. Start it "
+            "again to work by that one.",
+        )
+
+
+def _change(study: Study, held: Recipe, changed: Recipe, asked_for: int) -> None:
+    """Let a study with results go on by a recipe that changes none of them."""
+    name, generations = study.study_name, changed.search.generations
+    if asked_for < generations:
+        _logger.warning(
+            f"Study {name!r} has {generations} generations, more than the {asked_for} of the file; "
+            "it keeps them."
+        )
+    if lines := recipe_differences(held, changed):
+        _supersede_choice(study, held)
+        replace_recipe(study, changed)
+        for line in lines:
+            _logger.warning(f"Changed in study {name!r}: {line}.")
+
+
+def _running(studies: list[Study]) -> list[FrozenTrial]:
+    found = []
+    for study in studies:
+        give_up_silent_trials(study)
+        found += study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return found
+
+
+def _begin_anew(studies: list[Study], recipe: Recipe) -> None:
+    """Leave all trials so far out of account, and what was kept beside them."""
+    study = studies[0]
+    for each in studies:
+        storage = storage_of(each)
+        trials = each.get_trials(deepcopy=False)
+        waiting = [t for t in counted_trials(each) if t.state == TrialState.WAITING]
+        each.set_user_attr(FIRST_TRIAL, len(trials))
+        for trial in waiting:
+            storage.set_trial_user_attr(trial_id_of(trial), RELEASED, True)
+            storage.set_trial_state_values(trial_id_of(trial), TrialState.FAIL)
+        # What somebody put into the queue of candidates by hand is still wanted.
+        for trial in waiting if each is study else ():
+            if GENERATION not in trial.user_attrs:
+                each.add_trial(
+                    create_trial(
+                        state=TrialState.WAITING,
+                        system_attrs=trial.system_attrs,
+                        user_attrs={k: v for k, v in trial.user_attrs.items() if k != RELEASED},
+                    )
+                )
+    # Optuna has no way to remove an attribute.
+    for key in (N_CLASSES, EVALUATION_LENGTH, CHOICE, EARLIER_WINNERS):
+        if key in study.user_attrs:
+            study.set_user_attr(key, None)
+    study.set_user_attr(CROSS_ENTROPY, {})
+    study.set_user_attr(DRAWN, 0)
+    replace_recipe(study, recipe)
+
+
+def _supersede_choice(study: Study, held: Recipe) -> None:
+    """Let the winner be chosen again; who won before is kept for verdicts that are about it."""
+    choice = study.user_attrs.get(CHOICE)
+    if choice is not None:
+        earlier = study.user_attrs.get(EARLIER_WINNERS) or {}
+        winner = {str(held.search.generations): choice["contenders"][0]}
+        study.set_user_attr(EARLIER_WINNERS, earlier | winner)
+        study.set_user_attr(CHOICE, None)
+
+
+def _advice(study: Study, companion: Study | None) -> str:
+    name = study.study_name
+    deleted = [name] if companion is None else [name, companion.study_name]
+    commands = "\n".join("  " + _command("optuna", "delete-study", study, each) for each in deleted)
+    return (
+        f"The study has results, so only {CHANGEABLE} may change. Give the new recipe a study of "
+        f"its own with\n  --study-name {shlex.quote(name + '-2')}\n"
+        "or go on with the study's own recipe with\n"
+        f"  {_command('taylorglo-worker', '', study, name)}\n"
+        f"or delete the study, with all its results, and start again:\n{commands}"
+    )
+
+
+def _advice_at_work(study: Study, running: list[FrozenTrial]) -> str:
+    worker = worker_of(running[0])
+    return (
+        f"Nothing is evaluated yet, but worker {worker or 'of another kind'} is at work by the "
+        "study's recipe. Stop the workers, and the new recipe takes its place; or give it a study "
+        f"of its own with\n  --study-name {shlex.quote(study.study_name + '-2')}"
+    )
+
+
+def _command(program: str, verb: str, study: Study, name: str) -> str:
+    words = [program, *([verb] if verb else []), "--study-name", name]
+    url = url_of(storage_of(study))
+    return shlex.join([*words, *([] if url is None else ["--storage", url])])

@@ -1,0 +1,73 @@
+"""What a worker held that was seen to die is given back at once, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from schedulers import FAIL, new_scheduler, place, take
+
+from optuna_taylorglo.attributes import ERROR, RELEASED
+from optuna_taylorglo.queue import trial_queue
+from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, own_identity, worker_of
+from optuna_taylorglo.queue.lost_workers import give_up_trials_of
+from optuna_taylorglo.storage.open_storage import open_storage
+
+
+def claimed_by(worker: WorkerIdentity, monkeypatch: pytest.MonkeyPatch, scheduler):
+    monkeypatch.setattr(trial_queue, "own_identity", lambda: worker)
+    return take(scheduler)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_only_trials_of_the_very_worker_are_given_up(kind, tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else str(tmp_path / "a.log")
+    scheduler = new_scheduler(open_storage(url), popsize=4)
+    dead = WorkerIdentity("here", 17, "a")
+    others = [replace(dead, host="there"), replace(dead, pid=18), replace(dead, token="b")]
+    lost, *kept = [claimed_by(w, monkeypatch, scheduler) for w in (dead, *others)]
+    assert give_up_trials_of(scheduler.study, dead, "killed") == [lost.number]
+    trials = scheduler.study.trials
+    assert [t.state == FAIL for t in trials] == [True, False, False, False]
+    assert trials[0].user_attrs[ERROR]["message"] == "killed"
+    # Another takes its place at once: the same candidate, attempt and so the same seed.
+    again = take(scheduler)
+    assert (place(again), again.params) == (place(lost), lost.params)
+    assert give_up_trials_of(scheduler.study, dead, "killed") == []
+    assert [t.state == FAIL for t in scheduler.study.trials[1:4]] == [False] * len(kept)
+
+
+def test_what_kills_its_worker_every_time_comes_to_an_end(sqlite_url, monkeypatch):
+    scheduler = new_scheduler(open_storage(sqlite_url), popsize=2, max_failures=3)
+    dead = WorkerIdentity("here", 17, "a")
+    for _ in range(4):
+        trial = claimed_by(dead, monkeypatch, scheduler)
+        assert place(trial) == (0, 0, 0)
+        give_up_trials_of(scheduler.study, dead, "out of memory")
+    assert not any(RELEASED in t.user_attrs for t in scheduler.study.trials)
+    assert place(take(scheduler)) == (0, 1, 0)
+
+
+def test_a_trial_says_who_evaluates_it(sqlite_url, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "of the supervisor")
+    scheduler = new_scheduler(open_storage(sqlite_url))
+    number = take(scheduler).number
+    worker = worker_of(scheduler.study.trials[number])
+    assert worker == own_identity()
+    assert worker.token == "of the supervisor"
+
+
+def test_who_waits_says_for_whom(sqlite_url, monkeypatch, caplog):
+    scheduler = new_scheduler(open_storage(sqlite_url), popsize=2)
+    for pid in (17, 18):
+        claimed_by(WorkerIdentity("here", pid, "a"), monkeypatch, scheduler)
+    monkeypatch.setattr(trial_queue, "_FIRST_WORD", 0.0)
+    import time
+
+    with caplog.at_level("INFO"):
+        trial_queue._logger.addHandler(caplog.handler)
+        assert scheduler.wait_for_trial(deadline=time.monotonic() + 0.5) is None
+        trial_queue._logger.removeHandler(caplog.handler)
+    (line,) = {record.message for record in caplog.records}
+    assert line.startswith("waiting for 2 trainings of generation 1: on here:17 since ")
+    assert ", on here:18 since " in line
