@@ -46,7 +46,7 @@ from optuna_taylorglo.cli.process import (
 from optuna_taylorglo.errors import Diverged, StopRequested, StudyError, UsageError
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.storage.open_study import companion_name, create_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 
@@ -134,7 +134,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     recipe = None if arguments.recipe is None else load_recipe(find_recipe(arguments.recipe))
 
     def open_(name: str) -> Study:
-        return open_study(name, url, heartbeat=arguments.heartbeat, grace=arguments.grace)
+        return open_study(
+            name,
+            url,
+            direction="maximize" if recipe is None else direction_of(recipe),
+            heartbeat=arguments.heartbeat,
+            grace=arguments.grace,
+        )
 
     study = open_(arguments.study_name)
     companion = study if COMPANION_OF in study.user_attrs else None

@@ -55,11 +55,12 @@ def _search(recipe: Recipe) -> str:
         else f"{budget.evaluation} {budget.unit}"
     )
     repeats = f", averaged over {search.repeats} trainings" if search.repeats > 1 else ""
+    smaller = ", smaller being better" if fitness.mode == "min" else ""
     return (
         f"CMA-ES, starting at 0 with step size {search.sigma:g}, proposed {search.population} "
         f"candidates per generation for {search.generations} generations. A candidate's fitness is "
         f"the {fitness.take} {fitness.metric} of a training of {length}"
-        f"{repeats}; a full training has {budget.full}."
+        f"{repeats}{smaller}; a full training has {budget.full}."
     )
 
 
@@ -83,8 +84,9 @@ def _rules(recipe: Recipe) -> str:
     if search.seed_policy == "common":
         rules.append("All candidates of a generation were trained from the same seeds.")
     if (abort := recipe.early_abort) is not None:
+        worse = "below" if recipe.fitness.mode == "max" else "above"
         rules.append(
-            f"A training below {abort.threshold:g} after {abort.at} {abort.unit} was aborted; a "
+            f"A training {worse} {abort.threshold:g} after {abort.at} {abort.unit} was aborted; a "
             f"candidate got up to {abort.attempts} trainings."
         )
     if (pace := recipe.early_stop) is not None:

@@ -116,10 +116,13 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     abort: BasePruner = NopPruner()
     stop: BasePruner = NopPruner()
     if (rule := recipe.early_abort) is not None:
-        abort = EarlyAbortPruner(rule.threshold, in_steps(rule.at, rule.unit))
+        step = in_steps(rule.at, rule.unit)
+        abort = EarlyAbortPruner(rule.threshold, step, sign=recipe.fitness.sign)
     if (pace := recipe.early_stop) is not None:
         step = in_steps(pace.at, pace.unit)
-        stop = FallingBehindPruner(popsize=recipe.search.population, keep=pace.keep, step=step)
+        stop = FallingBehindPruner(
+            popsize=recipe.search.population, keep=pace.keep, step=step, sign=recipe.fitness.sign
+        )
     return EarlyEndPruner(abort, stop)
 
 

@@ -13,6 +13,7 @@ from optuna_taylorglo.recipes.in_study import freeze, settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import Rules
 from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.open_study import Direction, check_direction
 from optuna_taylorglo.storage.optuna_private import storage_of
 
 MAX_FAILURES = 3
@@ -31,9 +32,10 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
 
     Raises:
         RecipeMismatch: If the study was started with another recipe.
-        StudyError: If there is none at all.
+        StudyError: If there is none at all, or the study has the other direction.
     """
     if recipe is not None:
+        check_direction(study, direction_of(recipe))
         # Two workers that start at once must not both find the study without a recipe.
         with study_lock(storage_of(study), study.study_name):
             freeze(study, recipe)
@@ -47,6 +49,11 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
             "  --recipe studies/digits_cnn.yaml"
         )
     return settled
+
+
+def direction_of(recipe: Recipe) -> Direction:
+    """The direction of the recipe's studies."""
+    return "maximize" if recipe.fitness.mode == "max" else "minimize"
 
 
 def wait_for_evaluation_length(study: Study, stop: threading.Event) -> Recipe:

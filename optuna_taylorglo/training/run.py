@@ -122,7 +122,9 @@ class Training:
                 return self._test(trainer, module, data)
             if watch.last_step != steps:
                 trainer.validate(module, datamodule=data, verbose=False)
-        return watch.values[-1] if self.recipe.fitness.take == "last" else max(watch.values)
+        if self.recipe.fitness.take == "last":
+            return watch.values[-1]
+        return max(watch.values, key=lambda value: self.recipe.fitness.sign * value)
 
     def _test(
         self, trainer: pl.Trainer, module: pl.LightningModule, data: pl.LightningDataModule

@@ -19,7 +19,7 @@ from optuna_taylorglo.errors import OperationError, StopRequested
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.choice import (
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     if arguments.seed is not None:
         recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
         name += f"_seed_{arguments.seed}"
-    study = create_study(arguments.study_name or name, url)
+    study = create_study(arguments.study_name or name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     console = Console()
     if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
