@@ -25,7 +25,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from optuna_taylorglo.attributes import ATTEMPT, COMPANION_OF, GENERATION, INDEX, N_CLASSES, STOPPED
+from optuna_taylorglo.attributes import (
+    ATTEMPT,
+    CLASS_WEIGHTS,
+    COMPANION_OF,
+    GENERATION,
+    INDEX,
+    N_CLASSES,
+    STOPPED,
+)
 from optuna_taylorglo.cli.options import (
     add_machine_options,
     add_storage_option,
@@ -151,6 +159,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     worker = Worker(
         recipe, machine_of(arguments), Limits(arguments.timeout, arguments.max_trials), stop
     )
+    if recipe.loss.class_weights == "balanced":
+        worker = replace(worker, recipe=worker.balance_classes(study))
     if companion is not None:
         return worker.train_for_verdict(companion)
 
@@ -210,6 +220,15 @@ class Worker:
     machine: Machine
     limits: Limits
     stop: threading.Event
+
+    def balance_classes(self, study: Study) -> Recipe:
+        """Settle the weights of classes by the training labels; returns the study's recipe."""
+        from optuna_taylorglo.training.run import Training
+
+        study.set_user_attr(
+            CLASS_WEIGHTS, Training(self.recipe, self.machine).recipe.loss.class_weights
+        )
+        return attach_recipe(study, None)
 
     def make_pilot(self, study: Study, companion: Study) -> None:
         """Settle the length of evaluations, unless something ends the work before."""

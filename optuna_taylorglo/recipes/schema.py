@@ -439,13 +439,13 @@ class Recipe(Section):
     def _problems_together(self) -> list[Problem]:
         problems = super()._problems_together()
         abort, metric = self.early_abort, self.fitness.metric
-        if abort is not None and "threshold" not in abort.model_fields_set:
-            if "accuracy" not in metric or self.fitness.mode == "min":
-                sentence = (
-                    f"missing, must be given with fitness.metric {metric} and mode "
-                    f"{self.fitness.mode}: the default {abort.threshold:g} is an accuracy"
-                )
-                problems.append(Problem("early_abort.threshold", sentence))
+        is_accuracy = "accuracy" in metric and self.fitness.mode == "max"
+        if not is_accuracy and abort and "threshold" not in abort.model_fields_set:
+            sentence = (
+                f"missing, must be given with fitness.metric {metric} and mode "
+                f"{self.fitness.mode}: the default {abort.threshold:g} is an accuracy"
+            )
+            problems.append(Problem("early_abort.threshold", sentence))
         return problems
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _ANCHORED = {
 
 def recipe_in_words(recipe: Recipe) -> list[str]:
     """What was searched, how, and what was trained on what: a few paragraphs of plain text."""
-    paragraphs = [_family(recipe), _search(recipe), _rules(recipe), _training(recipe)]
+    paragraphs = [_family(recipe), _conventions(recipe), _search(recipe), _rules(recipe), _training(recipe)]
     return [text for text in paragraphs if text]
 
 
@@ -41,6 +41,21 @@ def _family(recipe: Recipe) -> str:
         f"The losses are cross-entropy less {polynomials}, all times a scale: at 0 they are "
         f"cross-entropy itself. The search varies {varied}."
     )
+
+
+def _conventions(recipe: Recipe) -> str:
+    """What all losses of the study have in common, the compared ones included."""
+    loss, parts = recipe.loss, []
+    if loss.class_weights == "balanced":
+        parts.append("weigh classes by the inverse of their frequency")
+    elif loss.class_weights is not None:
+        parts.append(f"weigh the classes by {', '.join(f'{w:.4g}' for w in loss.class_weights)}")
+    if loss.label_smoothing:
+        parts.append(f"smooth the labels by {loss.label_smoothing:g}")
+    if loss.ignore_index >= 0:
+        parts.append(f"leave out the label {loss.ignore_index}")
+    words = _and(parts) if len(parts) > 1 else "".join(parts)
+    return f"All losses, those that they are compared with too, {words}." if parts else ""
 
 
 def _and(parts: Sequence[str]) -> str:

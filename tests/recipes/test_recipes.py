@@ -434,7 +434,7 @@ def test_reference_names_every_field_with_its_default() -> None:
     assert {len(row) for row in rows} == {4}
     fields = {row[0].strip("| `") for row in rows[2:]}
     filled = {**minimal(), "early_abort": {}, "early_stop": {"at": 5}, "choice": {}}
-    content = recipe_from_dict(filled).to_dict()
+    content = recipe_from_dict(filled).model_dump(mode="json")
     expected = {"early_abort", "early_stop", "choice"} | {
         f"{name}.{inner}" if isinstance(value, dict) else name
         for name, value in content.items()

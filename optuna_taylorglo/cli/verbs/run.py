@@ -18,6 +18,7 @@ from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import OperationError, StopRequested
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.wording import own_loss_warning
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.storage.open_study import create_study
@@ -56,9 +57,11 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     if arguments.seed is not None:
         recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
         name += f"_seed_{arguments.seed}"
+    console = Console()
+    if warning := own_loss_warning(recipe.fitness):
+        console.print(f"[bold]Warning[/]: {warning}", highlight=False)
     study = create_study(arguments.study_name or name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
-    console = Console()
     if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
         _search(opened, arguments, stop, console)
     _announce_winner(study, url, arguments.output, console)
