@@ -17,8 +17,8 @@ _ANCHORED = {
 
 def recipe_in_words(recipe: Recipe) -> list[str]:
     """What was searched, how, and what was trained on what: a few paragraphs of plain text."""
-    paragraphs = [_family(recipe), _conventions(recipe), _search(recipe), _rules(recipe), _training(recipe)]
-    return [text for text in paragraphs if text]
+    parts = (_family, _conventions, _search, _rules, _training)
+    return [text for part in parts if (text := part(recipe))]
 
 
 def _family(recipe: Recipe) -> str:
