@@ -41,9 +41,11 @@ def with_settled_weights(recipe: Recipe, loader: Any, n_classes: int) -> Recipe:
 def balanced_weights(loader: Any, n_classes: int, ignore_index: int) -> tuple[float, ...]:
     """n/(K n_k) for each of K classes, with n_k of the n training labels.
 
+    A class that is ignored is none of the K, and has the weight 1.
+
     Args:
         loader: Training batches of (inputs, labels), which may have all labels as `labels`.
-        n_classes: K.
+        n_classes: Number of classes.
         ignore_index: Label that does not count.
 
     Raises:
@@ -60,14 +62,16 @@ def balanced_weights(loader: Any, n_classes: int, ignore_index: int) -> tuple[fl
                 "that does not count",
             )
         counts += torch.bincount(labels.flatten(), minlength=n_classes)
-    if empty := [k for k, n in enumerate(counts.tolist()) if n == 0]:
+    counted = [k for k in range(n_classes) if k != ignore_index]
+    if empty := [k for k in counted if counts[k] == 0]:
         raise RecipeError(
             FIELD,
             f"balanced has no weight for class {empty[0]}, which no training label names; give a "
             "list of weights",
         )
     n = int(counts.sum())
-    return tuple(n / (n_classes * n_k) for n_k in counts.tolist())
+    weight = {k: n / (len(counted) * int(counts[k])) for k in counted}
+    return tuple(weight.get(k, 1.0) for k in range(n_classes))
 
 
 def _labels(loader: Any) -> Any:

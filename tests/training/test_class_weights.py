@@ -35,6 +35,8 @@ def test_ignored_labels_are_not_counted() -> None:
     pixels = torch.full((5, 2, 2), 255)
     pixels[:, 0, 0] = torch.tensor([0, 1, 1, 1, 1])
     assert balanced_weights(loader(pixels), 2, 255) == (5 / 2, 5 / 8)
+    # An ignored class is not counted as a class either.
+    assert balanced_weights(loader(), 3, 0) == (1.0, 5 / 6, 5 / 4)
     with pytest.raises(RecipeError, match=r"labels from 0 to 255, .* loss.ignore_index"):
         balanced_weights(loader(pixels), 2, -100)
 
