@@ -83,7 +83,7 @@ class NegativeLogLikelihood(Metric):
     def __init__(self, ignore_index: int = -100) -> None:
         super().__init__()
         self.ignore_index = ignore_index
-        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
         self.add_state("counted", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
