@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from torchmetrics import MeanMetric
 
 from lightning_modules.data.batches import Chunk
-from lightning_modules.metrics import BalancedAccuracy
+from lightning_modules.metrics import ALWAYS_LOGGED, BalancedAccuracy, build_metric
 from lightning_modules.monitor import TrainingMonitor
 from lightning_modules.optim import build_optimiser, build_schedule
 from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
@@ -37,16 +37,19 @@ class Classifier(LightningModule):
     accumulation are not available.
 
     Logged: ``val_accuracy``, ``val_balanced_accuracy`` (the mean of the classes' accuracies) and
-    ``val_loss``; the same with ``test_``.
+    ``val_loss``, and the metric that is asked for; the same with ``test_``.
 
     Args:
-        net: Maps a batch of inputs to logits (B, classes).
-        criterion: Called with logits (B, classes) in float32 and the labels; may be replaced by
+        net: Maps a batch of inputs to logits (B, classes) or (B, classes, d1, …).
+        criterion: Called with logits in float32 and the labels; may be replaced by
             assigning ``self.criterion``. If it has a tensor attribute ``progress``, that is set to
             the share of training done, in [0, 1], before every step.
         optimiser: Optimiser settings.
         schedule: Learning-rate schedule, epochs being those of the Trainer; None: constant.
         channels_last: Keep 4-D weights and inputs in PyTorch's channels_last memory format.
+        metric: One of `metrics.MODES` to log, be it a further one.
+        num_classes: Number of classes, which a further metric has to know.
+        ignore_index: Label that no metric counts.
     """
 
     takes_chunks = True
@@ -59,6 +62,9 @@ class Classifier(LightningModule):
         optimiser: OptimiserSettings,
         schedule: ScheduleSettings | None = None,
         channels_last: bool = False,
+        metric: str = "accuracy",
+        num_classes: int = 0,
+        ignore_index: int = -100,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -69,8 +75,13 @@ class Classifier(LightningModule):
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.val_accuracy, self.val_loss = MeanMetric(), MeanMetric()
         self.test_accuracy, self.test_loss = MeanMetric(), MeanMetric()
-        self.val_balanced_accuracy = BalancedAccuracy()
-        self.test_balanced_accuracy = BalancedAccuracy()
+        self.val_balanced_accuracy = BalancedAccuracy(ignore_index)
+        self.test_balanced_accuracy = BalancedAccuracy(ignore_index)
+        self.ignore_index = ignore_index
+        self.further_metrics = [metric] if metric not in ALWAYS_LOGGED else []
+        for name in self.further_metrics:
+            for stage in ("val", "test"):
+                setattr(self, f"{stage}_{name}", build_metric(name, num_classes, ignore_index))
         self._monitor = TrainingMonitor(total_steps=1)
         self._needs_hooks = True
 
@@ -81,7 +92,7 @@ class Classifier(LightningModule):
         super().__setattr__(name, value)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs (B, ...) to logits (B, classes) in float32, whatever the net computes in."""
+        """Map inputs (B, ...) to logits in float32, whatever the net computes in."""
         if inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=self.memory_format)
         logits: Tensor = self.net(inputs)
@@ -177,12 +188,17 @@ class Classifier(LightningModule):
         accuracy, loss, balanced = (
             getattr(self, f"{stage}_{name}") for name in ("accuracy", "loss", "balanced_accuracy")
         )
-        accuracy.update((logits.argmax(dim=1) == labels).float())
+        counted = (labels != self.ignore_index).float()
+        accuracy.update((logits.argmax(dim=1) == labels).float(), counted)
         loss.update(self.criterion(logits, labels), weight=len(labels))
         balanced.update(logits, labels)
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True)
         self.log(f"{stage}_loss", loss)
         self.log(f"{stage}_balanced_accuracy", balanced)
+        for name in self.further_metrics:
+            metric = getattr(self, f"{stage}_{name}")
+            metric.update(logits, labels)
+            self.log(f"{stage}_{name}", metric)
 
     def _step_schedule(self, unit: str) -> None:
         if self.schedule_settings.unit == unit and self.schedule_settings.milestones:

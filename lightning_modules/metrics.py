@@ -1,10 +1,100 @@
-"""Metrics that torchmetrics lacks or computes at a price."""
+"""What bundled networks are measured by: torchmetrics, and what it lacks or computes at a price.
+
+All are given logits (N, classes) or (N, classes, d1, …) and labels without the axis of classes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchmetrics import Metric
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassCalibrationError,
+    MulticlassF1Score,
+)
+
+MODES: Mapping[str, Literal["max", "min"]] = MappingProxyType(
+    {
+        "accuracy": "max",
+        "balanced_accuracy": "max",
+        "f1": "max",
+        "top5_accuracy": "max",
+        "ece": "min",
+        "nll": "min",
+    }
+)
+"""Names without ``val_`` or ``test_``, and whether greater or smaller is better."""
+
+ALWAYS_LOGGED = ("accuracy", "balanced_accuracy")
+
+
+def build_metric(name: str, num_classes: int, ignore_index: int) -> Metric:
+    """One of `MODES` that is computed only when it is asked for.
+
+    Args:
+        name: Its name.
+        num_classes: Number of classes.
+        ignore_index: Label that does not count.
+    """
+    if name == "f1":
+        return MulticlassF1Score(
+            num_classes, average="macro", ignore_index=ignore_index, validate_args=False
+        )
+    if name == "top5_accuracy":
+        return MulticlassAccuracy(
+            num_classes, top_k=5, average="micro", ignore_index=ignore_index, validate_args=False
+        )
+    if name == "ece":
+        return CalibrationError(num_classes, ignore_index=ignore_index, validate_args=False)
+    if name == "nll":
+        return NegativeLogLikelihood(ignore_index)
+    raise ValueError(f"name must be one of f1, top5_accuracy, ece, nll, not {name!r}.")
+
+
+class CalibrationError(MulticlassCalibrationError):
+    """Expected calibration error of logits, with 15 bins."""
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Count a batch of logits and labels."""
+        # Logits that happen to lie in [0, 1] would be taken for probabilities.
+        super().update(preds.softmax(dim=1), target)
+
+
+class NegativeLogLikelihood(Metric):
+    """The mean of -log y of the true class, y being the softmax of the logits.
+
+    It is cross-entropy, whatever the network was trained with. One that is not a number stays so:
+    a network that diverged must not be judged by the rest.
+
+    Args:
+        ignore_index: Label that does not count.
+    """
+
+    full_state_update = False
+    total: Tensor
+    counted: Tensor
+
+    def __init__(self, ignore_index: int = -100) -> None:
+        super().__init__()
+        self.ignore_index = ignore_index
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("counted", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Count a batch of logits and labels."""
+        sum_ = F.cross_entropy(logits, labels, reduction="sum", ignore_index=self.ignore_index)
+        self.total = self.total + sum_
+        self.counted = self.counted + (labels != self.ignore_index).sum()
+
+    def compute(self) -> Tensor:
+        """Return the mean over all labels that count."""
+        return self.total / self.counted
 
 
 class BalancedAccuracy(Metric):
@@ -12,23 +102,30 @@ class BalancedAccuracy(Metric):
 
     Every class counts alike, however many images it has; one without images does not count. The
     number of classes is that of the logits, so nobody has to know it beforehand.
+
+    Args:
+        ignore_index: Label that does not count.
     """
 
     full_state_update = False
     recognised: Tensor
     images: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, ignore_index: int = -100) -> None:
         super().__init__()
+        self.ignore_index = ignore_index
         # Scalars, which the first batch turns into vectors (classes,).
         self.add_state("recognised", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch: logits (B, classes) and labels (B,)."""
+        """Count a batch of logits and labels."""
+        correct = (logits.argmax(dim=1) == labels).flatten()
+        labels = labels.flatten()
         # Unlike bincount this never waits for the device.
         of_class = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
-        correct = logits.argmax(dim=1) == labels
+        if 0 <= self.ignore_index < logits.shape[1]:  # any other label is of no class anyway
+            of_class = of_class & (labels != self.ignore_index)[:, None]
         self.recognised = self.recognised + (of_class & correct[:, None]).sum(dim=0)
         self.images = self.images + of_class.sum(dim=0)
 

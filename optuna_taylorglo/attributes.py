@@ -19,6 +19,9 @@ CROSS_ENTROPY = "taylorglo:cross_entropy"
 EVALUATION_LENGTH = "taylorglo:evaluation_length"
 """What a pilot made of ``budget.evaluation: auto``: the length, and why."""
 
+CLASS_WEIGHTS = "taylorglo:class_weights"
+"""What ``loss.class_weights: balanced`` came to."""
+
 CHOICE = "taylorglo:choice"
 """Which loss is the winner by full trainings, with all that were compared."""
 

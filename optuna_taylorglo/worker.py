@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from optuna_taylorglo.attributes import (
     ATTEMPT,
+    CLASS_WEIGHTS,
     COMPANION_OF,
     ERROR,
     GENERATION,
@@ -65,7 +66,7 @@ from optuna_taylorglo.errors import (
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.recipe_changes import check_recipe
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.storage.open_study import companion_name, create_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url
 
@@ -157,7 +158,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     recipe = None if arguments.recipe is None else load_recipe(find_recipe(arguments.recipe))
 
     def open_(name: str) -> Study:
-        return open_study(name, url, heartbeat=arguments.heartbeat, grace=arguments.grace)
+        return open_study(
+            name,
+            url,
+            direction="maximize" if recipe is None else direction_of(recipe),
+            heartbeat=arguments.heartbeat,
+            grace=arguments.grace,
+        )
 
     study = open_(arguments.study_name)
     companion = study if COMPANION_OF in study.user_attrs else None
@@ -168,6 +175,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     worker = Worker(
         study, recipe, machine_of(arguments), Limits(arguments.timeout, arguments.max_trials), stop
     )
+    if recipe.loss.class_weights == "balanced":
+        worker = replace(worker, recipe=worker.balance_classes())
     if companion is not None:
         return worker.train_for_verdict(companion)
 
@@ -243,6 +252,14 @@ class Worker:
         """
         check_recipe(self.study, self.recipe)
         return replace(self, recipe=attach_recipe(self.study, None))
+
+    def balance_classes(self) -> Recipe:
+        """Settle the weights of classes by the training labels; returns the study's recipe."""
+        from optuna_taylorglo.training.run import Training
+
+        weights = Training(self.recipe, self.machine).recipe.loss.class_weights
+        self.study.set_user_attr(CLASS_WEIGHTS, weights)
+        return attach_recipe(self.study, None)
 
     def make_pilot(self, companion: Study) -> None:
         """Settle the length of evaluations, unless something ends the work before."""

@@ -106,6 +106,7 @@ class TrainingBatches:
         first_step: Where in the stream to begin.
 
     Attributes:
+        labels: All labels, shape (N,).
         steps_per_epoch: Mini-batches an epoch.
         next_step: The step that comes next.
     """
@@ -126,6 +127,7 @@ class TrainingBatches:
         self._augmentation = augmentation
         self._steps_per_pass = len(subset.indices) // batch_size
         self._chunk = chunk
+        self.labels = torch.from_numpy(subset.labels.astype(np.int64))
         self._pass: tuple[int, Indices, Draws | None] | None = None
         self._continues = True
         self.next_step = first_step

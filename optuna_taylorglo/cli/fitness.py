@@ -18,7 +18,7 @@ def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:
     elif history.best is not None:
         parts.append(
             f"{history.recipe.fitness.metric}: {history.best.values[0]:.4f}, one training of the "
-            f"best of {len(history.ranked)} candidates (expect less of it on other seeds)"
+            f"best of {len(history.ranked)} candidates (expect worse on other seeds)"
         )
     if history.cross_entropy is not None:
         budget = "evaluations'" if choice is not None else "same"

@@ -58,7 +58,7 @@ class Stages:
     def _show_pilot(self, live: LiveProgress) -> None:
         n_classes = self._study.user_attrs.get(N_CLASSES)
         if self._pilot is None and n_classes is not None:
-            self._pilot = Pilot(self._recipe, n_classes)
+            self._pilot = Pilot(attach_recipe(self._study, None), n_classes)
         if self._pilot is not None:
             step = self._pilot.next_step(self._queue.results)
             if isinstance(step, Round):
@@ -66,7 +66,9 @@ class Stages:
                 live.show_round("pilot for the length of evaluations", done, len(step.tasks))
 
     def _show_choice(self, live: LiveProgress) -> None:
-        self._choosing = self._choosing or Choosing(self._study, self._recipe)
+        # With the weights that a worker has settled since.
+        recipe = attach_recipe(self._study, None)
+        self._choosing = self._choosing or Choosing(self._study, recipe)
         step = self._choosing.next_step(self._queue.results)
         if isinstance(step, Round):
             done = self._queue.count_done(step.tasks)

@@ -7,7 +7,7 @@ with results, a file may change only what changes no result: see `merged`.
 import json
 from typing import TYPE_CHECKING
 
-from optuna_taylorglo.attributes import EVALUATION_LENGTH, RECIPE
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, EVALUATION_LENGTH, RECIPE
 from optuna_taylorglo.errors import RecipeError, RecipeMismatch
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.validation import show
@@ -104,16 +104,22 @@ def frozen_recipe(study: "optuna.Study") -> Recipe | None:
 
 
 def settled_recipe(study: "optuna.Study") -> Recipe | None:
-    """The recipe that the study works by: the frozen one, with what a pilot has settled.
+    """The recipe that the study works by: the frozen one, with what was settled since.
+
+    A pilot settles the length of evaluations, the training labels settle balanced weights.
 
     Raises:
         RecipeError: If it is none that this version can read.
     """
     recipe = frozen_recipe(study)
-    pilot = study.user_attrs.get(EVALUATION_LENGTH)
-    if recipe is None or pilot is None or recipe.budget.evaluation != "auto":
-        return recipe
-    return recipe.changed(budget=recipe.budget.changed(evaluation=pilot["length"]))
+    if recipe is None:
+        return None
+    attributes = study.user_attrs
+    if recipe.budget.evaluation == "auto" and (pilot := attributes.get(EVALUATION_LENGTH)):
+        recipe = recipe.changed(budget=recipe.budget.changed(evaluation=pilot["length"]))
+    if recipe.loss.class_weights == "balanced" and (weights := attributes.get(CLASS_WEIGHTS)):
+        recipe = recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
+    return recipe
 
 
 def _differences(path: str, in_study: object, in_file: object) -> list[str]:

@@ -100,6 +100,11 @@ Variables = Annotated[
     Field(json_schema_extra={"enum": [list(names) for names in _VARIABLES]}),
     Allowed("x, then y or z or both, then perhaps t, in this order, such as [x, y]"),
 ]
+ClassWeights = Annotated[
+    tuple[Annotated[Number, Field(gt=0)], ...],
+    Strict(),
+    FromList,
+]
 
 
 def _add_requirements(schema: dict[str, Any], section: "type[Section]") -> None:
@@ -223,7 +228,7 @@ class BudgetSettings(Section):
 
 
 class FitnessSettings(Section):
-    """What the search maximises."""
+    """What the search makes as great, or as small, as it can."""
 
     model_config = ConfigDict(regex_engine="python-re")  # for the look-ahead
 
@@ -240,6 +245,11 @@ class FitnessSettings(Section):
     take: Literal["last", "best"] = "last"
     """The last validation's value or the best one's."""
 
+    @property
+    def sign(self) -> int:
+        """What a value is multiplied by so that greater is better."""
+        return 1 if self.mode == "max" else -1
+
 
 class EarlyAbortSettings(Section):
     """When a candidate is given up before its budget's end.
@@ -255,7 +265,8 @@ class EarlyAbortSettings(Section):
     """When the metric is looked at."""
 
     threshold: Number = 0.15
-    """A metric below this aborts the attempt."""
+    """A metric worse than this, below it or with `fitness.mode: min` above it, aborts the attempt;
+    the default is an accuracy, so with any other metric it must be given."""
 
     attempts: WholeNumber = Field(default=3, ge=1)
     """Trainings a candidate gets in all, each from fresh weights."""
@@ -295,6 +306,18 @@ class LossSettings(Section):
 
     class_reduction: Literal["mean", "sum"] = "mean"
     """mean: the paper's 1/n over classes; sum: as its code ran."""
+
+    class_weights: ClassWeights | Literal["balanced"] | None = None
+    """Weight of each class, in every candidate and in every loss that it is compared with, as in
+    `nn.CrossEntropyLoss`; balanced: n/(K n_k), by the number n_k of training labels of each of
+    the K classes."""
+
+    label_smoothing: Number = Field(default=0.0, ge=0, lt=1)
+    """ε: the targets x of every candidate and of every loss that it is compared with become
+    (1 - ε) x + ε/K; a baseline that has its label smoothing tuned has its own."""
+
+    ignore_index: WholeNumber = -100
+    """Label that neither losses nor metrics count, as in `nn.CrossEntropyLoss`."""
 
 
 class SearchSettings(Section):
@@ -341,6 +364,12 @@ class ChoiceSettings(Section):
     final distribution is trained besides."""
 
 
+_LATER_FIELDS = {
+    "fitness": ("mode",),
+    "loss": ("class_weights", "label_smoothing", "ignore_index"),
+}
+
+
 class Recipe(Section):
     """Everything scientific about a study."""
 
@@ -379,6 +408,12 @@ class Recipe(Section):
             because="cross-entropy is a function of probabilities; leave out z",
         ),
         Requirement(
+            field="loss.label_smoothing",
+            values=None,
+            needs={"loss.base": ("none",)},
+            because="the label smoothing of that family is searched; leave it out",
+        ),
+        Requirement(
             field="search.scale",
             values=("normalised",),
             needs={"search.filter": ("trainable", "steady")},
@@ -401,10 +436,28 @@ class Recipe(Section):
     search: SearchSettings = SearchSettings()
     choice: ChoiceSettings | None = None
 
+    def _problems_together(self) -> list[Problem]:
+        problems = super()._problems_together()
+        abort, metric = self.early_abort, self.fitness.metric
+        is_accuracy = "accuracy" in metric and self.fitness.mode == "max"
+        if not is_accuracy and abort and "threshold" not in abort.model_fields_set:
+            sentence = (
+                f"missing, must be given with fitness.metric {metric} and mode "
+                f"{self.fitness.mode}: the default {abort.threshold:g} is an accuracy"
+            )
+            problems.append(Problem("early_abort.threshold", sentence))
+        return problems
+
     def to_dict(self) -> dict[str, Any]:
         content = super().to_dict()
+        # Earlier versions did not know these, and may share the study.
         if self.choice is None:
-            del content["choice"]  # earlier versions did not know it, and may share the study
+            del content["choice"]
+        for section, names in _LATER_FIELDS.items():
+            for name in names:
+                default = type(getattr(self, section)).model_fields[name].get_default()
+                if content[section][name] == default:
+                    del content[section][name]
         return content
 
 

@@ -138,8 +138,8 @@ def _study_note(study: Study, history: SearchHistory, best: float) -> str:
     chosen, choice = chosen_loss(study), kept_choice(study)
     if choice is None:
         heading = (
-            f"**Best so far**: {chosen.name}, {metric} {best:.4f} (one training; expect less of it "
-            "on other seeds)."
+            f"**Best so far**: {chosen.name}, {metric} {best:.4f} (one training; expect worse on "
+            "other seeds)."
         )
     else:
         heading = (

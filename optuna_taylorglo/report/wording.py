@@ -17,8 +17,8 @@ _ANCHORED = {
 
 def recipe_in_words(recipe: Recipe) -> list[str]:
     """What was searched, how, and what was trained on what: a few paragraphs of plain text."""
-    paragraphs = [_family(recipe), _search(recipe), _rules(recipe), _training(recipe)]
-    return [text for text in paragraphs if text]
+    parts = (_family, _conventions, _search, _rules, _training)
+    return [text for part in parts if (text := part(recipe))]
 
 
 def _family(recipe: Recipe) -> str:
@@ -43,6 +43,21 @@ def _family(recipe: Recipe) -> str:
     )
 
 
+def _conventions(recipe: Recipe) -> str:
+    """What all losses of the study have in common, the compared ones included."""
+    loss, parts = recipe.loss, []
+    if loss.class_weights == "balanced":
+        parts.append("weigh classes by the inverse of their frequency")
+    elif loss.class_weights is not None:
+        parts.append(f"weigh the classes by {', '.join(f'{w:.4g}' for w in loss.class_weights)}")
+    if loss.label_smoothing:
+        parts.append(f"smooth the labels by {loss.label_smoothing:g}")
+    if loss.ignore_index >= 0:
+        parts.append(f"leave out the label {loss.ignore_index}")
+    words = _and(parts) if len(parts) > 1 else "".join(parts)
+    return f"All losses, those that they are compared with too, {words}." if parts else ""
+
+
 def _and(parts: Sequence[str]) -> str:
     return ", ".join(parts[:-1]) + " and " + parts[-1]
 
@@ -55,11 +70,12 @@ def _search(recipe: Recipe) -> str:
         else f"{budget.evaluation} {budget.unit}"
     )
     repeats = f", averaged over {search.repeats} trainings" if search.repeats > 1 else ""
+    smaller = ", smaller being better" if fitness.mode == "min" else ""
     return (
         f"CMA-ES, starting at 0 with step size {search.sigma:g}, proposed {search.population} "
         f"candidates per generation for {search.generations} generations. A candidate's fitness is "
         f"the {fitness.take} {fitness.metric} of a training of {length}"
-        f"{repeats}; a full training has {budget.full}."
+        f"{repeats}{smaller}; a full training has {budget.full}."
     )
 
 
@@ -83,8 +99,9 @@ def _rules(recipe: Recipe) -> str:
     if search.seed_policy == "common":
         rules.append("All candidates of a generation were trained from the same seeds.")
     if (abort := recipe.early_abort) is not None:
+        worse = "below" if recipe.fitness.mode == "max" else "above"
         rules.append(
-            f"A training below {abort.threshold:g} after {abort.at} {abort.unit} was aborted; a "
+            f"A training {worse} {abort.threshold:g} after {abort.at} {abort.unit} was aborted; a "
             f"candidate got up to {abort.attempts} trainings."
         )
     if (pace := recipe.early_stop) is not None:

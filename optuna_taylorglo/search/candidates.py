@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optuna.pruners import BasePruner, NopPruner
 
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.anchor import Anchor, first_gradient, is_steady
 from optuna_taylorglo.losses.canonical import (
     Canonical,
@@ -75,9 +76,35 @@ def candidate_loss(recipe: Recipe, parameters: Sequence[float], n_classes: int) 
         class_reduction=reduction,
         base=recipe.loss.base,
         **({} if anchor is None else anchor._asdict()),
+        **loss_conventions(recipe),
     )
     loss.n_classes = n_classes
     return loss
+
+
+def loss_conventions(recipe: Recipe) -> dict[str, Any]:
+    """What the recipe sets of the arguments that every loss here has in common.
+
+    Candidates and all that they are compared with are built with it, and so differ in nothing but
+    the loss.
+
+    Returns:
+        Arguments of `nn.CrossEntropyLoss`, of `TaylorLoss` or of a standard loss; none at default.
+
+    Raises:
+        RecipeError: If weights are to be balanced, and no worker has counted labels yet.
+    """
+    import torch
+
+    loss, arguments = recipe.loss, {}
+    if loss.class_weights == "balanced":
+        raise RecipeError("loss.class_weights", "balanced is not settled: no worker has begun")
+    if loss.class_weights is not None:
+        arguments["weight"] = torch.tensor(loss.class_weights)
+    for name in ("label_smoothing", "ignore_index"):
+        if (value := getattr(loss, name)) != type(loss).model_fields[name].default:
+            arguments[name] = value
+    return arguments
 
 
 def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
@@ -116,10 +143,13 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     abort: BasePruner = NopPruner()
     stop: BasePruner = NopPruner()
     if (rule := recipe.early_abort) is not None:
-        abort = EarlyAbortPruner(rule.threshold, in_steps(rule.at, rule.unit))
+        step = in_steps(rule.at, rule.unit)
+        abort = EarlyAbortPruner(rule.threshold, step, sign=recipe.fitness.sign)
     if (pace := recipe.early_stop) is not None:
         step = in_steps(pace.at, pace.unit)
-        stop = FallingBehindPruner(popsize=recipe.search.population, keep=pace.keep, step=step)
+        stop = FallingBehindPruner(
+            popsize=recipe.search.population, keep=pace.keep, step=step, sign=recipe.fitness.sign
+        )
     return EarlyEndPruner(abort, stop)
 
 

@@ -49,10 +49,12 @@ class Generation:
     Attributes:
         number: Its number, from 0.
         candidates: Those that have their result.
+        sign: 1 if greater fitness is better, -1 if smaller is.
     """
 
     number: int
     candidates: tuple[Candidate, ...]
+    sign: int = 1
 
     @cached_property
     def values(self) -> list[float]:
@@ -61,9 +63,9 @@ class Generation:
 
     @cached_property
     def best(self) -> Candidate | None:
-        """The candidate with the highest fitness, the earliest of equal ones."""
+        """The candidate with the best fitness, the earliest of equal ones."""
         trained = [c for c in self.candidates if c.fitness is not None]
-        return max(trained, key=lambda c: (c.fitness or 0.0, -c.trial), default=None)
+        return max(trained, key=lambda c: (self.sign * (c.fitness or 0.0), -c.trial), default=None)
 
     @property
     def mean(self) -> float | None:
@@ -194,19 +196,20 @@ class SearchHistory:
     @cached_property
     def ranked(self) -> list[FrozenTrial]:
         """Complete trials from the best to the worst, the earlier of equal ones first."""
-        return _ranked(self.trials)
+        return _ranked(self.trials, self.recipe.fitness.sign)
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The trial with the highest fitness."""
+        """The trial with the best fitness."""
         return next(iter(self.ranked), None)
 
     @property
     def new_bests(self) -> list[FrozenTrial]:
         """Complete trials that surpass all with lower numbers."""
+        sign = self.recipe.fitness.sign
         bests: list[FrozenTrial] = []
         for trial in sorted(self.ranked, key=lambda trial: trial.number):
-            if not bests or trial.values[0] > bests[-1].values[0]:
+            if not bests or sign * trial.values[0] > sign * bests[-1].values[0]:
                 bests.append(trial)
         return bests
 
@@ -218,7 +221,8 @@ class SearchHistory:
 
     def _generation(self, number: int, slots: Iterable[Slot]) -> Generation:
         candidates = map(self._candidate, slots)
-        return Generation(number, tuple(c for c in candidates if c is not None))
+        known = tuple(c for c in candidates if c is not None)
+        return Generation(number, known, self.recipe.fitness.sign)
 
     def _candidate(self, slot: Slot) -> Candidate | None:
         result = slot.result
@@ -239,11 +243,13 @@ def read_history(study: Study) -> SearchHistory | None:
 
 def ranked_trials(study: Study) -> list[FrozenTrial]:
     """Complete trials from the best to the worst, the earlier of equal ones first."""
-    return _ranked(study.get_trials(deepcopy=False))
+    recipe = settled_recipe(study)
+    sign = 1 if recipe is None else recipe.fitness.sign
+    return _ranked(study.get_trials(deepcopy=False), sign)
 
 
 def winner(study: Study) -> FrozenTrial | None:
-    """The single trial with the highest fitness, as in the paper; the earliest of equal ones."""
+    """The single trial with the best fitness, as in the paper; the earliest of equal ones."""
     return next(iter(ranked_trials(study)), None)
 
 
@@ -286,6 +292,6 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
     return loss
 
 
-def _ranked(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+def _ranked(trials: Iterable[FrozenTrial], sign: int) -> list[FrozenTrial]:
     complete = (trial for trial in trials if trial.state == TrialState.COMPLETE)
-    return sorted(complete, key=lambda trial: (-trial.values[0], trial.number))
+    return sorted(complete, key=lambda trial: (-sign * trial.values[0], trial.number))

@@ -18,20 +18,23 @@ class EarlyAbortPruner(BasePruner):
     A trial is pruned when the first value reported at ``step`` or later is below ``threshold``
     (TaylorGLO: validation accuracy below 0.15 at the tenth epoch), or as soon as a report is not
     finite. Later reports are never held against the threshold, and no trial is compared with
-    another. The rule reads reports as accuracies: larger is better.
+    another.
 
     Args:
-        threshold: Least acceptable value at ``step``.
+        threshold: Worst acceptable value at ``step``.
         step: Step, in the unit of the reports, at which the value is looked at.
+        sign: 1 if greater reports are better, as of accuracies; -1 if smaller ones are, and one
+            above the threshold aborts.
     """
 
-    def __init__(self, threshold: float = 0.15, step: int = 10) -> None:
+    def __init__(self, threshold: float = 0.15, step: int = 10, *, sign: int = 1) -> None:
         if isinstance(threshold, bool) or not math.isfinite(threshold):
             raise ValueError(f"threshold must be a finite number, got {threshold!r}.")
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step must be an integer of at least 0, got {step!r}.")
         self.threshold = float(threshold)
         self.step = step
+        self.sign = sign
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         reports = trial.intermediate_values
@@ -40,7 +43,7 @@ class EarlyAbortPruner(BasePruner):
         # Only the first report at or after the step decides; asked again later, the answer to an
         # early failure stays the same, and a later dip changes nothing.
         due = [step for step in reports if step >= self.step]
-        return bool(due) and reports[min(due)] < self.threshold
+        return bool(due) and self.sign * reports[min(due)] < self.sign * self.threshold
 
 
 class FallingBehindPruner(BasePruner):
@@ -50,19 +53,20 @@ class FallingBehindPruner(BasePruner):
     reached by then; a candidate of that generation without a report at the step counts as slower
     than all others. That generation is finished, so the answer depends on results alone, and any
     number of workers stops the same candidates. The first generation has nobody to keep up with.
-    The rule reads reports as accuracies: larger is better.
 
     Args:
         popsize: Candidates a generation (λ).
         keep: Share of the generation before to keep up with, in (0, 1).
         step: Step at which the value is looked at.
+        sign: 1 if greater reports are better, -1 if smaller ones are.
     """
 
-    def __init__(self, *, popsize: int, keep: float, step: int) -> None:
+    def __init__(self, *, popsize: int, keep: float, step: int, sign: int = 1) -> None:
         if not 0 < keep < 1:
             raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
         self.place = math.ceil(keep * popsize)
         self.step = step
+        self.sign = sign
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         generation = trial.user_attrs.get(GENERATION)
@@ -75,10 +79,10 @@ class FallingBehindPruner(BasePruner):
         for other in study.get_trials(deepcopy=False, states=told):
             if other.user_attrs.get(GENERATION) == generation - 1:
                 index = other.user_attrs[INDEX]
-                report = other.intermediate_values.get(self.step, -math.inf)
-                reached[index] = max(report, reached.get(index, -math.inf))
+                report = other.intermediate_values.get(self.step, -self.sign * math.inf)
+                reached[index] = max(self.sign * report, reached.get(index, -math.inf))
         best = sorted(reached.values(), reverse=True)[: self.place]
-        return len(best) == self.place and value < best[-1]
+        return len(best) == self.place and self.sign * value < best[-1]
 
 
 class EarlyEndPruner(BasePruner):

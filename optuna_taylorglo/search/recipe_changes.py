@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import (
     CHOICE,
+    CLASS_WEIGHTS,
     CROSS_ENTROPY,
     DRAWN,
     EARLIER_WINNERS,
@@ -88,8 +89,10 @@ def check_recipe(study: Study, recipe: Recipe) -> None:
     Raises:
         RecipeMismatch: If the study began anew with another recipe.
     """
-    settled = recipe.budget.evaluation != "auto"
-    held = settled_recipe(study) if settled else frozen_recipe(study)
+    held = settled_recipe(study)
+    if held is not None and recipe.budget.evaluation == "auto":
+        # The pilot may have been settled since; that is no other recipe.
+        held = held.changed(budget=held.budget.changed(evaluation="auto"))
     if held is not None and merged(held, recipe) is None:
         raise RecipeMismatch(
             study.study_name,
@@ -144,7 +147,7 @@ def _begin_anew(studies: list[Study], recipe: Recipe) -> None:
                     )
                 )
     # Optuna has no way to remove an attribute.
-    for key in (N_CLASSES, EVALUATION_LENGTH, CHOICE, EARLIER_WINNERS):
+    for key in (N_CLASSES, EVALUATION_LENGTH, CLASS_WEIGHTS, CHOICE, EARLIER_WINNERS):
         if key in study.user_attrs:
             study.set_user_attr(key, None)
     study.set_user_attr(CROSS_ENTROPY, {})

@@ -14,6 +14,7 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import Rules
 from optuna_taylorglo.search.recipe_changes import freeze_or_change
 from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.open_study import Direction, check_direction
 from optuna_taylorglo.storage.optuna_private import storage_of
 
 MAX_FAILURES = 3
@@ -32,9 +33,10 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
 
     Raises:
         RecipeMismatch: If the study has results, or workers, by another recipe.
-        StudyError: If there is none at all.
+        StudyError: If there is none at all, or the study has the other direction.
     """
     if recipe is not None:
+        check_direction(study, direction_of(recipe))
         # Two workers that start at once must not both find the study without a recipe.
         with study_lock(storage_of(study), study.study_name):
             freeze_or_change(study, recipe)
@@ -48,6 +50,11 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
             "  --recipe studies/digits_cnn.yaml"
         )
     return settled
+
+
+def direction_of(recipe: Recipe) -> Direction:
+    """The direction of the recipe's studies."""
+    return "maximize" if recipe.fitness.mode == "max" else "minimize"
 
 
 def wait_for_evaluation_length(study: Study, stop: threading.Event) -> Recipe:

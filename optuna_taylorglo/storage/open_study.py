@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Literal
 
 import optuna
 from optuna.study import Study, StudyDirection
@@ -13,18 +14,28 @@ from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.optuna_private import storage_of
 from optuna_taylorglo.storage.urls import file_of, shown_url
 
+Direction = Literal["maximize", "minimize"]
 
-def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 240) -> Study:
+
+def open_study(
+    study_name: str,
+    url: str,
+    *,
+    direction: Direction = "maximize",
+    heartbeat: int = 60,
+    grace: int = 240,
+) -> Study:
     """Load a study that a TaylorGLO search can run in.
 
     Args:
         study_name: Its name.
         url: Storage URL, as in `open_storage`.
+        direction: That a study which does not exist is to be created with.
         heartbeat: Seconds between two signs of life of a running trial.
         grace: Seconds without one after which a trial is given up.
 
     Raises:
-        StudyError: If it does not exist, minimises, or holds trials of something else.
+        StudyError: If it does not exist, has several objectives, or holds trials of something else.
         StorageURLError: If the URL is wrong.
         StorageUnreachable: If the database cannot be reached.
     """
@@ -36,7 +47,7 @@ def open_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 2
         missing = ", a file that does not exist" if isinstance(error, MissingFile) else ""
         raise StudyError(
             f"there is no study {study_name!r} in {shown_url(url)}{missing}. Create it with\n"
-            f"  {create_command(study_name, url)}"
+            f"  {create_command(study_name, url, direction)}"
         ) from error
     _check(study, url)
     return study
@@ -61,16 +72,27 @@ def check_file_exists(url: str) -> None:
         )
 
 
-def create_study(study_name: str, url: str, *, heartbeat: int = 60, grace: int = 240) -> Study:
-    """Create a study for a TaylorGLO search, or load it if it is there; errors as `open_study`."""
+def create_study(
+    study_name: str,
+    url: str,
+    *,
+    direction: Direction = "maximize",
+    heartbeat: int = 60,
+    grace: int = 240,
+) -> Study:
+    """Create a study for a TaylorGLO search, or load it if it is there.
+
+    Args and errors as `open_study`; one that is there must have the direction.
+    """
     storage = open_storage(url, heartbeat=heartbeat, grace=grace)
     study = optuna.create_study(
         study_name=study_name,
         storage=storage,
-        direction="maximize",
+        direction=direction,
         load_if_exists=True,
     )
     _check(study, url)
+    check_direction(study, direction, url)
     return study
 
 
@@ -79,7 +101,7 @@ def create_companion(study: Study, url: str) -> Study:
     companion = optuna.create_study(
         study_name=companion_name(study.study_name),
         storage=storage_of(study),
-        direction="maximize",
+        direction=study.direction,
         load_if_exists=True,
     )
     if not companion.trials and COMPANION_OF not in companion.user_attrs:
@@ -90,6 +112,8 @@ def create_companion(study: Study, url: str) -> Study:
             f"{study.study_name!r}; its name is needed for the verdict. Rename or delete it."
         )
     _check(companion, url)
+    minimises = study.direction == StudyDirection.MINIMIZE
+    check_direction(companion, "minimize" if minimises else "maximize", url)
     return companion
 
 
@@ -107,18 +131,39 @@ def companion_name(study_name: str) -> str:
     return f"{study_name}-verdict"
 
 
-def create_command(study_name: str, url: str) -> str:
+def create_command(study_name: str, url: str | None, direction: Direction = "maximize") -> str:
     """The command that creates a study, for people to copy; without a password."""
-    command = ["optuna", "create-study", "--direction", "maximize", "--study-name", study_name]
-    return shlex.join([*command, "--storage", shown_url(url)])
+    command = ["optuna", "create-study", "--direction", direction, "--study-name", study_name]
+    return shlex.join([*command, *(() if url is None else ("--storage", shown_url(url)))])
+
+
+def check_direction(study: Study, direction: Direction, url: str | None = None) -> None:
+    """See to it that a study's results are read the right way round.
+
+    Args:
+        study: The study.
+        direction: The direction that it must have.
+        url: Storage URL for the command in the message; None for the default storage.
+
+    Raises:
+        StudyError: If it has another one.
+    """
+    if study.directions != [StudyDirection[direction.upper()]]:
+        directions = ", ".join(direction.name.lower() for direction in study.directions)
+        verb = direction.replace("ize", "ised")
+        raise StudyError(
+            f"study {study.study_name!r} has direction {directions}, but by the recipe's "
+            f"fitness.mode its metric is to be {verb}. Use another name, or delete the study and "
+            f"create it anew with\n  {create_command(study.study_name, url, direction)}"
+        )
 
 
 def _check(study: Study, url: str) -> None:
     name = study.study_name
-    if study.directions != [StudyDirection.MAXIMIZE]:
+    if len(study.directions) > 1:
         directions = ", ".join(direction.name.lower() for direction in study.directions)
         raise StudyError(
-            f"study {name!r} has direction {directions}, but accuracy is to be maximised. Use "
+            f"study {name!r} has direction {directions}, but a search has one objective. Use "
             f"another name, or delete the study and create it anew with\n"
             f"  {create_command(name, url)}"
         )

@@ -19,7 +19,10 @@ from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
 from optuna_taylorglo.recipes.schema import Component, Recipe
 from optuna_taylorglo.training.callback import NEVER, OnValidation, TrainingCallback
+from optuna_taylorglo.training.class_weights import with_settled_weights
+from optuna_taylorglo.training.fitness import bundled_metric, warn_of_own_loss
 from optuna_taylorglo.training.machine import Machine
+from optuna_taylorglo.training.own_criterion import refuse_lost_settings
 
 OnTrained = Callable[[pl.LightningModule], None]
 
@@ -58,7 +61,9 @@ class Training:
         self.n_classes = n_classes
         loader = data.train_dataloader()
         self.steps_per_pass: int = getattr(loader, "steps_per_epoch", None) or len(loader)
-        self._build_module(nn.CrossEntropyLoss())
+        self.recipe = with_settled_weights(recipe, loader, n_classes)
+        if not isinstance(self._build_module(nn.CrossEntropyLoss()), Classifier):
+            warn_of_own_loss(recipe.fitness)
 
     def in_steps(self, amount: int, unit: str) -> int:
         """A length in "steps" or "epochs" as a number of optimiser steps."""
@@ -122,7 +127,9 @@ class Training:
                 return self._test(trainer, module, data)
             if watch.last_step != steps:
                 trainer.validate(module, datamodule=data, verbose=False)
-        return watch.values[-1] if self.recipe.fitness.take == "last" else max(watch.values)
+        if self.recipe.fitness.take == "last":
+            return watch.values[-1]
+        return max(watch.values, key=lambda value: self.recipe.fitness.sign * value)
 
     def _test(
         self, trainer: pl.Trainer, module: pl.LightningModule, data: pl.LightningDataModule
@@ -151,6 +158,7 @@ class Training:
         offered = {"num_classes": self.n_classes}
         built = _build(self._model_class, self.recipe.model, "model", offered)
         if isinstance(built, pl.LightningModule):
+            refuse_lost_settings(getattr(built, "criterion", None), self.recipe.loss)
             built.criterion = criterion
             return built
         schedule = self.recipe.schedule
@@ -162,6 +170,9 @@ class Training:
             # In steps, because an epoch of the Trainer is the way to a validation here.
             schedule=schedule.changed(unit="steps", milestones=milestones),
             channels_last=self.machine.resolved_precision.channels_last,
+            metric=bundled_metric(self.recipe.fitness, self.n_classes),
+            num_classes=self.n_classes,
+            ignore_index=self.recipe.loss.ignore_index,
         )
 
     def _build_trainer(

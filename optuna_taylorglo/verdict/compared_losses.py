@@ -72,9 +72,14 @@ class ComparedLoss:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}.")
 
-    def criterion(self) -> nn.Module:
-        """The loss itself."""
-        built = KINDS[self.kind](**self.settings)
+    def criterion(self, conventions: Mapping[str, Any] = MappingProxyType({})) -> nn.Module:
+        """The loss itself.
+
+        Args:
+            conventions: Arguments that all losses of the study have in common; settings of this
+                one's own come first.
+        """
+        built = KINDS[self.kind](**{**conventions, **self.settings})
         return built if self.scale == 1 else ScaledLoss(built, self.scale)
 
 

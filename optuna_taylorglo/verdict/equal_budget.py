@@ -65,7 +65,7 @@ def _tune(name: str, recipe: Recipe, do: Do) -> list[tuple[ComparedLoss, float |
     study.enqueue_trial(
         {
             "loss": "label-smoothing",
-            "label-smoothing": 0.0,
+            "label-smoothing": recipe.loss.label_smoothing,
             _rate("label-smoothing"): recipe.optimiser.lr,
         }
     )

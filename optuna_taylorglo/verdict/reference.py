@@ -8,6 +8,7 @@ from optuna.study import Study
 from torch import nn
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
+from optuna_taylorglo.search.candidates import loss_conventions
 from optuna_taylorglo.search.objective import check_steps
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.training.run import Training
@@ -39,7 +40,7 @@ def evaluate_cross_entropy(
     for seed in seeds:
         if str(seed) not in known:
             known[str(seed)] = training.run(
-                nn.CrossEntropyLoss(),
+                nn.CrossEntropyLoss(**loss_conventions(recipe)),
                 seed=seed,
                 steps=training.in_steps(recipe.budget.evaluation_length, recipe.budget.unit),
                 # With fitness.take best, each validation is a chance.

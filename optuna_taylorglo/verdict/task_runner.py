@@ -6,6 +6,7 @@ import json
 import threading
 
 from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.candidates import loss_conventions
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import OnTrained, Training
 from optuna_taylorglo.verdict.tasks import Task
@@ -40,7 +41,7 @@ class TaskRunner:
         """
         training = self._training(task)
         return training.run(
-            task.loss.criterion(),
+            task.loss.criterion(loss_conventions(training.recipe)),
             seed=task.seed,
             steps=training.in_steps(task.length, task.unit),
             on_test_set=task.on_test_set,

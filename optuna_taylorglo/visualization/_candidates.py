@@ -28,7 +28,7 @@ class CandidatesInfo:
     Attributes:
         candidates: The candidates.
         coordinates: Their places in the plane, shape (N, 2).
-        best: Place in the list of the one with the highest fitness, None if all ended early.
+        best: Place in the list of the one with the best fitness, None if all ended early.
     """
 
     candidates: list[Candidate]

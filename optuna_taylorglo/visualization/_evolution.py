@@ -1,4 +1,4 @@
-"""How the fitness of candidates grew."""
+"""How the fitness of candidates got better."""
 
 from __future__ import annotations
 
@@ -78,9 +78,11 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
     # From below the lowest line: candidates that hardly learn would squeeze all the others.
     lines = [y for trace in figure.data if trace.mode == "lines" for y in trace.y]
     margin = 0.05 * (max(lines) - min(lines)) or 0.01
+    fitness = history.recipe.fitness
+    smaller = ", smaller is better" if fitness.mode == "min" else ""
     figure.update_xaxes(title_text="generation", range=ends)
     figure.update_yaxes(
-        title_text=f"fitness ({style.plain(history.recipe.fitness.metric)})",
+        title_text=f"fitness ({style.plain(fitness.metric)}{smaller})",
         range=[min(lines) - margin, max(lines) + margin],
     )
     return figure.update_layout(legend=style.LEGEND_BELOW)

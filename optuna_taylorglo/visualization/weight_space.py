@@ -100,7 +100,7 @@ def _accuracy(
     for i, (inputs, labels) in enumerate(parts, start=1):
         logits = functional_call(model, weights, (inputs,))
         correct += int((logits.argmax(dim=1) == labels).sum())
-        seen += len(labels)
+        seen += labels.numel()
         # Two more of either outcome (Agresti and Coull), or a perfect start would seem certain.
         share = (correct + 2) / (seen + 4)
         if i >= _FIRST_LOOK and share * (1 - share) / (seen + 4) <= tolerance**2:

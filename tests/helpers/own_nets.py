@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_modules.data import Digits
 from lightning_modules.nets.digits_cnn import DigitsCNN
@@ -33,6 +34,61 @@ class OwnModule(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+class LogsLikelihood(OwnModule):
+    """A module that logs the negative log-likelihood, and the same number negated."""
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        images, labels = batch
+        nll = nn.functional.cross_entropy(self.net(images), labels)
+        self.log("val_nll", nll, batch_size=len(labels))
+        self.log("val_log_likelihood", -nll, batch_size=len(labels))
+
+
+class Squares(pl.LightningDataModule):
+    """Images (1, 6, 6) to be cut into background, dark and bright squares; borders are unlabelled.
+
+    Labels have shape (6, 6); 255 is for pixels that nobody labelled.
+    """
+
+    num_classes = 3
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def _data(self, seed: int, size: int) -> TensorDataset:
+        generator = torch.Generator().manual_seed(seed)
+        labels = torch.randint(3, (size, 3, 3), generator=generator).repeat_interleave(2, 1)
+        labels = labels.repeat_interleave(2, 2)
+        images = labels[:, None] + 0.3 * torch.randn(size, 1, 6, 6, generator=generator)
+        labels[:, 0] = 255
+        return TensorDataset(images, labels)
+
+    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(self._data(0, 70), self.batch_size, shuffle=True, drop_last=True)
+
+    def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(self._data(1, 30), 20)
+
+    def test_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(self._data(2, 30), 20)
+
+
+class PixelNet(nn.Sequential):
+    """Logits (N, classes, H, W)."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, num_classes, 1))
+
+
+class WeighsClasses(OwnModule):
+    """A module whose own criterion counts the last class twice."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0] * (num_classes - 1) + [2.0]))
 
 
 class RefusesItsWidth(DigitsCNN):

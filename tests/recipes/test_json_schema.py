@@ -102,7 +102,10 @@ SECTIONS = {
     "optimiser": choices(name=["sgd", "adamw"], lr=[1], momentum=[0, 0.9], nesterov=[False, True]),
     "loss and search": [
         {"loss": loss, "search": search}
-        for loss in choices(order=[3, 4.0], variables=[["x", "y"], ["x", "y", "t"]])
+        for loss in [
+            *choices(order=[3, 4.0], variables=[["x", "y"], ["x", "y", "t"]]),
+            *choices(base=["none", "cross_entropy"], label_smoothing=[0, 0.1]),
+        ]
         for search in choices(
             space=["theta", "canonical"],
             filter=["none", "trainable", "steady"],

@@ -428,13 +428,57 @@ def test_a_recipe_too_long_for_mysql_is_refused() -> None:
         freeze(study, recipe)
 
 
+def test_smoothing_that_is_searched_is_not_set() -> None:
+    loss = {"base": "cross_entropy", "label_smoothing": 0.1}
+    with pytest.raises(RecipeError, match="smoothing of that family is searched; leave it out"):
+        recipe_from_dict({**minimal(), "loss": loss})
+
+
+def test_later_fields_at_their_default_are_left_out_for_earlier_versions() -> None:
+    recipe = recipe_from_dict(minimal())
+    content = recipe.to_dict()
+    assert content["fitness"] == {"metric": "val_accuracy", "take": "last"}
+    assert content["loss"].keys() == {"base", "order", "variables", "folded", "class_reduction"}
+    said = {"class_weights": [1.0, 2.0], "label_smoothing": 0.1, "ignore_index": 0}
+    changed = {**minimal(), "loss": said, "fitness": {"metric": "val_nll", "mode": "min"}}
+    content = recipe_from_dict(changed).to_dict()
+    assert content["fitness"]["mode"] == "min"
+    assert said.items() <= content["loss"].items()
+    assert recipe_from_dict(content) == recipe_from_dict(changed)
+
+
+@pytest.mark.parametrize(
+    ("fitness", "abort", "allowed"),
+    [
+        ({}, {}, True),
+        ({"metric": "val_balanced_accuracy"}, {}, True),
+        ({"metric": "val_f1"}, {}, False),
+        ({"metric": "val_f1"}, {"threshold": 0.15}, True),
+        ({"metric": "val_nll", "mode": "min"}, {"at": 3}, False),
+        ({"metric": "val_nll", "mode": "min"}, {"threshold": 2.3}, True),
+        ({"metric": "val_nll", "mode": "min"}, None, True),
+    ],
+)
+def test_a_threshold_is_an_accuracy_unless_it_is_given(
+    fitness: dict[str, str], abort: dict[str, float] | None, allowed: bool
+) -> None:
+    content = {**minimal(), "fitness": fitness, "early_abort": abort}
+    if allowed:
+        recipe = recipe_from_dict(content)
+        assert recipe_from_dict(recipe.to_dict()) == recipe
+        return
+    with pytest.raises(RecipeError, match=r"default 0\.15 is an accuracy") as caught:
+        recipe_from_dict(content)
+    assert caught.value.field == "early_abort.threshold"
+
+
 def test_reference_names_every_field_with_its_default() -> None:
     reference = recipe_reference()
     rows = [line.split(" | ") for line in reference.splitlines()]
     assert {len(row) for row in rows} == {4}
     fields = {row[0].strip("| `") for row in rows[2:]}
     filled = {**minimal(), "early_abort": {}, "early_stop": {"at": 5}, "choice": {}}
-    content = recipe_from_dict(filled).to_dict()
+    content = recipe_from_dict(filled).model_dump(mode="json")
     expected = {"early_abort", "early_stop", "choice"} | {
         f"{name}.{inner}" if isinstance(value, dict) else name
         for name, value in content.items()

@@ -49,6 +49,14 @@ PLAIN = {
         ("search", {"scale": "normalised", "filter": "steady"}, "to cross-entropy's first gra"),
         ("search", {"seed_policy": "common"}, "were trained from the same seeds"),
         ("fitness", {"take": "best"}, "fitness is the best val_accuracy"),
+        ("fitness", {"metric": "val_nll", "mode": "min"}, "steps, smaller being better; a full"),
+        ("loss", {"class_weights": [1, 2.5]}, "compared with too, weigh the classes by 1, 2.5."),
+        ("loss", {"class_weights": "balanced"}, "weigh classes by the inverse of their frequency."),
+        (
+            "loss",
+            {"label_smoothing": 0.1, "ignore_index": 255},
+            "compared with too, smooth the labels by 0.1 and leave out the label 255.",
+        ),
         ("budget", {"evaluation": 60, "full": 600}, "60 steps; a full training has 600"),
         (
             "early_abort",

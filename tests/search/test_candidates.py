@@ -2,20 +2,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+import torch
 from searches import DIGITS
 
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.anchor import first_gradient
 from optuna_taylorglo.losses.canonical import collapse_ratio, gradient_scale, trainability
 from optuna_taylorglo.losses.expansion import Expansion
+from optuna_taylorglo.losses.taylor_loss import load_loss
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (
     candidate_loss,
     form_of,
+    loss_conventions,
     make_pruner,
     make_sampler,
     parameter_names,
@@ -50,6 +55,56 @@ def test_candidates_have_the_form_that_the_recipe_says() -> None:
     built = candidate_loss(recipe, theta, N_CLASSES)
     assert (built.form, built.theta, built.class_reduction) == (form, theta, "sum")
     assert built.n_classes == N_CLASSES
+
+
+WEIGHTS = [0.5 + 0.25 * k for k in range(N_CLASSES)]
+
+
+def test_candidates_weigh_smooth_and_ignore_as_the_recipe_says(tmp_path: Path) -> None:
+    loss = {"class_weights": WEIGHTS, "label_smoothing": 0.1, "ignore_index": 2}
+    search = {"filter": "none", "space": "theta", "scale": "free"}
+    theta = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.1)
+    built = candidate_loss(digits_recipe(loss=loss, search=search), theta, N_CLASSES)
+    plain = candidate_loss(digits_recipe(loss={}, search=search), theta, N_CLASSES)
+    logits = torch.randn(40, N_CLASSES, dtype=torch.float64, requires_grad=True)
+    target, weight = torch.arange(40) % N_CLASSES, torch.tensor(WEIGHTS).double()
+    # By hand: x is the smoothed target, a sample counts with the mean weight under it, and the
+    # sum is divided by the weights of the targets.
+    x = 0.9 * torch.nn.functional.one_hot(target, N_CLASSES).double() + 0.01
+    plain.reduction = "none"
+    counts = target != 2
+    expected = (plain(logits, x) * (x @ weight) * counts).sum() / (weight[target] * counts).sum()
+    found = built(logits, target)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(loss, logits)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    # The file of the winner carries them.
+    built.save(tmp_path / "loss.json")
+    torch.testing.assert_close(load_loss(tmp_path / "loss.json")(logits, target), found)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_at_the_anchor_a_weighted_candidate_is_weighted_cross_entropy(smoothing: float) -> None:
+    loss = {"base": "cross_entropy", "class_weights": WEIGHTS, "ignore_index": 2}
+    recipe = digits_recipe(loss=loss, search={"filter": "none", "space": "theta", "scale": "free"})
+    parameters = [0.0] * 9 + [smoothing]
+    built = candidate_loss(recipe, parameters, N_CLASSES).double()
+    logits = torch.randn(40, N_CLASSES, dtype=torch.float64, requires_grad=True)
+    target = torch.arange(40) % N_CLASSES
+    weight = torch.tensor(WEIGHTS).double()
+    expected = torch.nn.CrossEntropyLoss(weight, ignore_index=2, label_smoothing=smoothing)
+    both = [criterion(logits, target) for criterion in (built, expected)]
+    torch.testing.assert_close(*both)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, logits)[0] for loss in both))
+
+
+def test_a_recipe_without_conventions_leaves_them_at_cross_entropys() -> None:
+    assert loss_conventions(digits_recipe()) == {}
+
+
+def test_balanced_weights_wait_for_a_worker() -> None:
+    with pytest.raises(RecipeError, match="balanced is not settled"):
+        loss_conventions(digits_recipe(loss={"class_weights": "balanced"}))
 
 
 def test_a_candidate_without_a_scale_is_a_value_error() -> None:

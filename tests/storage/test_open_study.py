@@ -10,6 +10,7 @@ from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.open_study import (
+    Direction,
     create_command,
     create_companion,
     create_study,
@@ -28,23 +29,31 @@ def test_a_missing_study_comes_with_the_command_that_creates_it(sqlite_url: str)
     with pytest.raises(StudyError, match="there is no study 'my study'") as caught:
         open_study("my study", sqlite_url)
     assert "--study-name 'my study' --storage sqlite:///" in str(caught.value)
+    with pytest.raises(StudyError, match="--direction minimize"):
+        open_study("my study", sqlite_url, direction="minimize")
     assert "secret" not in create_command("s", "postgresql://me:secret@host/db")
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({}, "has direction minimize, but"),
-        ({"directions": ["maximize", "maximize"]}, "has direction maximize, maximize, but"),
-    ],
-)
-def test_other_directions_are_refused(
-    sqlite_url: str, settings: dict[str, list[str]], named: str
-) -> None:
-    optuna.create_study(study_name="s", storage=open_storage(sqlite_url), **settings)
+@pytest.mark.parametrize(("there", "asked"), [("minimize", "maximize"), ("maximize", "minimize")])
+def test_the_other_direction_is_refused(sqlite_url: str, there: str, asked: Direction) -> None:
+    optuna.create_study(study_name="s", storage=open_storage(sqlite_url), direction=there)
+    with pytest.raises(StudyError, match=f"has direction {there}, but") as caught:
+        create_study("s", sqlite_url, direction=asked)
+    assert f"--direction {asked} --study-name s --storage sqlite:///" in str(caught.value)
+
+
+def test_several_objectives_are_refused(sqlite_url: str) -> None:
+    directions = ["maximize", "maximize"]
+    optuna.create_study(study_name="s", storage=open_storage(sqlite_url), directions=directions)
     for open_ in (open_study, create_study):
-        with pytest.raises(StudyError, match=named):
+        with pytest.raises(StudyError, match="has direction maximize, maximize, but"):
             open_("s", sqlite_url)
+
+
+def test_a_study_that_minimises_has_a_companion_that_does(sqlite_url: str) -> None:
+    study = create_study("s", sqlite_url, direction="minimize")
+    assert create_companion(study, sqlite_url).direction == study.direction
+    assert create_companion(study, sqlite_url).direction == study.direction
 
 
 def test_strangers_are_trials_that_ran_without_a_generation(sqlite_url: str) -> None:

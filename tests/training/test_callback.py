@@ -119,10 +119,10 @@ def test_what_hears_a_validation_can_end_the_training(training: Training) -> Non
 
 
 def test_a_metric_that_is_not_logged_is_named_with_those_that_are(tmp_path: Path) -> None:
-    recipe = small_recipe(tmp_path / "recipe.yaml", fitness={"metric": "val_beauty"})
-    training = Training(load_recipe(recipe), cpu(tmp_path))
-    with pytest.raises(
-        RecipeError, match="which logs val_accuracy, val_balanced_accuracy, val_loss"
-    ) as caught:
+    model = {"class_path": "own_nets.OwnModule", "init_args": {}}
+    path = tmp_path / "recipe.yaml"
+    recipe = small_recipe(path, fitness={"metric": "val_beauty"}, model=model)
+    training = Training(load_recipe(recipe), cpu(tmp_path, "own_nets"))
+    with pytest.raises(RecipeError, match="OwnModule, which logs val_accuracy") as caught:
         training.run(Counting(), seed=0, steps=2)
     assert caught.value.field == "fitness.metric"

@@ -21,6 +21,7 @@ from optuna_taylorglo.losses.standard import (
 )
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.verdict.compared_losses import (
+    KINDS,
     ComparedLoss,
     compared_taylor_loss,
     cross_entropy,
@@ -37,6 +38,36 @@ def value(criterion: nn.Module) -> Tensor:
     logits = torch.randn(16, N_CLASSES, generator=torch.Generator().manual_seed(0))
     loss: Tensor = criterion(logits, torch.arange(16) % N_CLASSES)
     return loss
+
+
+WEIGHT = torch.linspace(0.2, 2.0, N_CLASSES)
+CONVENTIONS = {"weight": WEIGHT, "label_smoothing": 0.2, "ignore_index": 3}
+
+
+def test_cross_entropy_takes_the_studys_conventions_exactly() -> None:
+    loss = cross_entropy().criterion(CONVENTIONS)
+    assert value(loss) == value(nn.CrossEntropyLoss(**CONVENTIONS))
+    # A baseline whose smoothing is tuned has its own, and all the rest.
+    own = cross_entropy(settings={"label_smoothing": 0.0}).criterion(CONVENTIONS)
+    assert value(own) == value(nn.CrossEntropyLoss(weight=WEIGHT, ignore_index=3))
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"cross-entropy"}))
+def test_every_loss_takes_the_studys_conventions(kind: str) -> None:
+    settings = {"theta": list(THETA)} if kind == "taylor" else {}
+    loss = ComparedLoss("l", "l", kind, settings=settings, scale=2.0)
+    logits = torch.randn(16, N_CLASSES, generator=torch.Generator().manual_seed(0))
+    target = torch.arange(16) % N_CLASSES
+    each = loss.criterion({"reduction": "none"})(logits, target)
+    counted = WEIGHT[target] * (target != 3)
+    conventions = {"weight": WEIGHT, "ignore_index": 3}
+    expected = (each * counted).sum() / counted.sum()
+    assert value(loss.criterion(conventions)).item() == pytest.approx(expected.item(), rel=1e-5)
+    smoothed = 0.8 * nn.functional.one_hot(target, N_CLASSES) + 0.2 / N_CLASSES
+    expected = loss.criterion()(logits, smoothed)
+    assert value(loss.criterion({"label_smoothing": 0.2})).item() == pytest.approx(
+        expected.item(), rel=1e-5
+    )
 
 
 def first_gradient(criterion: nn.Module) -> float:

@@ -21,8 +21,9 @@ from optuna_taylorglo.queue.counted import has_results
 from optuna_taylorglo.queue.failures import last_exception
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.wording import own_loss_warning
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.storage.open_study import create_study, find_companion
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.choice import (
@@ -67,9 +68,11 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         name += f"_seed_{arguments.seed}"
     if arguments.generations is not None:
         recipe = recipe.changed(search=recipe.search.changed(generations=arguments.generations))
-    study = create_study(arguments.study_name or name, url)
-    opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     console = Console()
+    if warning := own_loss_warning(recipe.fitness):
+        console.print(f"[bold]Warning[/]: {warning}", highlight=False)
+    study = create_study(arguments.study_name or name, url, direction=direction_of(recipe))
+    opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
         _search(opened, arguments, stop, console)
     _announce_winner(study, url, arguments.output, console)

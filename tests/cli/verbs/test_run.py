@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
 from searches import load, small_recipe
@@ -67,6 +68,21 @@ def test_the_recipe_is_in_the_study_before_workers_start(idle_run, sqlite_url, t
     assert supervisor.calls == ["start", "stop"]
     assert supervisor.commands[1][4:6] == ["other", "--data-dir"]
     assert attach_recipe(load(sqlite_url, "other"), None) == load_recipe(tmp_path / "tiny.yaml")
+
+
+def test_a_study_gets_the_direction_of_its_fitness(idle_run, sqlite_url, tmp_path, capsys):
+    small_recipe(tmp_path / "tiny.yaml", fitness={"metric": "val_nll", "mode": "min"})
+    idle_run("--workers", "1")
+    assert load(sqlite_url, "tiny").direction == optuna.study.StudyDirection.MINIMIZE
+    assert "Warning" not in capsys.readouterr().out
+
+
+def test_a_metric_that_is_called_loss_is_warned_of_at_the_start(idle_run, tmp_path, capsys):
+    small_recipe(tmp_path / "tiny.yaml", fitness={"metric": "val_loss"})
+    idle_run("--workers", "1")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Warning: fitness.metric val_loss, and it is maximised" in said
+    assert said.index("Warning") < said.index("Study tiny")
 
 
 def test_a_search_without_a_single_result_says_what_may_help(idle_run, caplog, tmp_path):
