@@ -27,9 +27,7 @@ def data_module_class(
     class_path: str, allowed_packages: Sequence[str] = ()
 ) -> type["pl.LightningDataModule"]:
     """The LightningDataModule class, of either Lightning, of a recipe's `data.class_path`."""
-    return _lightning_class(
-        class_path, "LightningDataModule", "data.class_path", allowed_packages
-    )
+    return _lightning_class(class_path, "LightningDataModule", "data.class_path", allowed_packages)
 
 
 def callback_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type["pl.Callback"]:

@@ -538,11 +538,15 @@ class Recipe(Section):
     data: Component
     model: Component
     checkpoint: CheckpointSettings | None = None
+    """Left out: fresh weights."""
+
     optimiser: OptimiserSettings | None = None
+    """Left out: that of a LightningModule; a plain net needs it."""
+
     schedule: ScheduleSettings = ScheduleSettings()
     trainer: TrainerSettings = TrainerSettings()
     batch_size: WholeNumber = Field(ge=1)
-    """Examples per training step."""
+    """Examples per batch."""
 
     budget: BudgetSettings
     fitness: FitnessSettings = FitnessSettings()

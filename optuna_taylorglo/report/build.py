@@ -28,7 +28,7 @@ from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.losses.canonical import has_canonical_form
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.report.wording import recipe_in_words
+from optuna_taylorglo.report.wording import found_with, recipe_in_words
 from optuna_taylorglo.search.candidates import form_of
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
@@ -41,6 +41,7 @@ from optuna_taylorglo.verdict.choice import (
     kept_choice,
 )
 from optuna_taylorglo.verdict.files import HEADER, rows
+from optuna_taylorglo.verdict.learning_rates import whose_optimiser
 from optuna_taylorglo.verdict.statistics import Verdict
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def write_report(
     if winner is None and history.best is not None:
         winner = chosen_loss(study)
     choice = kept_choice(study)
+    optimiser = whose_optimiser(study, history.recipe)
     further = {f"figure-further-{i}": item for i, item in enumerate((figures or {}).items())}
     drawn = _draw(study, history, verdict) | {id_: figure for id_, (_, figure) in further.items()}
     counts = [f"{n} {_OUTCOMES[state]}" for state, n in history.counts.items() if n]
@@ -113,7 +115,8 @@ def write_report(
         generations=f"{history.n_finished} of {history.recipe.search.generations}",
         summary=_summary(verdict),
         numbers=_numbers(history, winner, choice, verdict),
-        recipe_in_words=recipe_in_words(history.recipe),
+        recipe_in_words=recipe_in_words(history.recipe, optimiser),
+        found_with=found_with(history.recipe, optimiser),
         recipe_yaml=yaml.safe_dump(history.recipe.to_dict(), sort_keys=False, allow_unicode=True),
         pilot=study.user_attrs.get(EVALUATION_LENGTH),
         winner=None if winner is None else _winner(history, winner),

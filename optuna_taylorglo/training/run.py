@@ -77,9 +77,7 @@ class Training:
                 _check_arguments(cls, part, f"trainer.{field}", part.init_args)
         self._learning_rate_factor = 1.0
         self._checkpoint = (
-            None
-            if recipe.checkpoint is None
-            else Checkpoint(recipe.checkpoint, machine.data_dir)
+            None if recipe.checkpoint is None else Checkpoint(recipe.checkpoint, machine.data_dir)
         )
         data = self._build_data(seed=0)
         data.prepare_data()
@@ -132,7 +130,7 @@ class Training:
                 nn.CrossEntropyLoss(), seed=0, steps=1, on_step=_end_training
             )
         except CannotScale as obstacle:
-            return f"{self.recipe.model.class_path}: {obstacle}"
+            return f"{self.recipe.model.class_path} cannot be multiplied: {obstacle}"
         except _Enough:
             pass
         return None
