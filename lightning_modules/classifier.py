@@ -247,9 +247,9 @@ class Classifier(LightningModule):
 
     def _step_schedule(self, unit: str) -> None:
         if self.schedule_settings.unit == unit and not self.schedule_settings.is_constant:
-            schedule = cast(LRScheduler, self.lr_schedulers())
-            # Beyond a full training steps keep the last rate; cosines would rise again.
-            if schedule.last_epoch < self.schedule_length or self.schedule_settings.kind == "steps":
+            schedule, last = cast(LRScheduler, self.lr_schedulers()), self.schedule_length - 1
+            # Whoever trains longer keeps the rate of the last step; a cosine would rise again.
+            if self.schedule_settings.kind == "steps" or schedule.last_epoch < last:
                 schedule.step()
 
 

@@ -25,7 +25,13 @@ from optuna_taylorglo.recipes.class_paths import (
     model_class,
 )
 from optuna_taylorglo.recipes.lightnings import data_module_for, lightning_of
-from optuna_taylorglo.recipes.schema import Component, OptimiserSettings, Recipe, ScheduleSettings
+from optuna_taylorglo.recipes.schema import (
+    Component,
+    OptimiserSettings,
+    Recipe,
+    ScheduleSettings,
+    TrainerSettings,
+)
 from optuna_taylorglo.training.callback import NEVER, OnValidation, TrainingCallback
 from optuna_taylorglo.training.checkpoint import Checkpoint
 from optuna_taylorglo.training.learning_rate import CannotScale
@@ -291,7 +297,7 @@ class Training:
             ("gradient_clip_val", "call self.clip_gradients in its training_step"),
             ("accumulate_grad_batches", "step its optimiser every so many batches"),
         ):
-            if (value := getattr(recipe.trainer, field)) not in (None, 1):
+            if (value := getattr(recipe.trainer, field)) != getattr(TrainerSettings(), field):
                 raise RecipeError(
                     f"trainer.{field}",
                     f"{value:g} is not allowed with {name}, whose optimisation is manual "
