@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -9,14 +10,15 @@ import torch
 from pytorch_lightning import Callback, LightningModule
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import MultiStepLR
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import MeanMetric
 
 from lightning_modules.data.batches import Chunk
 from lightning_modules.metrics import ALWAYS_LOGGED, BalancedAccuracy, build_metric
 from lightning_modules.monitor import TrainingMonitor
 from lightning_modules.optim import build_optimiser, build_schedule
-from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
+from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings, TrainerSettings
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -33,8 +35,8 @@ class Classifier(LightningModule):
 
     A training batch is ``(images, labels)`` or a `Chunk` of such batches, on each of which one
     optimiser step is taken; ``trainer.global_step`` counts optimiser steps in both cases.
-    Optimisation is manual (in Lightning's sense), so the Trainer's gradient clipping and
-    accumulation are not available.
+    Optimisation is manual (in Lightning's sense), so gradients are clipped and accumulated as
+    `trainer_settings` say, and not by the Trainer.
 
     Logged: ``val_accuracy``, ``val_balanced_accuracy`` (the mean of the classes' accuracies) and
     ``val_loss``, and the metric that is asked for; the same with ``test_``.
@@ -46,6 +48,9 @@ class Classifier(LightningModule):
             the share of training done, in [0, 1], before every step.
         optimiser: Optimiser settings.
         schedule: Learning-rate schedule, epochs being those of the Trainer; None: constant.
+        schedule_length: Units of the schedule that a full training has.
+        trainer_settings: Clipping and accumulation of gradients; None: neither. The gradients of
+            so many batches, or of what an epoch has left, make one step.
         channels_last: Keep 4-D weights and inputs in PyTorch's channels_last memory format.
         metric: One of `metrics.MODES` to log, be it a further one.
         num_classes: Number of classes, which a further metric has to know.
@@ -61,6 +66,8 @@ class Classifier(LightningModule):
         *,
         optimiser: OptimiserSettings,
         schedule: ScheduleSettings | None = None,
+        schedule_length: int = 1,
+        trainer_settings: TrainerSettings | None = None,
         channels_last: bool = False,
         metric: str = "accuracy",
         num_classes: int = 0,
@@ -72,6 +79,8 @@ class Classifier(LightningModule):
         self.criterion: Criterion = nn.CrossEntropyLoss() if criterion is None else criterion
         self.optimiser_settings = optimiser
         self.schedule_settings = schedule or ScheduleSettings()
+        self.schedule_length = schedule_length
+        self.trainer_settings = trainer_settings or TrainerSettings()
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.val_accuracy, self.val_loss = MeanMetric(), MeanMetric()
         self.test_accuracy, self.test_loss = MeanMetric(), MeanMetric()
@@ -84,6 +93,7 @@ class Classifier(LightningModule):
                 setattr(self, f"{stage}_{name}", build_metric(name, num_classes, ignore_index))
         self._monitor = TrainingMonitor(total_steps=1)
         self._needs_hooks = True
+        self._accumulated = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; the criterion may change from a module to a function and back."""
@@ -102,10 +112,24 @@ class Classifier(LightningModule):
         """Build optimiser and schedule over the network's parameters."""
         if self.memory_format == torch.channels_last:
             self.net.to(memory_format=self.memory_format)
-        optimiser = build_optimiser(self.optimiser_settings, self.net.parameters())
-        if not self.schedule_settings.milestones:
+        # A fused update unscales float16 gradients itself, too late for clipping.
+        clips_scaled = self._clips and self._scales_gradients
+        optimiser = build_optimiser(
+            self.optimiser_settings, self.net.parameters(), fused=not clips_scaled
+        )
+        if self.schedule_settings.is_constant:
             return optimiser
-        return [optimiser], [build_schedule(self.schedule_settings, optimiser)]
+        schedule = build_schedule(self.schedule_settings, optimiser, self.schedule_length)
+        return [optimiser], [schedule]
+
+    @property
+    def _clips(self) -> bool:
+        return self.trainer_settings.gradient_clip_val is not None
+
+    @property
+    def _scales_gradients(self) -> bool:
+        """Whether gradients are scaled, as in float16."""
+        return getattr(self.trainer.precision_plugin, "scaler", None) is not None
 
     def on_train_start(self) -> None:
         """Work out how many optimiser steps there will be, for the criterion's progress."""
@@ -114,55 +138,92 @@ class Classifier(LightningModule):
         if trainer.limit_train_batches == 1.0:
             # A loader of chunks counts fewer batches than it has steps, and says so.
             steps = getattr(trainer.train_dataloader, "steps_per_epoch", steps)
+        steps = math.ceil(steps / self.trainer_settings.accumulate_grad_batches)
         by_epochs = float("inf")
         if trainer.max_epochs is not None and trainer.max_epochs >= 0:
             by_epochs = trainer.max_epochs * steps
         by_steps = float("inf") if trainer.max_steps < 0 else trainer.max_steps
         self._monitor = TrainingMonitor(min(by_epochs, by_steps))
+        self._accumulated = 0
         # Lightning's hooks around a step cost as much as the optimiser of a small network. Float16
         # gradients are scaled in them.
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._needs_hooks = (
-            getattr(trainer.precision_plugin, "scaler", None) is not None
-            or any(_overrides(self, LightningModule, hook) for hook in STEP_HOOKS)
+            self._scales_gradients
+            or any(_overrides(self, Classifier, hook) for hook in STEP_HOOKS)
             or any(_overrides(c, Callback, hook) for c in callbacks for hook in STEP_HOOKS)
         )
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Take one optimiser step on each mini-batch.
+        """Take one optimiser step on each mini-batch, or on several whose gradients add up.
 
         Raises:
             Diverged: If a loss since the last check is not finite.
         """
-        batches = zip(*batch, strict=True) if isinstance(batch, Chunk) else (batch,)
+        batches = list(zip(*batch, strict=True)) if isinstance(batch, Chunk) else [batch]
         optimiser = cast(LightningOptimizer, self.optimizers())
         plain = isinstance(batch, Chunk) and not self._needs_hooks
         update = self._update_without_hooks if plain else self._update
         losses = []
-        first_step = self.trainer.global_step
-        for step, (inputs, labels) in enumerate(batches, start=first_step):
+        step = self.trainer.global_step
+        for number, (inputs, labels) in enumerate(batches, start=1):
             if step == self.trainer.max_steps:
                 break  # the budget ends inside a chunk
             self._monitor.tell_progress(self.criterion, step)
             loss = self.criterion(self(inputs), labels)
-            update(optimiser, loss)
-            self._step_schedule("steps")
             losses.append(loss.detach())
+            first, last = self._place_in_step(epoch_may_end=number == len(batches))
+            update(optimiser, loss, first, last)
+            if last:
+                self._step_schedule("steps")
+                step += 1
         self._monitor.observe(losses, self.trainer.global_step)
 
-    def _update(self, optimiser: LightningOptimizer, loss: Tensor) -> None:
-        """Take an optimiser step with all of Lightning's hooks around it."""
-        optimiser.zero_grad()
-        self.manual_backward(loss)
-        optimiser.step()
+    def _place_in_step(self, *, epoch_may_end: bool) -> tuple[bool, bool]:
+        """Whether a mini-batch is the first, and whether the last, of those that make a step."""
+        n_batches = self.trainer_settings.accumulate_grad_batches
+        if n_batches == 1:
+            return True, True
+        first = self._accumulated == 0
+        self._accumulated += 1
+        last = self._accumulated == n_batches or (epoch_may_end and self.trainer.is_last_batch)
+        if last:
+            self._accumulated = 0
+        return first, last
 
-    def _update_without_hooks(self, optimiser: LightningOptimizer, loss: Tensor) -> None:
-        """Take an optimiser step that Lightning counts, but does not surround with hooks."""
-        optimiser.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser._on_before_step()
-        optimiser.optimizer.step()
-        optimiser._on_after_step()
+    def _update(self, optimiser: LightningOptimizer, loss: Tensor, first: bool, last: bool) -> None:
+        """Take an optimiser step, or a part of one, with all of Lightning's hooks around it."""
+        if first:
+            optimiser.zero_grad()
+        self.manual_backward(self._share(loss))
+        if last:
+            optimiser.step()
+
+    def _update_without_hooks(
+        self, optimiser: LightningOptimizer, loss: Tensor, first: bool, last: bool
+    ) -> None:
+        """The same, with a step that Lightning counts, but does not surround with hooks."""
+        if first:
+            optimiser.optimizer.zero_grad()
+        self._share(loss).backward()  # type: ignore[no-untyped-call]
+        if last:
+            self.on_before_optimizer_step(optimiser.optimizer)
+            optimiser._on_before_step()
+            optimiser.optimizer.step()
+            optimiser._on_after_step()
+
+    def _share(self, loss: Tensor) -> Tensor:
+        """A mini-batch's share of the loss of a step."""
+        n_batches = self.trainer_settings.accumulate_grad_batches
+        return loss if n_batches == 1 else loss / n_batches
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Clip gradients, which are not scaled any more here."""
+        if self._clips:
+            settings = self.trainer_settings
+            self.clip_gradients(
+                optimizer, settings.gradient_clip_val, settings.gradient_clip_algorithm
+            )
 
     def on_train_epoch_end(self) -> None:
         """Let a schedule in epochs advance."""
@@ -201,8 +262,11 @@ class Classifier(LightningModule):
             self.log(f"{stage}_{name}", metric)
 
     def _step_schedule(self, unit: str) -> None:
-        if self.schedule_settings.unit == unit and self.schedule_settings.milestones:
-            cast(MultiStepLR, self.lr_schedulers()).step()
+        if self.schedule_settings.unit == unit and not self.schedule_settings.is_constant:
+            schedule, last = cast(LRScheduler, self.lr_schedulers()), self.schedule_length - 1
+            # Whoever trains longer keeps the rate of the last step; a cosine would rise again.
+            if self.schedule_settings.kind == "steps" or schedule.last_epoch < last:
+                schedule.step()
 
 
 def _overrides(instance: object, base: type, method: str) -> bool:

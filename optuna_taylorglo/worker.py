@@ -265,10 +265,13 @@ class Worker:
         """Settle the length of evaluations, unless something ends the work before."""
         study = self.study
         from optuna_taylorglo.training.run import Training
+        from optuna_taylorglo.verdict.learning_rates import keep_whose_optimiser
         from optuna_taylorglo.verdict.pilot import Pilot, keep_evaluation_length
 
-        n_classes = Training(self.recipe, self.machine).n_classes
+        training = Training(self.recipe, self.machine)
+        n_classes = training.n_classes
         study.set_user_attr(N_CLASSES, n_classes)
+        keep_whose_optimiser(study, training)
         decision = self._train_in_rounds(companion, Pilot(self.recipe, n_classes).next_step)
         if decision is not None:
             keep_evaluation_length(study, decision)
@@ -288,10 +291,12 @@ class Worker:
         from optuna_taylorglo.search.objective import Objective
         from optuna_taylorglo.search.scheduler import GenerationScheduler
         from optuna_taylorglo.training.run import Training
+        from optuna_taylorglo.verdict.learning_rates import keep_whose_optimiser
 
         study, recipe = self.study, self.recipe
         training = Training(recipe, self.machine)
         study.set_user_attr(N_CLASSES, training.n_classes)
+        keep_whose_optimiser(study, training)
         study.sampler = sampler = make_sampler(recipe, training.n_classes)
         study.pruner = make_pruner(recipe, training.in_steps)
         generations = min(n_generations or recipe.search.generations, recipe.search.generations)

@@ -2,17 +2,20 @@
 
 A recipe may come from a database that others can write to, so a class path is not trusted: it may
 name only classes that are defined in the bundled modules or in packages that the person who started
-the worker allowed, and only data modules and networks. Nothing else is imported or called.
+the worker allowed, and only data modules, networks, callbacks and loggers. Nothing else is imported
+or called.
 """
 
 import importlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.lightnings import lightning_bases
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
+    from pytorch_lightning.loggers import Logger
     from torch import nn
 
 BUNDLED_PACKAGE = "lightning_modules"
@@ -23,13 +26,18 @@ _ClassT = TypeVar("_ClassT")
 def data_module_class(
     class_path: str, allowed_packages: Sequence[str] = ()
 ) -> type["pl.LightningDataModule"]:
-    """The LightningDataModule class of a recipe's `data.class_path`."""
-    import pytorch_lightning as pl
+    """The LightningDataModule class, of either Lightning, of a recipe's `data.class_path`."""
+    return _lightning_class(class_path, "LightningDataModule", "data.class_path", allowed_packages)
 
-    try:
-        return resolve_class(class_path, pl.LightningDataModule, allowed_packages)
-    except RecipeError as error:
-        raise error.within("data.class_path") from error.__cause__
+
+def callback_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type["pl.Callback"]:
+    """The class, of either Lightning, of one of a recipe's `trainer.callbacks`."""
+    return _lightning_class(class_path, "Callback", "trainer.callbacks", allowed_packages)
+
+
+def logger_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type["Logger"]:
+    """The class, of either Lightning, of one of a recipe's `trainer.loggers`."""
+    return _lightning_class(class_path, "loggers.Logger", "trainer.loggers", allowed_packages)
 
 
 def model_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type["nn.Module"]:
@@ -56,6 +64,35 @@ def resolve_class(
         RecipeError: If the path lies outside the allowed packages, cannot be imported, or names
             anything but a subclass of `base_class` that is defined inside the allowed packages.
     """
+    cls = _import_class(class_path, allowed_packages)
+    _require_subclass(cls, class_path, (base_class,))
+    return cls
+
+
+def _lightning_class(
+    class_path: str, base_name: str, field: str, allowed_packages: Sequence[str]
+) -> type[Any]:
+    import pytorch_lightning  # noqa: F401 (the one that is always there)
+
+    try:
+        cls = _import_class(class_path, allowed_packages)
+        # Only now is the Lightning imported that it comes from.
+        _require_subclass(cls, class_path, lightning_bases(base_name))
+    except RecipeError as error:
+        raise error.within(field) from error.__cause__
+    return cls
+
+
+def _require_subclass(cls: type[Any], class_path: str, bases: tuple[type[Any], ...]) -> None:
+    if not issubclass(cls, bases):
+        places = " or ".join(base.__module__ for base in bases)
+        raise RecipeError(
+            "",
+            f"{class_path!r} is not allowed, must be a subclass of {bases[0].__name__} ({places})",
+        )
+
+
+def _import_class(class_path: str, allowed_packages: Sequence[str]) -> type[Any]:
     allowed = (BUNDLED_PACKAGE, *allowed_packages)
     for package in allowed:
         if not _is_plain_path(package):
@@ -82,12 +119,6 @@ def resolve_class(
     if not _inside(cls.__module__, allowed):
         problem = f"is defined in {cls.__module__}, outside"
         raise RecipeError("", _refusal(class_path, problem, cls.__module__, allowed))
-    if not issubclass(cls, base_class):
-        raise RecipeError(
-            "",
-            f"{class_path!r} is not allowed, must be a subclass of {base_class.__name__} "
-            f"({base_class.__module__})",
-        )
     return cls
 
 

@@ -20,7 +20,8 @@ def recipe_reference() -> str:
             rows.append(_row(Recipe, name))
             continue
         if field.default is None:
-            rows.append((f"`{name}`", "null or the fields below", "`null`", "Left out: none."))
+            meaning = field.description or "Left out: none."
+            rows.append((f"`{name}`", "null or the fields below", "`null`", meaning))
         rows += [_row(sections[name], inner, f"{name}.") for inner in sections[name].model_fields]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 

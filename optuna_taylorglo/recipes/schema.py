@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -12,8 +12,10 @@ from pydantic import (
     Strict,
     StrictBool,
     StrictStr,
+    model_serializer,
     model_validator,
 )
+from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.requirements import Requirement
@@ -64,6 +66,12 @@ def _known_variables(variables: tuple[str, ...]) -> tuple[str, ...]:
     if variables not in _VARIABLES:
         raise ValueError
     return variables
+
+
+def _not_empty(prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in prefixes:
+        raise ValueError("an empty text would leave everything out")
+    return prefixes
 
 
 Unit = Literal["steps", "epochs"]
@@ -117,8 +125,11 @@ class Section(PlainModel):
 
     model_config = ConfigDict(json_schema_extra=_add_requirements)
 
-    not_fields = _MACHINE_FIELDS
+    not_fields: ClassVar[Mapping[str, str]] = _MACHINE_FIELDS
     requirements: ClassVar[tuple[Requirement, ...]] = ()
+    newer: ClassVar[tuple[str, ...]] = ()
+    """Fields that earlier versions did not know. At their default they are not written, because
+    such a version may share the study."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -129,6 +140,14 @@ class Section(PlainModel):
     def _problems_together(self) -> list[Problem]:
         """What is wrong across fields, once each of them is right."""
         return [problem for rule in self.requirements if (problem := rule.problem(self))]
+
+    @model_serializer(mode="wrap")
+    def _without_newer_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        for name in self.newer:
+            if getattr(self, name) == type(self).model_fields[name].get_default():
+                content.pop(name, None)
+        return content
 
     @classmethod
     def refusal(cls, problems: Sequence[Problem]) -> RecipeError:
@@ -150,8 +169,34 @@ class Component(Section):
     """Arguments it is built with."""
 
 
+Components = Annotated[
+    tuple[Component, ...],
+    Strict(),
+    FromList,
+    Allowed("a list of mappings with class_path and init_args"),
+]
+
+
+class CheckpointSettings(Section):
+    """Weights that every training starts from, in place of fresh ones."""
+
+    path: Annotated[StrictStr, Field(min_length=1)]
+    """File of a state dict or of a Lightning checkpoint; a relative path begins at the worker's
+    `--data-dir`."""
+
+    skip: Annotated[
+        tuple[StrictStr, ...],
+        Strict(),
+        FromList,
+        AfterValidator(_not_empty),
+        Field(json_schema_extra={"items": {"type": "string", "minLength": 1}}),
+        Allowed("a list of texts with which names of weights begin, such as [head.]"),
+    ] = ()
+    """Weights whose names begin so stay fresh, such as those of a replaced head."""
+
+
 class OptimiserSettings(Section):
-    """The optimiser of every training; what is not named here keeps PyTorch's default."""
+    """The optimiser of plain nets; what is not named here keeps PyTorch's default."""
 
     requirements = (
         *(
@@ -188,16 +233,118 @@ class OptimiserSettings(Section):
 
 
 class ScheduleSettings(Section):
-    """Learning-rate steps. A shorter evaluation stops early; the schedule does not shrink."""
+    """How the learning rate of plain nets changes. A shorter evaluation stops early; the schedule
+    does not shrink."""
+
+    newer = ("kind", "warmup")
+    requirements = (
+        *(
+            Requirement(
+                field=name,
+                values=None,
+                needs={"kind": ("steps",)},
+                because=f"a {{kind}} schedule has no {name}",
+            )
+            for name in ("milestones", "gamma")
+        ),
+        Requirement(
+            field="warmup",
+            values=None,
+            needs={"kind": ("steps", "cosine")},
+            because="one_cycle has a rise of its own",
+        ),
+    )
+
+    kind: Literal["steps", "cosine", "one_cycle"] = "steps"
+    """steps: times `gamma` at each milestone; cosine: falls to 0 at the end of a full training;
+    one_cycle: PyTorch's OneCycleLR over a full training, with `optimiser.lr` as its peak."""
 
     unit: Unit = "epochs"
-    """What the milestones count."""
+    """What the milestones and `warmup` count."""
 
     milestones: Milestones = ()
     """When the learning rate is multiplied by `gamma`; empty for a constant rate."""
 
     gamma: Number = Field(default=0.1, gt=0)
     """Factor at each milestone."""
+
+    warmup: WholeNumber = Field(default=0, ge=0)
+    """How long the learning rate rises to `optimiser.lr` at first, linearly, step by step."""
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the learning rate never changes."""
+        return self.kind == "steps" and not self.milestones and not self.warmup
+
+    def _problems_together(self) -> list[Problem]:
+        problems = super()._problems_together()
+        if self.milestones and self.milestones[0] <= self.warmup:
+            sentence = (
+                f"{show(list(self.milestones))} is not allowed, must begin after warmup, "
+                f"{self.warmup}"
+            )
+            problems.append(Problem("milestones", sentence))
+        return problems
+
+
+_NOT_OF_TRAINER = {
+    **dict.fromkeys(
+        ("max_steps", "max_epochs", "min_steps", "min_epochs", "max_time"),
+        "belongs to the budget: set budget.full and budget.evaluation",
+    ),
+    **dict.fromkeys(
+        ("accelerator", "devices", "num_nodes", "strategy"),
+        "belongs to the machine, not to the recipe: give the worker --device",
+    ),
+    **dict.fromkeys(
+        ("val_check_interval", "check_val_every_n_epoch", "num_sanity_val_steps"),
+        "is decided by the search: see early_abort, early_stop and fitness.take",
+    ),
+    **dict.fromkeys(
+        ("limit_train_batches", "limit_val_batches", "limit_test_batches", "overfit_batches"),
+        "would change the data that losses are judged by: let the data module have fewer",
+    ),
+    **dict.fromkeys(
+        ("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "fast_dev_run"),
+        "is off in a search; checkpoints are written by a callback that you name",
+    ),
+    "logger": "did you mean loggers, a list?",
+}
+
+
+class TrainerSettings(Section):
+    """Options of Lightning's Trainer."""
+
+    not_fields = _MACHINE_FIELDS | _NOT_OF_TRAINER
+    requirements = (
+        Requirement(
+            field="gradient_clip_algorithm",
+            values=None,
+            needs={"gradient_clip_val": None},
+            because="it needs gradient_clip_val",
+        ),
+    )
+
+    gradient_clip_val: Annotated[Number, Field(gt=0)] | None = None
+    """Gradients are clipped to this before each step."""
+
+    gradient_clip_algorithm: Literal["norm", "value"] = "norm"
+    """norm: that of all gradients together; value: each entry."""
+
+    accumulate_grad_batches: WholeNumber = Field(default=1, ge=1)
+    """Batches whose gradients make one optimiser step; lengths count optimiser steps."""
+
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] | None = None
+    """In place of the worker's `--precision`."""
+
+    deterministic: StrictBool = False
+    """Only algorithms of PyTorch that repeat themselves."""
+
+    callbacks: Components = ()
+    """Callbacks of either Lightning, built anew for every training."""
+
+    loggers: Components = ()
+    """Loggers of either Lightning, built anew for every training."""
 
 
 class BudgetSettings(Section):
@@ -231,6 +378,7 @@ class FitnessSettings(Section):
     """What the search makes as great, or as small, as it can."""
 
     model_config = ConfigDict(regex_engine="python-re")  # for the look-ahead
+    newer = ("mode",)
 
     metric: Annotated[
         StrictStr,
@@ -291,6 +439,8 @@ class EarlyStopSettings(Section):
 
 class LossSettings(Section):
     """The family of losses that is searched: Taylor polynomials f, alone or on cross-entropy."""
+
+    newer = ("class_weights", "label_smoothing", "ignore_index")
 
     base: Literal["none", "cross_entropy"] = "none"
     """none: L = -f, the paper's; cross_entropy: L = e^s (CE_ε - f), with s and ε searched too."""
@@ -364,12 +514,6 @@ class ChoiceSettings(Section):
     final distribution is trained besides."""
 
 
-_LATER_FIELDS = {
-    "fitness": ("mode",),
-    "loss": ("class_weights", "label_smoothing", "ignore_index"),
-}
-
-
 class Recipe(Section):
     """Everything scientific about a study."""
 
@@ -421,12 +565,20 @@ class Recipe(Section):
         ),
     )
 
+    newer = ("checkpoint", "optimiser", "trainer", "choice")
+
     data: Component
     model: Component
-    optimiser: OptimiserSettings
+    checkpoint: CheckpointSettings | None = None
+    """Left out: fresh weights."""
+
+    optimiser: OptimiserSettings | None = None
+    """Left out: that of a LightningModule; a plain net needs it."""
+
     schedule: ScheduleSettings = ScheduleSettings()
+    trainer: TrainerSettings = TrainerSettings()
     batch_size: WholeNumber = Field(ge=1)
-    """Examples per training step."""
+    """Examples per batch."""
 
     budget: BudgetSettings
     fitness: FitnessSettings = FitnessSettings()
@@ -446,19 +598,11 @@ class Recipe(Section):
                 f"{self.fitness.mode}: the default {abort.threshold:g} is an accuracy"
             )
             problems.append(Problem("early_abort.threshold", sentence))
+        schedule, budget = self.schedule, self.budget
+        if schedule.unit == budget.unit and schedule.warmup >= budget.full:
+            sentence = f"{schedule.warmup} is not allowed, must be below budget.full, {budget.full}"
+            problems.append(Problem("schedule.warmup", sentence))
         return problems
-
-    def to_dict(self) -> dict[str, Any]:
-        content = super().to_dict()
-        # Earlier versions did not know these, and may share the study.
-        if self.choice is None:
-            del content["choice"]
-        for section, names in _LATER_FIELDS.items():
-            for name in names:
-                default = type(getattr(self, section)).model_fields[name].get_default()
-                if content[section][name] == default:
-                    del content[section][name]
-        return content
 
 
 def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:

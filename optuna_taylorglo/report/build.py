@@ -28,7 +28,7 @@ from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.losses.canonical import has_canonical_form
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.report.wording import recipe_in_words
+from optuna_taylorglo.report.wording import found_with, recipe_in_words
 from optuna_taylorglo.search.candidates import form_of
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
@@ -42,6 +42,7 @@ from optuna_taylorglo.verdict.choice import (
     note_on_winner,
 )
 from optuna_taylorglo.verdict.files import HEADER, rows
+from optuna_taylorglo.verdict.learning_rates import whose_optimiser
 from optuna_taylorglo.verdict.statistics import Verdict
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def write_report(
     if winner is None and history.best is not None:
         winner = chosen_loss(study)
     choice = kept_choice(study)
+    optimiser = whose_optimiser(study, history.recipe)
     further = {f"figure-further-{i}": item for i, item in enumerate((figures or {}).items())}
     drawn = _draw(study, history, verdict) | {id_: figure for id_, (_, figure) in further.items()}
     counts = [f"{n} {_OUTCOMES[state]}" for state, n in history.counts.items() if n]
@@ -115,7 +117,8 @@ def write_report(
         summary=_summary(verdict),
         note="" if verdict is None or winner is None else note_on_winner(study, winner),
         numbers=_numbers(history, winner, choice, verdict),
-        recipe_in_words=recipe_in_words(history.recipe),
+        recipe_in_words=recipe_in_words(history.recipe, optimiser),
+        found_with=found_with(history.recipe, optimiser),
         recipe_yaml=yaml.safe_dump(history.recipe.to_dict(), sort_keys=False, allow_unicode=True),
         pilot=study.user_attrs.get(EVALUATION_LENGTH),
         winner=None if winner is None else _winner(history, winner),

@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 
 from optuna_taylorglo.losses.expansion import VARIABLES
-from optuna_taylorglo.recipes.schema import Component, Recipe
+from optuna_taylorglo.recipes.schema import Component, OptimiserSettings, Recipe
 from optuna_taylorglo.search.candidates import parameter_names
+from optuna_taylorglo.verdict.learning_rates import MODULE, RECIPE
 
 _ANCHORED = {
     "log_scale": "the logarithm of that scale",
@@ -15,10 +16,22 @@ _ANCHORED = {
 }
 
 
-def recipe_in_words(recipe: Recipe) -> list[str]:
-    """What was searched, how, and what was trained on what: a few paragraphs of plain text."""
-    parts = (_family, _conventions, _search, _rules, _training)
-    return [text for part in parts if (text := part(recipe))]
+def recipe_in_words(recipe: Recipe, optimiser: str | None = RECIPE) -> list[str]:
+    """What was searched, how, and what was trained on what: a few paragraphs of plain text.
+
+    Args:
+        recipe: The recipe.
+        optimiser: Whose optimiser trained, as `verdict.learning_rates.whose_optimiser` says.
+    """
+    paragraphs = [
+        _family(recipe),
+        _conventions(recipe),
+        _search(recipe),
+        _rules(recipe),
+        _training(recipe, optimiser),
+        _trainer(recipe),
+    ]
+    return [text for text in paragraphs if text]
 
 
 def _family(recipe: Recipe) -> str:
@@ -112,22 +125,65 @@ def _rules(recipe: Recipe) -> str:
     return " ".join(rules)
 
 
-def _training(recipe: Recipe) -> str:
-    optimiser, schedule = recipe.optimiser, recipe.schedule
+def _training(recipe: Recipe, optimiser: str | None) -> str:
+    checkpoint = recipe.checkpoint
+    start = "" if checkpoint is None else f", starting from the weights in {checkpoint.path}"
+    batches = f"batches of {recipe.batch_size}"
+    text = f"The network is {_component(recipe.model)}, trained on {_component(recipe.data)}"
+    if optimiser == MODULE or recipe.optimiser is None:
+        return f"{text} with its own optimiser and {batches}{start}."
+    unless = "" if optimiser == RECIPE else ", unless it brings its own optimiser"
+    described = f"{recipe.optimiser.name} ({', '.join(_details(recipe.optimiser))})"
+    return f"{text} with {described}, {batches} and {_rate(recipe)}{start}{unless}."
+
+
+def found_with(recipe: Recipe, optimiser: str | None = RECIPE) -> str:
+    """Which optimiser a loss belongs to, in a few words; arguments as of `recipe_in_words`."""
+    if optimiser == MODULE or recipe.optimiser is None:
+        return f"the optimiser of {recipe.model.class_path}"
+    described = f"{recipe.optimiser.name} at learning rate {recipe.optimiser.lr:g}"
+    return described if optimiser == RECIPE else f"{described}, or the module's own optimiser,"
+
+
+def _details(optimiser: OptimiserSettings) -> list[str]:
     details = [f"learning rate {optimiser.lr:g}"]
     if optimiser.momentum:
         kind = "Nesterov momentum" if optimiser.nesterov else "momentum"
         details.append(f"{kind} {optimiser.momentum:g}")
     if optimiser.weight_decay:
         details.append(f"weight decay {optimiser.weight_decay:g}")
+    return details
+
+
+def _rate(recipe: Recipe) -> str:
+    schedule = recipe.schedule
     rate = "constant learning rate"
+    if schedule.kind == "cosine":
+        rate = "learning rate falling as a cosine to 0 at the end of a full training"
+    if schedule.kind == "one_cycle":
+        rate = "learning rate of one cycle over a full training"
     if schedule.milestones:
         when = ", ".join(str(milestone) for milestone in schedule.milestones)
         rate = f"learning rate multiplied by {schedule.gamma:g} after {when} {schedule.unit}"
-    return (
-        f"The network is {_component(recipe.model)}, trained on {_component(recipe.data)} with "
-        f"{optimiser.name} ({', '.join(details)}), batches of {recipe.batch_size} and {rate}."
-    )
+    warmup = f", after a warm-up of {schedule.warmup} {schedule.unit}" if schedule.warmup else ""
+    return rate + warmup
+
+
+def _trainer(recipe: Recipe) -> str:
+    trainer, said = recipe.trainer, []
+    if trainer.gradient_clip_val is not None:
+        what = "their norm" if trainer.gradient_clip_algorithm == "norm" else "each entry"
+        said.append(f"Gradients were clipped, {what} to {trainer.gradient_clip_val:g}.")
+    if trainer.accumulate_grad_batches > 1:
+        said.append(f"{trainer.accumulate_grad_batches} batches made one optimiser step.")
+    if trainer.precision is not None:
+        said.append(f"The precision was {trainer.precision}.")
+    if trainer.deterministic:
+        said.append("Only deterministic algorithms were used.")
+    if trainer.callbacks:
+        callbacks = ", ".join(_component(callback) for callback in trainer.callbacks)
+        said.append(f"Callbacks: {callbacks}.")
+    return " ".join(said)
 
 
 def _component(component: Component) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lightning_modules.classifier import Classifier
 from lightning_modules.monitor import TrainingMonitor
 from optuna_taylorglo.errors import RecipeError, StopRequested
+from optuna_taylorglo.training.learning_rate import scale_learning_rates
 
 NEVER = 10**9
 
@@ -29,6 +30,9 @@ class TrainingCallback(pl.Callback):
         checks: Steps at which to validate.
         on_validation: Called with step and metric.
         stop: Ends the training when set.
+        batches_per_step: Batches whose gradients make one optimiser step.
+        learning_rate_factor: On the learning rates of the module's optimisers.
+        on_step: Called after each batch on which an optimiser step was taken.
     """
 
     def __init__(
@@ -37,15 +41,27 @@ class TrainingCallback(pl.Callback):
         checks: set[int],
         on_validation: OnValidation,
         stop: threading.Event | None,
+        *,
+        batches_per_step: int = 1,
+        learning_rate_factor: float = 1.0,
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.metric = metric
         self.checks = checks
         self.on_validation = on_validation
         self.stop = stop or threading.Event()
+        self.batches_per_step = batches_per_step
+        self.learning_rate_factor = learning_rate_factor
+        self.on_step = on_step
         self.epoch_length: int | None = None
         self.last_step: int | None = None
         self.values: list[float] = []
+        self._steps_seen = 0
         self._monitor = TrainingMonitor(total_steps=max(checks))
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.learning_rate_factor != 1:
+            scale_learning_rates(trainer.optimizers, self.learning_rate_factor)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.epoch_length is not None:
@@ -56,7 +72,9 @@ class TrainingCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if self.epoch_length is None:
-            trainer.val_check_batch = 1 if trainer.global_step + 1 in self.checks else NEVER
+            ends_step = (batch_idx + 1) % self.batches_per_step == 0 or trainer.is_last_batch
+            due = ends_step and trainer.global_step + 1 in self.checks
+            trainer.val_check_batch = 1 if due else NEVER
         if not isinstance(pl_module, Classifier):
             self._monitor.tell_progress(pl_module.criterion, trainer.global_step)
 
@@ -73,6 +91,9 @@ class TrainingCallback(pl.Callback):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
             self._monitor.observe([loss.detach()], trainer.global_step)
+        if trainer.global_step > self._steps_seen:
+            self._steps_seen = trainer.global_step
+            self.on_step()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._monitor.check(trainer.global_step)

@@ -9,6 +9,8 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Collection
+from functools import cached_property
+from types import ModuleType
 from typing import Any, Self
 
 import pytorch_lightning as pl
@@ -16,13 +18,30 @@ from torch import nn
 
 from lightning_modules.classifier import Classifier
 from optuna_taylorglo.errors import RecipeError, UsageError
-from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
-from optuna_taylorglo.recipes.schema import Component, Recipe
+from optuna_taylorglo.recipes.class_paths import (
+    callback_class,
+    data_module_class,
+    logger_class,
+    model_class,
+)
+from optuna_taylorglo.recipes.lightnings import data_module_for, lightning_of
+from optuna_taylorglo.recipes.schema import (
+    Component,
+    OptimiserSettings,
+    Recipe,
+    ScheduleSettings,
+    TrainerSettings,
+)
 from optuna_taylorglo.training.callback import NEVER, OnValidation, TrainingCallback
+from optuna_taylorglo.training.checkpoint import Checkpoint
 from optuna_taylorglo.training.class_weights import with_settled_weights
 from optuna_taylorglo.training.fitness import bundled_metric, warn_of_own_loss
+from optuna_taylorglo.training.learning_rate import CannotScale
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.own_criterion import refuse_lost_settings
+from optuna_taylorglo.training.precision import Precision, resolve_precision
+
+logger = logging.getLogger(__name__)
 
 OnTrained = Callable[[pl.LightningModule], None]
 
@@ -36,6 +55,7 @@ class Training:
 
     Attributes:
         n_classes: Number of classes of the data.
+        own_optimiser: Whether the model is a LightningModule, which brings its own optimiser.
         steps_per_pass: Optimiser steps that one pass over the training data takes.
 
     Raises:
@@ -46,8 +66,28 @@ class Training:
         _quieten_lightning()
         self.recipe = recipe
         self.machine = machine
-        self._data_class = data_module_class(recipe.data.class_path, machine.allowed_packages)
-        self._model_class = model_class(recipe.model.class_path, machine.allowed_packages)
+        allowed = machine.allowed_packages
+        self._model_class = model_class(recipe.model.class_path, allowed)
+        own_lightning = lightning_of(self._model_class)
+        self.own_optimiser = own_lightning is not None
+        self._lightning: ModuleType = own_lightning or pl
+        self._data_class = data_module_for(
+            data_module_class(recipe.data.class_path, allowed), self._lightning
+        )
+        self._trainer_parts = {
+            field: [(find(part.class_path, allowed), part) for part in parts]
+            for field, find, parts in (
+                ("callbacks", callback_class, recipe.trainer.callbacks),
+                ("loggers", logger_class, recipe.trainer.loggers),
+            )
+        }
+        for field, parts in self._trainer_parts.items():
+            for cls, part in parts:
+                _check_arguments(cls, part, f"trainer.{field}", part.init_args)
+        self._learning_rate_factor = 1.0
+        self._checkpoint = (
+            None if recipe.checkpoint is None else Checkpoint(recipe.checkpoint, machine.data_dir)
+        )
         data = self._build_data(seed=0)
         data.prepare_data()
         data.setup("fit")
@@ -60,21 +100,51 @@ class Training:
             )
         self.n_classes = n_classes
         loader = data.train_dataloader()
-        self.steps_per_pass: int = getattr(loader, "steps_per_epoch", None) or len(loader)
+        batches: int = getattr(loader, "steps_per_epoch", None) or len(loader)
+        # What is left at the end of an epoch makes a step, too.
+        self.steps_per_pass = math.ceil(batches / recipe.trainer.accumulate_grad_batches)
         self.recipe = with_settled_weights(recipe, loader, n_classes)
-        if not isinstance(self._build_module(nn.CrossEntropyLoss()), Classifier):
+        module = self._build_module(nn.CrossEntropyLoss())
+        if self.own_optimiser:
             warn_of_own_loss(recipe.fitness)
+            self._check_own_module(module)
 
     def in_steps(self, amount: int, unit: str) -> int:
         """A length in "steps" or "epochs" as a number of optimiser steps."""
         return amount if unit == "steps" else amount * self.steps_per_pass
 
     def at_learning_rate(self, rate: float) -> Self:
-        """The same at another learning rate, without a look at data and network again."""
+        """The same at another learning rate in place of the recipe's, without a look at data and
+        network again."""
+        optimiser = self._recipe_optimiser()
+        if self.own_optimiser:
+            return self.at_learning_rate_factor(rate / optimiser.lr)
         other = copy.copy(self)
-        optimiser = self.recipe.optimiser.changed(lr=rate)
-        other.recipe = self.recipe.changed(optimiser=optimiser)
+        other.recipe = self.recipe.changed(optimiser=optimiser.changed(lr=rate))
         return other
+
+    def at_learning_rate_factor(self, factor: float) -> Self:
+        """The same with the learning rates of the module's own optimisers times a factor.
+
+        Trainings raise `CannotScale` if the module does not let that be done.
+        """
+        if not self.own_optimiser:
+            return self.at_learning_rate(self._recipe_optimiser().lr * factor)
+        other = copy.copy(self)
+        other._learning_rate_factor = factor
+        return other
+
+    def learning_rate_obstacle(self) -> str | None:
+        """Why the learning rate cannot be multiplied, found by one step; None if it can."""
+        try:
+            self.at_learning_rate_factor(0.5).run(
+                nn.CrossEntropyLoss(), seed=0, steps=1, on_step=_end_training
+            )
+        except CannotScale as obstacle:
+            return f"{self.recipe.model.class_path} cannot be multiplied: {obstacle}"
+        except _Enough:
+            pass
+        return None
 
     def run(
         self,
@@ -86,6 +156,7 @@ class Training:
         check_at: Collection[int] = (),
         on_test_set: bool = False,
         on_trained: OnTrained = lambda module: None,
+        on_step: Callable[[], None] = lambda: None,
         stop: threading.Event | None = None,
     ) -> float:
         """Train one network and return how good it is.
@@ -99,6 +170,8 @@ class Training:
             check_at: Steps at which to validate besides the end.
             on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
             on_trained: Called with the trained module.
+            on_step: Called after each batch on which an optimiser step was taken; what it raises
+                ends the training.
             stop: Ends the training with `StopRequested` when set.
 
         Returns:
@@ -115,7 +188,15 @@ class Training:
         checks = {steps, *(step for step in check_at if step < steps)}
         if self.recipe.fitness.take == "best":
             checks |= set(range(self.steps_per_pass, steps, self.steps_per_pass))
-        watch = TrainingCallback(self.recipe.fitness.metric, checks, on_validation, stop)
+        watch = TrainingCallback(
+            self.recipe.fitness.metric,
+            checks,
+            on_validation,
+            stop,
+            batches_per_step=self.recipe.trainer.accumulate_grad_batches,
+            learning_rate_factor=self._learning_rate_factor,
+            on_step=on_step,
+        )
         trainer = self._build_trainer(watch, data, steps, math.gcd(*checks))
         with warnings.catch_warnings():
             # Lightning advises on loaders with worker processes, which whole batches do not need.
@@ -157,23 +238,82 @@ class Training:
     def _build_module(self, criterion: nn.Module) -> pl.LightningModule:
         offered = {"num_classes": self.n_classes}
         built = _build(self._model_class, self.recipe.model, "model", offered)
-        if isinstance(built, pl.LightningModule):
+        if self._checkpoint is not None:
+            self._checkpoint.load_into(built)
+        if self.own_optimiser:
             refuse_lost_settings(getattr(built, "criterion", None), self.recipe.loss)
             built.criterion = criterion
-            return built
-        schedule = self.recipe.schedule
-        milestones = [self.in_steps(m, schedule.unit) for m in schedule.milestones]
+            module: pl.LightningModule = built
+            return module
         return Classifier(
             built,
             criterion,
-            optimiser=self.recipe.optimiser,
-            # In steps, because an epoch of the Trainer is the way to a validation here.
-            schedule=schedule.changed(unit="steps", milestones=milestones),
-            channels_last=self.machine.resolved_precision.channels_last,
+            optimiser=self._recipe_optimiser(),
+            schedule=self._schedule_in_steps(),
+            schedule_length=self.in_steps(self.recipe.budget.full, self.recipe.budget.unit),
+            trainer_settings=self.recipe.trainer,
+            channels_last=self._precision.channels_last,
             metric=bundled_metric(self.recipe.fitness, self.n_classes),
             num_classes=self.n_classes,
             ignore_index=self.recipe.loss.ignore_index,
         )
+
+    def _recipe_optimiser(self) -> OptimiserSettings:
+        if self.recipe.optimiser is None:
+            raise RecipeError(
+                "optimiser",
+                f"missing, must be there to train {self.recipe.model.class_path}, a plain net; "
+                "only a LightningModule brings its own",
+            )
+        return self.recipe.optimiser
+
+    def _schedule_in_steps(self) -> ScheduleSettings:
+        """The schedule in steps, because an epoch of the Trainer is the way to a validation."""
+        schedule, budget = self.recipe.schedule, self.recipe.budget
+        warmup = self.in_steps(schedule.warmup, schedule.unit)
+        full = self.in_steps(budget.full, budget.unit)
+        if warmup >= full:
+            raise RecipeError(
+                "schedule.warmup",
+                f"{schedule.warmup} {schedule.unit} are {warmup} steps, must be below the {full} "
+                "of budget.full",
+            )
+        milestones = [self.in_steps(m, schedule.unit) for m in schedule.milestones]
+        return schedule.changed(unit="steps", milestones=milestones, warmup=warmup)
+
+    @cached_property
+    def _precision(self) -> Precision:
+        asked_for = self.recipe.trainer.precision
+        if asked_for is None:
+            return self.machine.resolved_precision
+        return resolve_precision(asked_for, self.machine.torch_device)
+
+    def _check_own_module(self, module: pl.LightningModule) -> None:
+        """Tell what of the recipe a LightningModule does not use, and refuse what it cannot do."""
+        recipe, name = self.recipe, self.recipe.model.class_path
+        base = self._lightning.LightningModule
+        if type(module).configure_optimizers is base.configure_optimizers:
+            raise RecipeError(
+                "model.class_path",
+                f"{name} has no configure_optimizers, so nothing would train it; write it, or name "
+                "a plain nn.Module, which the recipe's optimiser trains",
+            )
+        if recipe.optimiser is not None:
+            logger.warning("optimiser: not used, %s configures its own", name)
+        if recipe.schedule != ScheduleSettings():
+            logger.warning("schedule: not used, %s configures its own", name)
+        if module.automatic_optimization:
+            return
+        for field, fix in (
+            ("gradient_clip_val", "call self.clip_gradients in its training_step"),
+            ("accumulate_grad_batches", "step its optimiser every so many batches"),
+        ):
+            if (value := getattr(recipe.trainer, field)) != getattr(TrainerSettings(), field):
+                raise RecipeError(
+                    f"trainer.{field}",
+                    f"{value:g} is not allowed with {name}, whose optimisation is manual "
+                    f"(automatic_optimization = False), where a Trainer cannot do it: {fix}",
+                )
 
     def _build_trainer(
         self,
@@ -182,29 +322,45 @@ class Training:
         steps: int,
         common_interval: int,
     ) -> pl.Trainer:
+        lightning, options = self._lightning, self.recipe.trainer
+        callbacks, loggers = (
+            [_build(cls, part, f"trainer.{field}", {}) for cls, part in parts]
+            for field, parts in self._trainer_parts.items()
+        )
         device = self.machine.torch_device
         settings: dict[str, Any] = {
             "accelerator": {"cuda": "gpu"}.get(device.type, device.type),
             "devices": 1 if device.index is None else [device.index],
-            "precision": self.machine.resolved_precision.trainer,
-            "callbacks": [watch],
-            "logger": False,
-            "enable_checkpointing": False,
+            "precision": self._precision.trainer,
+            "callbacks": [watch, *callbacks],
+            "logger": loggers or False,
+            "enable_checkpointing": any(
+                isinstance(callback, lightning.callbacks.Checkpoint) for callback in callbacks
+            ),
             "enable_progress_bar": False,
             "enable_model_summary": False,
             "num_sanity_val_steps": 0,
         }
+        if options.deterministic:
+            settings["deterministic"] = True
+        if self.own_optimiser:  # a `Classifier` does it itself
+            settings["accumulate_grad_batches"] = options.accumulate_grad_batches
+            if options.gradient_clip_val is not None:
+                settings["gradient_clip_val"] = options.gradient_clip_val
+                settings["gradient_clip_algorithm"] = options.gradient_clip_algorithm
         if hasattr(data, "steps_per_epoch"):
-            data.steps_per_epoch = common_interval
+            data.steps_per_epoch = common_interval * options.accumulate_grad_batches
             watch.epoch_length = common_interval
-            return pl.Trainer(max_epochs=steps // common_interval, **settings)
-        return pl.Trainer(
-            max_steps=steps,
-            max_epochs=-1,
-            val_check_interval=NEVER,
-            check_val_every_n_epoch=None,
-            **settings,
-        )
+            settings["max_epochs"] = steps // common_interval
+        else:
+            settings |= {
+                "max_steps": steps,
+                "max_epochs": -1,
+                "val_check_interval": NEVER,
+                "check_val_every_n_epoch": None,
+            }
+        trainer: pl.Trainer = lightning.Trainer(**settings)
+        return trainer
 
 
 def test_metric(recipe: Recipe) -> str:
@@ -212,19 +368,33 @@ def test_metric(recipe: Recipe) -> str:
     return "test_" + recipe.fitness.metric.removeprefix("val_")
 
 
+class _Enough(Exception):
+    """Ends a training of which no more is wanted."""
+
+
+def _end_training() -> None:
+    raise _Enough
+
+
 def _build(cls: type[Any], component: Component, field: str, offered: dict[str, Any]) -> Any:
     """An instance of a recipe's class; what it takes of `offered` is passed besides its own."""
-    signature = inspect.signature(cls)
-    taken = {name: value for name, value in offered.items() if name in signature.parameters}
+    parameters = inspect.signature(cls).parameters
+    taken = {name: value for name, value in offered.items() if name in parameters}
     arguments = taken | component.init_args
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise _cannot_build(component, field, error) from error
+    _check_arguments(cls, component, field, arguments)
     try:
         return cls(**arguments)
     # Any other error is one inside the class, whose author needs the traceback.
     except UsageError as error:
+        raise _cannot_build(component, field, error) from error
+
+
+def _check_arguments(
+    cls: type[Any], component: Component, field: str, arguments: dict[str, Any]
+) -> None:
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
         raise _cannot_build(component, field, error) from error
 
 
@@ -236,5 +406,6 @@ def _cannot_build(component: Component, field: str, error: Exception) -> RecipeE
 
 
 def _quieten_lightning() -> None:
-    for name in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for package in ("pytorch_lightning", "lightning.pytorch"):
+        for name in ("utilities.rank_zero", "accelerators.cuda"):
+            logging.getLogger(f"{package}.{name}").setLevel(logging.WARNING)

@@ -27,6 +27,7 @@ from optuna_taylorglo.losses.standard import (
 )
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.verdict.families import Family
+from optuna_taylorglo.verdict.learning_rates import LearningRates
 from optuna_taylorglo.verdict.statistics import Role
 
 KINDS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
@@ -58,6 +59,7 @@ class ComparedLoss:
         settings: What the loss is built with, as plain JSON.
         scale: Factor on the loss.
         learning_rate: In place of the recipe's; None for the recipe's.
+        learning_rate_factor: On the learning rates of a module's own optimisers; None for 1.
     """
 
     name: str
@@ -67,6 +69,7 @@ class ComparedLoss:
     settings: dict[str, Any] = field(default_factory=dict)
     scale: float = 1.0
     learning_rate: float | None = None
+    learning_rate_factor: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -116,18 +119,21 @@ def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any
     return ComparedLoss(name, label, "cross-entropy", **changes)
 
 
-def standard_loss(name: str, family: Family, value: float, learning_rate: float) -> ComparedLoss:
+def standard_loss(
+    name: str, family: Family, value: float, rates: LearningRates, rate: float
+) -> ComparedLoss:
     """A standard loss to compare.
 
     Args:
         name: Short name.
         family: Which loss.
         value: Its parameter.
-        learning_rate: In place of the recipe's.
+        rates: What learning rates are.
+        rate: One of them.
     """
-    label = f"{family.label.format(value)} at learning rate {learning_rate:.3g}"
+    label = f"{family.label.format(value)} at {rates.words(rate)}"
     settings = {family.parameter: value}
-    return ComparedLoss(name, label, family.kind, settings=settings, learning_rate=learning_rate)
+    return ComparedLoss(name, label, family.kind, settings=settings, **rates.settings(rate))
 
 
 def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:

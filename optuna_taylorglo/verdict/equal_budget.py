@@ -20,6 +20,7 @@ from optuna_taylorglo.seeds import Stage, candidate_seed
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss, standard_loss
 from optuna_taylorglo.verdict.families import FAMILIES
 from optuna_taylorglo.verdict.halving import halve
+from optuna_taylorglo.verdict.learning_rates import LearningRates
 from optuna_taylorglo.verdict.tasks import Do
 from optuna_taylorglo.verdict.validation import score, validation_task
 
@@ -27,20 +28,23 @@ BATCH = 8
 """Trainings that are proposed together; fixed, so that proposals do not depend on workers."""
 
 RATE_FACTORS = (0.01, 10.0)
-"""Least and greatest learning rate, in terms of the recipe's."""
+"""Least and greatest learning rate, in terms of the recipe's or the module's own."""
 
 FINALISTS = 10
 
 
-def best_standard_loss(name: str, recipe: Recipe, do: Do) -> ComparedLoss:
+def best_standard_loss(
+    name: str, recipe: Recipe, do: Do, rates: LearningRates | None = None
+) -> ComparedLoss:
     """Search among the standard losses with the budget that the loss search had.
 
     Args:
         name: Short name of the result.
         recipe: The study's recipe.
         do: Does tasks.
+        rates: What learning rates there are; None: multiples of the recipe's.
     """
-    tried = _tune(name, recipe, do)
+    tried = _tune(name, recipe, do, rates or LearningRates.of(recipe))
     # Sorting is stable: of equal ones the first.
     best = sorted(tried, key=lambda one: -score([one[1]]))[:FINALISTS]
     finalists = [loss for loss, _ in best]
@@ -48,7 +52,9 @@ def best_standard_loss(name: str, recipe: Recipe, do: Do) -> ComparedLoss:
     return replace(chosen, label=f"best standard loss, same budget: {chosen.label}")
 
 
-def _tune(name: str, recipe: Recipe, do: Do) -> list[tuple[ComparedLoss, float | None]]:
+def _tune(
+    name: str, recipe: Recipe, do: Do, rates: LearningRates
+) -> list[tuple[ComparedLoss, float | None]]:
     """What TPE tried, in order, and the fitness; None where the training failed."""
     search = recipe.search
     with warnings.catch_warnings():
@@ -62,20 +68,17 @@ def _tune(name: str, recipe: Recipe, do: Do) -> list[tuple[ComparedLoss, float |
         )
     study = optuna.create_study(direction="maximize", sampler=sampler)
     # Cross-entropy as the recipe has it is where everybody begins.
-    study.enqueue_trial(
-        {
-            "loss": "label-smoothing",
-            "label-smoothing": recipe.loss.label_smoothing,
-            _rate("label-smoothing"): recipe.optimiser.lr,
-        }
-    )
+    first = {"loss": "label-smoothing", "label-smoothing": recipe.loss.label_smoothing}
+    if rates.obstacle is None:
+        first[_rate("label-smoothing")] = rates.start
+    study.enqueue_trial(first)
     tried: list[tuple[ComparedLoss, float | None]] = []
     n_trainings = search.population * search.generations * search.repeats
     while len(tried) < n_trainings:
         trials, losses = [], []
         for _ in range(min(BATCH, n_trainings - len(tried))):
             trials.append(study.ask())
-            losses.append(_suggest(trials[-1], name, recipe.optimiser.lr))
+            losses.append(_suggest(trials[-1], name, rates))
         tasks = [
             validation_task(recipe, loss, Stage.STANDARD, trial.number)
             for trial, loss in zip(trials, losses, strict=True)
@@ -88,7 +91,7 @@ def _tune(name: str, recipe: Recipe, do: Do) -> list[tuple[ComparedLoss, float |
     return tried
 
 
-def _suggest(trial: Trial, name: str, learning_rate: float) -> ComparedLoss:
+def _suggest(trial: Trial, name: str, rates: LearningRates) -> ComparedLoss:
     chosen = trial.suggest_categorical("loss", list(FAMILIES))
     family = FAMILIES[chosen]
     low, high = family.low, family.high
@@ -96,10 +99,12 @@ def _suggest(trial: Trial, name: str, learning_rate: float) -> ComparedLoss:
         value: float = trial.suggest_int(chosen, low, int(high), log=family.log)
     else:
         value = trial.suggest_float(chosen, low, high, log=family.log)
-    # A learning rate for each kind: which is best depends on it, and on the parameter.
-    low, high = (learning_rate * factor for factor in RATE_FACTORS)
-    rate = trial.suggest_float(_rate(chosen), low, high, log=True)
-    return standard_loss(name, family, value, rate)
+    rate = rates.start
+    if rates.obstacle is None:
+        # A learning rate for each kind: which is best depends on it, and on the parameter.
+        low, high = rates.times(RATE_FACTORS)
+        rate = trial.suggest_float(_rate(chosen), low, high, log=True)
+    return standard_loss(name, family, value, rates, rate)
 
 
 def _rate(family: str) -> str:

@@ -29,7 +29,8 @@ from optuna_taylorglo.verdict.compared_losses import (
     scale_controls,
 )
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
-from optuna_taylorglo.verdict.opponents import opponent
+from optuna_taylorglo.verdict.learning_rates import LearningRates
+from optuna_taylorglo.verdict.opponents import opponents
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
 from optuna_taylorglo.verdict.tasks import Do, Task, stage_task
 from optuna_taylorglo.verdict.wording import verdict_in_words
@@ -57,7 +58,9 @@ class Plan:
                 )
 
 
-def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
+def evaluate(
+    study: Study, recipe: Recipe, plan: Plan, do: Do, rates: LearningRates | None = None
+) -> Verdict:
     """Compare a study's winner with baselines and controls.
 
     Args:
@@ -65,6 +68,7 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
         recipe: Its recipe.
         plan: What to compare.
         do: Does tasks.
+        rates: What learning rates there are; None: multiples of the recipe's.
 
     Returns:
         The verdict.
@@ -76,7 +80,8 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
     loss = chosen.loss
     n_classes = study.user_attrs[N_CLASSES]
     losses = [compared_taylor_loss("winner", "evolved loss", Role.EVOLVED, loss)]
-    losses += [opponent(name, recipe, do) for name in plan.against]
+    rates = rates or LearningRates.of(recipe)
+    losses += opponents(plan.against, recipe, do, rates)
     losses += scale_controls(loss, n_classes)
     tasks = [_task(recipe, loss, seed) for loss in losses for seed in range(plan.seeds)]
     values = do(tasks)
@@ -89,7 +94,9 @@ def evaluate(study: Study, recipe: Recipe, plan: Plan, do: Do) -> Verdict:
     words = [verdict_in_words(verdict, n_classes)]
     if (choice := kept_choice(study)) is not None:
         words.append(evaluation_advice(choice, recipe))
-    return replace(verdict, text="\n".join(words), generations=recipe.search.generations)
+    words.append(rates.in_words())
+    text = "\n".join(filter(None, words))
+    return replace(verdict, text=text, generations=recipe.search.generations)
 
 
 def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:

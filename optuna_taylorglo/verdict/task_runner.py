@@ -58,5 +58,7 @@ class TaskRunner:
                 recipe = recipe.changed(data=data)
             self._trainings[variant] = Training(recipe, self.machine)
         training = self._trainings[variant]
-        rate = task.loss.learning_rate
+        rate, factor = task.loss.learning_rate, task.loss.learning_rate_factor
+        if factor is not None:
+            return training.at_learning_rate_factor(factor)
         return training if rate is None else training.at_learning_rate(rate)

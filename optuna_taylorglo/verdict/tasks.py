@@ -54,6 +54,8 @@ class Task:
         loss = content["contender"] = content.pop("loss")
         for name in ("name", "label", "role"):
             del loss[name]
+        if loss["learning_rate_factor"] is None:  # earlier versions did not know it
+            del loss["learning_rate_factor"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_dict(self) -> dict[str, Any]:

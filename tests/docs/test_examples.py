@@ -16,6 +16,7 @@ from optuna_taylorglo import load_loss, worker
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
+from optuna_taylorglo.recipes.schema import OptimiserSettings
 from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training
@@ -120,13 +121,13 @@ def test_an_own_model_learns_with_any_criterion_and_repeats_itself(name: str) ->
 def test_who_optimises() -> None:
     """A plain net is trained by the recipe's optimiser, a LightningModule by its own."""
     untrained = {}
+    tiny = OptimiserSettings(name="sgd", lr=1e-9)
     for name in RECIPES:
-        recipe = recipe_of(name)
-        tiny = recipe.optimiser.changed(lr=1e-9)
         machine = Machine(device="cpu", allowed_packages=("tabular",))
-        training = Training(recipe.changed(optimiser=tiny), machine)
+        training = Training(recipe_of(name).changed(optimiser=tiny), machine)
         untrained[name] = training.run(nn.CrossEntropyLoss(), seed=0, steps=45) < 0.9
     assert untrained == {"breast_cancer_mlp": True, "breast_cancer_lightning": False}
+    assert recipe_of("breast_cancer_lightning").optimiser is None
 
 
 class Clock(nn.Module):

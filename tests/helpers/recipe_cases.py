@@ -89,6 +89,21 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("schedule.milestones", [True], ["[true] is not allowed", "ascending"]),
     ("schedule.milestones", ["81"], ["ascending", "text, not a number"]),
     ("schedule.gamma", 0, ["above 0"]),
+    ("schedule.kind", "cosin", ["steps, cosine or one_cycle", "did you mean cosine?"]),
+    ("schedule.warmup", -1, ["at least 0"]),
+    ("trainer.gradient_clip_val", 0, ["0 is not allowed", "above 0"]),
+    ("trainer.gradient_clip_algorithm", "value", ["needs gradient_clip_val"]),
+    ("trainer.accumulate_grad_batches", 0, ["at least 1"]),
+    ("trainer.precision", "8-mixed", ["32-true, bf16-mixed or 16-mixed"]),
+    ("trainer.max_steps", 5, ["belongs to the budget"]),
+    ("trainer.devices", 2, ["belongs to the machine", "--device"]),
+    ("trainer.limit_val_batches", 2, ["the data that losses are judged by"]),
+    ("trainer.val_check_interval", 2, ["decided by the search"]),
+    ("trainer.logger", True, ["did you mean loggers"]),
+    ("trainer.callbacks", "my.Callback", ["a list of mappings with class_path"]),
+    ("trainer.callbacks", [{"class_path": "Mine"}], ["a list of mappings with class_path"]),
+    ("checkpoint", "weights.pt", ["null or a mapping with the fields path, skip"]),
+    ("checkpoint.path", "", ["text"]),
     ("batch_size", 0, ["0 is not allowed", "at least 1"]),
     ("batch_size", 2.5, ["2.5 is not allowed", "whole number"]),
     ("batch_size", False, ["false is not allowed"]),
@@ -140,6 +155,14 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("choice", True, ["true is not allowed", "null or a mapping"]),
     ("choice.candidates", 0, ["at least 1 and at most 100"]),
     ("choice.candidates", 101, ["at most 100"]),
+]
+
+# Settings of a schedule that do not go together, and the field to blame.
+BAD_SCHEDULES: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "cosine", "milestones": [5]}, "milestones"),
+    ({"kind": "one_cycle", "milestones": [5]}, "milestones"),
+    ({"kind": "cosine", "gamma": 0.5}, "gamma"),
+    ({"kind": "one_cycle", "warmup": 5}, "warmup"),
 ]
 
 SGD_ONLY = {"momentum": 0.9, "nesterov": True}

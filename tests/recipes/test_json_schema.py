@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from recipe_cases import (
     BAD_COMBINATIONS,
+    BAD_SCHEDULES,
     BAD_VALUES,
     REQUIRED,
     SGD_ONLY,
@@ -83,6 +84,14 @@ def test_what_is_no_mapping_is_refused(content: object) -> None:
 @pytest.mark.parametrize(("name", "value"), SGD_ONLY.items())
 def test_adam_has_not_what_only_sgd_has(name: str, value: object) -> None:
     assert not accepts({**minimal(), "optimiser": {"name": "adam", "lr": 0.1, name: value}})
+
+
+@pytest.mark.parametrize(("schedule", "field"), BAD_SCHEDULES)
+def test_what_a_kind_of_schedule_does_not_have_is_refused(
+    schedule: dict[str, Any], field: str
+) -> None:
+    assert not accepts({**minimal(), "schedule": schedule})
+    assert accepts({**minimal(), "schedule": {field: schedule[field]}})
 
 
 @pytest.mark.parametrize(("loss", "search", "field"), BAD_COMBINATIONS)

@@ -9,7 +9,7 @@ import yaml
 from searches import DIGITS
 
 from optuna_taylorglo.recipes.schema import recipe_from_dict
-from optuna_taylorglo.report.wording import recipe_in_words
+from optuna_taylorglo.report.wording import found_with, recipe_in_words
 
 
 def words(**changes: dict[str, Any] | None) -> str:
@@ -87,3 +87,34 @@ def test_a_setting_is_said_when_it_is_made(section, values, said):
 def test_what_is_not_set_takes_no_paragraph():
     assert len(words().splitlines()) == 4
     assert len(words(**PLAIN).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "said"),
+    [
+        ("schedule", {"kind": "cosine"}, "falling as a cosine to 0"),
+        ("schedule", {"kind": "one_cycle"}, "learning rate of one cycle"),
+        ("schedule", {"unit": "steps", "warmup": 7}, "after a warm-up of 7 steps"),
+        ("trainer", {"gradient_clip_val": 0.5}, "clipped, their norm to 0.5"),
+        ("trainer", {"accumulate_grad_batches": 3}, "3 batches made one optimiser step"),
+        ("trainer", {"precision": "bf16-mixed"}, "precision was bf16-mixed"),
+        ("trainer", {"callbacks": [{"class_path": "my.Callback"}]}, "Callbacks: my.Callback()"),
+        ("checkpoint", {"path": "weights.pt"}, "starting from the weights in weights.pt"),
+    ],
+)
+def test_how_training_differs_from_the_plainest_is_said(section, values, said):
+    assert said not in words()
+    assert said in words(**{section: values})
+
+
+def test_no_optimiser_is_described_that_was_not_used():
+    recipe = recipe_from_dict(yaml.safe_load(DIGITS.read_text()))
+    own = "\n".join(recipe_in_words(recipe, "module"))
+    assert "with its own optimiser and batches of" in own
+    assert "sgd" not in own
+    assert "learning rate" not in own
+    assert found_with(recipe, "module") == f"the optimiser of {recipe.model.class_path}"
+    # A study of an earlier version does not tell.
+    assert "unless it brings its own optimiser" in "\n".join(recipe_in_words(recipe, None))
+    without = recipe.changed(optimiser=None)
+    assert "with its own optimiser" in "\n".join(recipe_in_words(without, "module"))

@@ -44,11 +44,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from optuna_taylorglo.verdict.choice import FINAL_MEAN
     from optuna_taylorglo.verdict.evaluate import Plan, evaluate
     from optuna_taylorglo.verdict.files import SHORT_HEADER, keep_verdict, short_rows, write_verdict
+    from optuna_taylorglo.verdict.learning_rates import find_learning_rates
 
     plan = Plan(arguments.seeds, tuple(arguments.against.split(",")))
+    rates = find_learning_rates(opened.study, opened.recipe, options.machine_of(arguments))
     console = Console()
     with trained_by_workers(opened, arguments, stop, console) as train:
-        verdict = evaluate(opened.study, opened.recipe, plan, train)
+        verdict = evaluate(opened.study, opened.recipe, plan, train, rates)
         keep_verdict(train.companion, verdict)
     budget = opened.recipe.budget
     table = Table(

@@ -1,0 +1,104 @@
+"""The same module and the same data, written with `lightning` and with `pytorch_lightning`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning
+import pytorch_lightning
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def _module_of(package: Any) -> type[Any]:
+    class Module(package.LightningModule):
+        """Brings everything of its own, and counts its training steps."""
+
+        def __init__(self, num_classes: int) -> None:
+            super().__init__()
+            self.net = nn.Sequential(
+                nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 10)
+            )
+            self.criterion: nn.Module = nn.CrossEntropyLoss()
+            self.steps_taken = 0
+
+        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+            self.steps_taken += 1
+            loss: Tensor = self.criterion(self.net(batch[0]), batch[1])
+            return loss
+
+        def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+            self._log("val_accuracy", batch)
+
+        def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+            self._log("test_accuracy", batch)
+
+        def _log(self, name: str, batch: tuple[Tensor, Tensor]) -> None:
+            hits = (self.net(batch[0]).argmax(dim=1) == batch[1]).float()
+            self.log(name, hits.mean(), batch_size=len(hits))
+
+        def configure_optimizers(self) -> Any:
+            optimiser = torch.optim.AdamW(self.parameters(), lr=0.02)
+            schedule = torch.optim.lr_scheduler.StepLR(optimiser, 3, 0.5)
+            return [optimiser], [{"scheduler": schedule, "interval": "step"}]
+
+    return Module
+
+
+def _data_of(package: Any) -> type[Any]:
+    class Data(package.LightningDataModule):
+        """The digits, scaled on the device, which is a hook that Trainers have to find."""
+
+        num_classes = 10
+
+        def __init__(self, batch_size: int) -> None:
+            super().__init__()
+            self.batch_size = batch_size
+
+        def setup(self, stage: str) -> None:
+            images, labels = load_digits(return_X_y=True)
+            inputs = torch.tensor(images, dtype=torch.float32)
+            everything = TensorDataset(inputs, torch.tensor(labels))
+            self.parts = [
+                torch.utils.data.Subset(everything, range(start, 1797, 3)) for start in range(3)
+            ]
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(self.parts[0], self.batch_size, shuffle=True)
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(self.parts[1], 600)
+
+        def test_dataloader(self) -> Any:
+            return DataLoader(self.parts[2], 600)
+
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            return batch[0] / 16, batch[1]
+
+    return Data
+
+
+def _callback_of(package: Any) -> type[Any]:
+    class Counter(package.Callback):
+        """Counts batches, for all of its kind together."""
+
+        batches = 0
+
+        def on_train_batch_end(self, *arguments: Any) -> None:
+            Counter.batches += 1
+
+    return Counter
+
+
+LightningModule, PytorchLightningModule = map(_module_of, (lightning, pytorch_lightning))
+LightningData, PytorchLightningData = map(_data_of, (lightning, pytorch_lightning))
+LightningCounter, PytorchLightningCounter = map(_callback_of, (lightning, pytorch_lightning))
+
+
+class PlainNet(nn.Sequential):
+    """A net without any Lightning."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
