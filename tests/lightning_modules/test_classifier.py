@@ -14,7 +14,7 @@ from lightning_modules.classifier import Classifier
 from lightning_modules.data import MNIST, Digits
 from lightning_modules.nets import DigitsCNN
 from optuna_taylorglo.errors import Diverged
-from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
+from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings, TrainerSettings
 
 MakeTrainer = Callable[..., Trainer]
 
@@ -299,3 +299,16 @@ def test_a_checkpoint_resumes_to_the_same_weights(
     second.fit(model, mnist(chunk=chunk), ckpt_path=tmp_path / "half.ckpt", **ours)
     assert second.global_step == 36
     assert torch.equal(model.net[1].weight, whole)  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_scaled_gradients_that_are_clipped_are_not_left_to_a_fused_update(
+    scales: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would unscale them itself, after the clipping; Lightning refuses that."""
+    monkeypatch.setattr(Classifier, "_scales_gradients", scales)
+    for clip in (None, 1.0):
+        settings = TrainerSettings(gradient_clip_val=clip)
+        model = Classifier(linear(), optimiser=SGD, trainer_settings=settings)
+        (group,) = model.configure_optimizers().param_groups
+        assert group["fused"] == (not scales or clip is None)
