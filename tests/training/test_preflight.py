@@ -14,15 +14,18 @@ from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.preflight import Preflight, preflight
 
-OWN = {"model": "mistakes.Own", "optimiser": None}
+OWN = {"model": "Own", "optimiser": None}
 
 
 def content(
-    data: str = "Points", model: str = "mistakes.Net", init_args: Any = None, **fields: Any
+    data: str = "Points", model: str = "Net", init_args: Any = None, **fields: Any
 ) -> dict[str, Any]:
     recipe = {
         "data": {"class_path": f"mistakes.{data}"},
-        "model": {"class_path": model, "init_args": init_args or {}},
+        "model": {
+            "class_path": model if "." in model else f"mistakes.{model}",
+            "init_args": init_args or {},
+        },
         "optimiser": {"name": "sgd", "lr": 0.1},
         "batch_size": 8,
         "budget": {"unit": "steps", "evaluation": 3, "full": 3},
@@ -62,11 +65,11 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[s
         ({"data": "DropsAll"}, "batch_size", "no training batch"),
         ({"data": "Net"}, "data.class_path", "must be a subclass of LightningDataModule"),
         ({"data": "NoSuchName"}, "data.class_path", "has no such name"),
-        ({"model": "mistakes.Points"}, "model.class_path", "must be a subclass of Module"),
-        ({"model": "mistakes.EndsInSoftmax"}, "model.class_path", "leave out the softmax"),
-        ({"model": "mistakes.Squeezed"}, "model.class_path", r"shape \(8,\), must be \(B, 3\)"),
-        ({"model": "mistakes.Overflows"}, "model.class_path", "logits that are not finite"),
-        ({"model": "mistakes.Frozen"}, "model.class_path", "all parameters are frozen"),
+        ({"model": "Points"}, "model.class_path", "must be a subclass of Module"),
+        ({"model": "EndsInSoftmax"}, "model.class_path", "leave out the softmax"),
+        ({"model": "Squeezed"}, "model.class_path", r"shape \(8,\), must be \(B, 3\)"),
+        ({"model": "Overflows"}, "model.class_path", "logits that are not finite"),
+        ({"model": "Frozen"}, "model.class_path", "all parameters are frozen"),
         (
             {"init_args": {"outputs": 5}},
             "model.class_path",
@@ -78,17 +81,17 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[s
             "unexpected keyword argument 'depth'",
         ),
         ({"optimiser": None}, "optimiser", "a plain net; only a LightningModule brings its own"),
-        (OWN | {"model": "mistakes.OwnLoss"}, "model.class_path", "never calls self.criterion"),
-        (OWN | {"model": "mistakes.Detached"}, "model.class_path", "logits without a gradient"),
-        (OWN | {"model": "mistakes.LogsItOnly"}, "model.class_path", "no gradient came back"),
-        (OWN | {"model": "mistakes.NoTrainingStep"}, "model.class_path", "has no training_step"),
+        (OWN | {"model": "OwnLoss"}, "model.class_path", "never calls self.criterion"),
+        (OWN | {"model": "Detached"}, "model.class_path", "logits without a gradient"),
+        (OWN | {"model": "LogsItOnly"}, "model.class_path", "no gradient came back"),
+        (OWN | {"model": "NoTrainingStep"}, "model.class_path", "has no training_step"),
         (
-            OWN | {"model": "mistakes.NoValidationStep"},
+            OWN | {"model": "NoValidationStep"},
             "model.class_path",
             "has no validation_step",
         ),
         (
-            OWN | {"model": "mistakes.NoOptimiser"},
+            OWN | {"model": "NoOptimiser"},
             "model.class_path",
             "has no configure_optimizers",
         ),
@@ -115,10 +118,10 @@ def test_mistakes_are_named(
 @pytest.mark.parametrize(
     ("changes", "line", "said"),
     [
-        ({"model": "mistakes.HasABug"}, "return self.no_such_layer(x)", "AttributeError"),
+        ({"model": "HasABug"}, "return self.no_such_layer(x)", "AttributeError"),
         ({"data": "MissingFile"}, 'with open("no-such-file.csv")', "FileNotFoundError"),
         (
-            OWN | {"model": "mistakes.BreaksInValidation"},
+            OWN | {"model": "BreaksInValidation"},
             'raise KeyError("a bug of mine")',
             "KeyError",
         ),
@@ -147,7 +150,7 @@ def test_inputs_that_do_not_fit_a_bundled_net(tmp_path: Path) -> None:
         ({"data": "SplitBySeed"}, "the split not depend on `seed`"),
         ({"data": "NoTest"}, "has no test_dataloader"),
         (
-            OWN | {"model": "mistakes.TrainsHalf"},
+            OWN | {"model": "TrainsHalf"},
             "6 of 15 trainable parameters are in no optimiser",
         ),
     ],
@@ -163,9 +166,7 @@ def test_check_names_the_line_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        yaml.safe_dump(content(model="mistakes.OwnLoss", optimiser=None), sort_keys=False)
-    )
+    recipe.write_text(yaml.safe_dump(content(model="OwnLoss", optimiser=None), sort_keys=False))
     monkeypatch.chdir(tmp_path)
     assert main(["check", "recipe.yaml", "--allow", "mistakes"]) == 2
     line = recipe.read_text().splitlines().index("  class_path: mistakes.OwnLoss") + 1
