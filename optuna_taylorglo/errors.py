@@ -88,6 +88,10 @@ class StorageUnreachable(OperationError, ConnectionError):
     """A database that cannot be reached or refuses us; the message says which and why."""
 
 
+class UserCodeError(UsageError):
+    """The user's own code raised; the message has the part of the traceback that is theirs."""
+
+
 class LossFileError(UsageError):
     """A loss file that cannot be read; the message names the file and the field."""
 

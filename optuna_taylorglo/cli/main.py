@@ -1,5 +1,6 @@
 """``taylorglo``: the whole search by one command, and everything that follows from it.
 
+    taylorglo check RECIPE                     is anything wrong with it? nothing is recorded
     taylorglo run studies/digits_cnn.yaml      create or resume a study and search
     taylorglo status STUDY                     how far it is
     taylorglo export STUDY                     its best loss as a file
@@ -22,6 +23,7 @@ from optuna_taylorglo.cli.options import add_version_option
 from optuna_taylorglo.cli.process import configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.cli.verbs import (
     baseline,
+    check,
     dashboard,
     evaluate,
     export,
@@ -41,7 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_version_option(parser)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for verb in (run, status, export, baseline, evaluate, sweep, report, dashboard):
+    for verb in (check, run, status, export, baseline, evaluate, sweep, report, dashboard):
         verb.add_parser(verbs)
     return parser
 

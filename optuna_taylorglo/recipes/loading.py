@@ -48,6 +48,29 @@ def read_yaml(path: str | os.PathLike[str]) -> object:
         raise RecipeError("", f"is not valid YAML: {error}", source) from error
 
 
+def line_of(path: str | os.PathLike[str], field: str) -> int | None:
+    """Line of a recipe's file on which a field stands, or the part of it that is there.
+
+    Args:
+        path: A YAML file that was read before.
+        field: Dotted path of the field.
+
+    Returns:
+        The line, from 1; None if not even the field's section is there.
+    """
+    with open(path, encoding="utf-8") as file:
+        node = yaml.compose(file, Loader=_RecipeLoader)
+    line = None
+    for name in field.split("."):
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = next(((key, value) for key, value in pairs if key.value == name), None)
+        if found is None:
+            break
+        key, node = found
+        line = key.start_mark.line + 1
+    return line
+
+
 class _RecipeLoader(yaml.SafeLoader):
     """YAML's safe loader, without the surprises of YAML 1.1 and with duplicate keys refused.
 

@@ -99,8 +99,7 @@ class Training:
                 "in this attribute how many classes there are, at least 2",
             )
         self.n_classes = n_classes
-        loader = data.train_dataloader()
-        batches: int = getattr(loader, "steps_per_epoch", None) or len(loader)
+        batches = self._count_batches(data)
         # What is left at the end of an epoch makes a step, too.
         self.steps_per_pass = math.ceil(batches / recipe.trainer.accumulate_grad_batches)
         self.recipe = with_settled_weights(recipe, loader, n_classes)
@@ -108,6 +107,29 @@ class Training:
         if self.own_optimiser:
             warn_of_own_loss(recipe.fitness)
             self._check_own_module(module)
+
+    def _count_batches(self, data: pl.LightningDataModule) -> int:
+        """Batches of one pass over the training data."""
+        recipe, name = self.recipe, self.recipe.data.class_path
+        for hook in ("train_dataloader", "val_dataloader"):
+            if not self.data_has(hook):
+                raise RecipeError("data.class_path", f"{name} has no {hook}; write one")
+        loader = data.train_dataloader()
+        try:
+            batches: int = getattr(loader, "steps_per_epoch", None) or len(loader)
+        except TypeError as error:
+            raise RecipeError(
+                "data.class_path",
+                f"{name}: its train_dataloader does not say how many batches it has ({error}); "
+                "give its data set a __len__",
+            ) from error
+        if batches == 0:
+            raise RecipeError(
+                "batch_size",
+                f"{recipe.batch_size} leaves {name} no training batch: there are fewer examples, "
+                "and drop_last drops them",
+            )
+        return batches
 
     def in_steps(self, amount: int, unit: str) -> int:
         """A length in "steps" or "epochs" as a number of optimiser steps."""
@@ -158,6 +180,7 @@ class Training:
         on_trained: OnTrained = lambda module: None,
         on_step: Callable[[], None] = lambda: None,
         stop: threading.Event | None = None,
+        rehearsal: pl.Callback | None = None,
     ) -> float:
         """Train one network and return how good it is.
 
@@ -173,6 +196,7 @@ class Training:
             on_step: Called after each batch on which an optimiser step was taken; what it raises
                 ends the training.
             stop: Ends the training with `StopRequested` when set.
+            rehearsal: Watches a training that leaves nothing behind and validates on one batch.
 
         Returns:
             The recipe's fitness, the last or the best validation's metric; or the same metric on
@@ -197,7 +221,7 @@ class Training:
             learning_rate_factor=self._learning_rate_factor,
             on_step=on_step,
         )
-        trainer = self._build_trainer(watch, data, steps, math.gcd(*checks))
+        trainer = self._build_trainer(watch, data, steps, math.gcd(*checks), rehearsal)
         with warnings.catch_warnings():
             # Lightning advises on loaders with worker processes, which whole batches do not need.
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
@@ -211,6 +235,22 @@ class Training:
         if self.recipe.fitness.take == "last":
             return watch.values[-1]
         return max(watch.values, key=lambda value: self.recipe.fitness.sign * value)
+
+    def model_has(self, hook: str) -> bool:
+        """Whether the model, a LightningModule, has a hook of its own."""
+        base = self._lightning.LightningModule
+        return getattr(self._model_class, hook) is not getattr(base, hook)
+
+    def data_has(self, hook: str) -> bool:
+        """Whether the data module has a hook of its own."""
+        base = self._lightning.LightningDataModule
+        return getattr(self._data_class, hook) is not getattr(base, hook)
+
+    def first_validation_batch(self, seed: int) -> Any:
+        """What the data module with a seed gives first, as its loader gives it."""
+        data = self._build_data(seed)
+        data.setup("fit")
+        return next(iter(data.val_dataloader()))
 
     def _test(
         self, trainer: pl.Trainer, module: pl.LightningModule, data: pl.LightningDataModule
@@ -321,6 +361,7 @@ class Training:
         data: pl.LightningDataModule,
         steps: int,
         common_interval: int,
+        rehearsal: pl.Callback | None = None,
     ) -> pl.Trainer:
         lightning, options = self._lightning, self.recipe.trainer
         callbacks, loggers = (
@@ -341,6 +382,18 @@ class Training:
             "enable_model_summary": False,
             "num_sanity_val_steps": 0,
         }
+        if rehearsal is not None:
+            writes = lightning.callbacks.Checkpoint
+            settings |= {
+                "callbacks": [
+                    watch,
+                    rehearsal,
+                    *(c for c in callbacks if not isinstance(c, writes)),
+                ],
+                "logger": [lightning.loggers.logger.DummyLogger() for _ in loggers] or False,
+                "enable_checkpointing": False,
+                "limit_val_batches": 1,
+            }
         if options.deterministic:
             settings["deterministic"] = True
         if self.own_optimiser:  # a `Classifier` does it itself

@@ -1,0 +1,45 @@
+"""The rehearsal that commands make before they record anything."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optuna_taylorglo.cli.options import machine_of
+from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.loading import line_of
+
+if TYPE_CHECKING:
+    from optuna_taylorglo.recipes.schema import Recipe
+    from optuna_taylorglo.training.preflight import Preflight
+
+logger = logging.getLogger(__name__)
+
+
+def check_recipe(
+    recipe: Recipe, arguments: argparse.Namespace, path: Path | None = None
+) -> Preflight:
+    """Rehearse a recipe on this machine, with a warning for each thing that looks wrong.
+
+    Args:
+        recipe: The recipe.
+        arguments: With the machine's options.
+        path: Its file, whose line an error names; None for a recipe out of a study.
+
+    Raises:
+        UsageError: If it cannot work; the message says what to change.
+    """
+    from optuna_taylorglo.training.preflight import preflight
+
+    try:
+        found = preflight(recipe, machine_of(arguments))
+    except RecipeError as error:
+        if path is None:
+            raise
+        line = line_of(path, error.field)
+        raise error.from_source(f"{path}, line {line}" if line else str(path)) from error.__cause__
+    for warning in found.warnings:
+        logger.warning("%s", warning)
+    return found

@@ -1,0 +1,241 @@
+"""Models and data modules with the mistakes that people make, one each, and one pair without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+
+class Points(pl.LightningDataModule):
+    """Sixty points of three classes in the plane."""
+
+    num_classes: Any = 3
+
+    def __init__(self, batch_size: int = 8) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def inputs(self) -> Tensor:
+        return torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+
+    def labels(self) -> Tensor:
+        return torch.arange(60) % 3
+
+    def loader(self) -> Any:
+        return DataLoader(TensorDataset(self.inputs(), self.labels()), self.batch_size)
+
+    def train_dataloader(self) -> Any:
+        return self.loader()
+
+    def val_dataloader(self) -> Any:
+        return self.loader()
+
+    def test_dataloader(self) -> Any:
+        return self.loader()
+
+
+class NoClasses(Points):
+    num_classes = None
+
+
+class OneClass(Points):
+    num_classes = 1
+
+
+class LabelsFromOne(Points):
+    def labels(self) -> Tensor:
+        return 1 + torch.arange(60) % 3
+
+
+class NegativeLabels(Points):
+    def labels(self) -> Tensor:
+        return torch.arange(60) % 3 - 1
+
+
+class ShortLabels(Points):
+    def labels(self) -> Tensor:
+        return super().labels().to(torch.int32)
+
+
+class FloatLabels(Points):
+    def labels(self) -> Tensor:
+        return super().labels().float()
+
+
+class LabelsInColumns(Points):
+    def labels(self) -> Tensor:
+        return super().labels()[:, None]
+
+
+class NotANumber(Points):
+    def inputs(self) -> Tensor:
+        inputs = super().inputs()
+        inputs[3] = torch.nan
+        return inputs
+
+
+class NoTraining(pl.LightningDataModule):
+    num_classes = 3
+
+    def val_dataloader(self) -> Any:
+        return Points().loader()
+
+
+class NoValidation(pl.LightningDataModule):
+    num_classes = 3
+
+    def train_dataloader(self) -> Any:
+        return Points().loader()
+
+
+class NoTest(pl.LightningDataModule):
+    num_classes = 3
+    train_dataloader = val_dataloader = lambda self: Points().loader()
+
+
+class Endless(Points):
+    def train_dataloader(self) -> Any:
+        class Stream(IterableDataset[Any]):
+            def __iter__(self) -> Any:
+                return iter([])
+
+        return DataLoader(Stream(), self.batch_size)
+
+
+class DropsAll(Points):
+    def train_dataloader(self) -> Any:
+        data = TensorDataset(self.inputs(), self.labels())
+        return DataLoader(data, batch_size=100, drop_last=True)
+
+
+class MissingFile(Points):
+    def setup(self, stage: str) -> None:
+        with open("no-such-file.csv") as file:
+            file.read()
+
+
+class SplitBySeed(Points):
+    def __init__(self, seed: int, batch_size: int = 8) -> None:
+        super().__init__(batch_size)
+        self.seed = seed
+
+    def val_dataloader(self) -> Any:
+        order = torch.randperm(60, generator=torch.Generator().manual_seed(self.seed))
+        return DataLoader(
+            TensorDataset(self.inputs()[order], self.labels()[order]), self.batch_size
+        )
+
+
+class Net(nn.Module):
+    """Two inputs, three logits."""
+
+    def __init__(self, inputs: int = 2, outputs: int = 3) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+class EndsInSoftmax(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(dim=1)
+
+
+class Squeezed(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, 0]
+
+
+class Overflows(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 0
+
+
+class HasABug(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.no_such_layer(x)
+
+
+class Frozen(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+class Own(pl.LightningModule):
+    """An own LightningModule without a mistake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+        self.criterion: Any = nn.CrossEntropyLoss()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, labels = batch
+        return self.criterion(self.net(inputs), labels)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        inputs, labels = batch
+        self.log("val_accuracy", (self.net(inputs).argmax(1) == labels).float().mean())
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test_accuracy", 0.5)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class OwnLoss(Own):
+    """Its criterion is there, and never used."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, labels = batch
+        return nn.functional.cross_entropy(self.net(inputs), labels)
+
+
+class Detached(Own):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, labels = batch
+        self.criterion(self.net(inputs).detach(), labels)
+        return nn.functional.cross_entropy(self.net(inputs), labels)
+
+
+class LogsItOnly(Own):
+    """Calls the criterion, and trains by another loss."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, labels = batch
+        logits = self.net(inputs)
+        self.log("train_loss", self.criterion(logits, labels))
+        return nn.functional.cross_entropy(logits, labels)
+
+
+class NoValidationStep(Own):
+    validation_step = pl.LightningModule.validation_step
+
+
+class NoTrainingStep(Own):
+    training_step = pl.LightningModule.training_step
+
+
+class NoOptimiser(Own):
+    configure_optimizers = pl.LightningModule.configure_optimizers
+
+
+class TrainsHalf(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten = nn.Linear(2, 2)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+
+class BreaksInValidation(Own):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        raise KeyError("a bug of mine")

@@ -1,0 +1,187 @@
+"""Mistakes in recipe, model and data: each is answered before anything is recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from optuna_taylorglo.cli.main import main
+from optuna_taylorglo.errors import RecipeError, UserCodeError
+from optuna_taylorglo.recipes.schema import recipe_from_dict
+from optuna_taylorglo.training.machine import Machine
+from optuna_taylorglo.training.preflight import Preflight, preflight
+
+OWN = {"model": "Own", "optimiser": None}
+
+
+def content(
+    data: str = "Points", model: str = "Net", init_args: Any = None, **fields: Any
+) -> dict[str, Any]:
+    recipe = {
+        "data": {"class_path": f"mistakes.{data}"},
+        "model": {
+            "class_path": model if "." in model else f"mistakes.{model}",
+            "init_args": init_args or {},
+        },
+        "optimiser": {"name": "sgd", "lr": 0.1},
+        "batch_size": 8,
+        "budget": {"unit": "steps", "evaluation": 3, "full": 3},
+        "search": {"population": 4, "generations": 1},
+    }
+    recipe |= fields
+    return {name: value for name, value in recipe.items() if value is not None}
+
+
+def rehearse(tmp_path: Path, **changes: Any) -> Preflight:
+    machine = Machine(data_dir=tmp_path, device="cpu", allowed_packages=("mistakes",))
+    return preflight(recipe_from_dict(content(**changes)), machine)
+
+
+@pytest.mark.parametrize("changes", [{}, OWN], ids=["net", "LightningModule"])
+def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[str, Any]) -> None:
+    found = rehearse(tmp_path, **changes)
+    assert (found.n_classes, found.steps_per_pass, found.n_parameters) == (3, 8, 9)
+    assert 0 <= found.metric <= 1
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "problem"),
+    [
+        ({"data": "NoClasses"}, "data.class_path", "has num_classes None"),
+        ({"data": "OneClass"}, "data.class_path", "has num_classes 1"),
+        ({"data": "LabelsFromOne"}, "data.class_path", "labels reach from 1 to 3, must be 0 to 2"),
+        ({"data": "NegativeLabels"}, "data.class_path", "labels reach from -1 to 1"),
+        ({"data": "ShortLabels"}, "data.class_path", r"torch.int32, .* labels.long\(\)"),
+        ({"data": "FloatLabels"}, "data.class_path", "labels are torch.float32 of shape"),
+        ({"data": "LabelsInColumns"}, "data.class_path", r"shape \(8, 1\), must be \(8,\)"),
+        ({"data": "NotANumber"}, "data.class_path", "12.5% of the numbers .* train_dataloader"),
+        ({"data": "NoTraining"}, "data.class_path", "has no train_dataloader"),
+        ({"data": "NoValidation"}, "data.class_path", "has no val_dataloader"),
+        ({"data": "Endless"}, "data.class_path", "does not say how many batches"),
+        ({"data": "DropsAll"}, "batch_size", "no training batch"),
+        ({"data": "Net"}, "data.class_path", "must be a subclass of LightningDataModule"),
+        ({"data": "NoSuchName"}, "data.class_path", "has no such name"),
+        ({"model": "Points"}, "model.class_path", "must be a subclass of Module"),
+        ({"model": "EndsInSoftmax"}, "model.class_path", "leave out the softmax"),
+        ({"model": "Squeezed"}, "model.class_path", r"shape \(8,\), must be \(B, 3\)"),
+        ({"model": "Overflows"}, "model.class_path", "logits that are not finite"),
+        ({"model": "Frozen"}, "model.class_path", "all parameters are frozen"),
+        (
+            {"init_args": {"outputs": 5}},
+            "model.class_path",
+            r"shape \(8, 5\), must be \(B, 3\)",
+        ),
+        (
+            {"init_args": {"depth": 5}},
+            "model.init_args",
+            "unexpected keyword argument 'depth'",
+        ),
+        ({"optimiser": None}, "optimiser", "a plain net; only a LightningModule brings its own"),
+        (OWN | {"model": "OwnLoss"}, "model.class_path", "never calls self.criterion"),
+        (OWN | {"model": "Detached"}, "model.class_path", "logits without a gradient"),
+        (OWN | {"model": "LogsItOnly"}, "model.class_path", "no gradient came back"),
+        (OWN | {"model": "NoTrainingStep"}, "model.class_path", "has no training_step"),
+        (
+            OWN | {"model": "NoValidationStep"},
+            "model.class_path",
+            "has no validation_step",
+        ),
+        (
+            OWN | {"model": "NoOptimiser"},
+            "model.class_path",
+            "has no configure_optimizers",
+        ),
+        (
+            OWN | {"fitness": {"metric": "val_f1"}},
+            "fitness.metric",
+            "'val_f1' is not logged by Own, which logs val_accuracy",
+        ),
+        (
+            {"model": "elsewhere.Net"},
+            "model.class_path",
+            "--allow elsewhere",
+        ),
+    ],
+)
+def test_mistakes_are_named(
+    tmp_path: Path, changes: dict[str, Any], field: str, problem: str
+) -> None:
+    with pytest.raises(RecipeError, match=problem) as refused:
+        rehearse(tmp_path, **changes)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "said"),
+    [
+        ({"model": "HasABug"}, "return self.no_such_layer(x)", "AttributeError"),
+        ({"data": "MissingFile"}, 'with open("no-such-file.csv")', "FileNotFoundError"),
+        (
+            OWN | {"model": "BreaksInValidation"},
+            'raise KeyError("a bug of mine")',
+            "KeyError",
+        ),
+    ],
+)
+def test_bugs_of_the_user_come_with_their_own_traceback(
+    tmp_path: Path, changes: dict[str, Any], line: str, said: str
+) -> None:
+    with pytest.raises(UserCodeError) as raised:
+        rehearse(tmp_path, **changes)
+    message = str(raised.value)
+    assert line in message
+    assert "mistakes.py" in message
+    assert said in message.splitlines()[-1]
+    assert "site-packages" not in message
+
+
+def test_inputs_that_do_not_fit_a_bundled_net(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match=r"does not go with the data of mistakes\.Points"):
+        rehearse(tmp_path, model="lightning_modules.nets.digits_cnn.DigitsCNN")
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ({"data": "SplitBySeed"}, "the split not depend on `seed`"),
+        ({"data": "NoTest"}, "has no test_dataloader"),
+        (
+            OWN | {"model": "TrainsHalf"},
+            "6 of 15 trainable parameters are in no optimiser",
+        ),
+    ],
+)
+def test_what_may_be_meant_is_a_warning(
+    tmp_path: Path, changes: dict[str, Any], warning: str
+) -> None:
+    (said,) = rehearse(tmp_path, **changes).warnings
+    assert warning in said
+
+
+def test_check_names_the_line_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(content(model="OwnLoss", optimiser=None), sort_keys=False))
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "recipe.yaml", "--allow", "mistakes"]) == 2
+    line = recipe.read_text().splitlines().index("  class_path: mistakes.OwnLoss") + 1
+    assert f"recipe.yaml, line {line}: model.class_path: mistakes.OwnLoss never" in caplog.text
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
+def test_check_says_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(content()))
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "recipe.yaml", "--allow", "mistakes"]) == 0
+    said = capsys.readouterr().out
+    assert "mistakes.Net, 9 trainable parameters" in said
+    assert "Nothing is wrong" in said
+    assert list(tmp_path.iterdir()) == [recipe]
