@@ -12,8 +12,10 @@ from pydantic import (
     Strict,
     StrictBool,
     StrictStr,
+    model_serializer,
     model_validator,
 )
+from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.requirements import Requirement
@@ -119,6 +121,9 @@ class Section(PlainModel):
 
     not_fields = _MACHINE_FIELDS
     requirements: ClassVar[tuple[Requirement, ...]] = ()
+    newer: ClassVar[tuple[str, ...]] = ()
+    """Fields that earlier versions did not know. At their default they are not written, because
+    such a version may share the study."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -129,6 +134,14 @@ class Section(PlainModel):
     def _problems_together(self) -> list[Problem]:
         """What is wrong across fields, once each of them is right."""
         return [problem for rule in self.requirements if (problem := rule.problem(self))]
+
+    @model_serializer(mode="wrap")
+    def _without_newer_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        for name in self.newer:
+            if getattr(self, name) == type(self).model_fields[name].get_default():
+                content.pop(name, None)
+        return content
 
     @classmethod
     def refusal(cls, problems: Sequence[Problem]) -> RecipeError:
@@ -232,6 +245,8 @@ class FitnessSettings(Section):
 
     model_config = ConfigDict(regex_engine="python-re")  # for the look-ahead
 
+    newer = ("mode",)
+
     metric: Annotated[
         StrictStr,
         Field(pattern=r"^(?![Tt][Ee][Ss][Tt])\S([\S ]*\S)?$(?!\n)"),
@@ -291,6 +306,8 @@ class EarlyStopSettings(Section):
 
 class LossSettings(Section):
     """The family of losses that is searched: Taylor polynomials f, alone or on cross-entropy."""
+
+    newer = ("class_weights", "label_smoothing", "ignore_index")
 
     base: Literal["none", "cross_entropy"] = "none"
     """none: L = -f, the paper's; cross_entropy: L = e^s (CE_ε - f), with s and ε searched too."""
@@ -364,12 +381,6 @@ class ChoiceSettings(Section):
     final distribution is trained besides."""
 
 
-_LATER_FIELDS = {
-    "fitness": ("mode",),
-    "loss": ("class_weights", "label_smoothing", "ignore_index"),
-}
-
-
 class Recipe(Section):
     """Everything scientific about a study."""
 
@@ -421,6 +432,8 @@ class Recipe(Section):
         ),
     )
 
+    newer = ("choice",)
+
     data: Component
     model: Component
     optimiser: OptimiserSettings
@@ -447,18 +460,6 @@ class Recipe(Section):
             )
             problems.append(Problem("early_abort.threshold", sentence))
         return problems
-
-    def to_dict(self) -> dict[str, Any]:
-        content = super().to_dict()
-        # Earlier versions did not know these, and may share the study.
-        if self.choice is None:
-            del content["choice"]
-        for section, names in _LATER_FIELDS.items():
-            for name in names:
-                default = type(getattr(self, section)).model_fields[name].get_default()
-                if content[section][name] == default:
-                    del content[section][name]
-        return content
 
 
 def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:

@@ -477,8 +477,15 @@ def test_reference_names_every_field_with_its_default() -> None:
     rows = [line.split(" | ") for line in reference.splitlines()]
     assert {len(row) for row in rows} == {4}
     fields = {row[0].strip("| `") for row in rows[2:]}
-    filled = {**minimal(), "early_abort": {}, "early_stop": {"at": 5}, "choice": {}}
-    content = recipe_from_dict(filled).model_dump(mode="json")
+    filled = {
+        **minimal(),
+        "fitness": {"mode": "min"},
+        "loss": {"class_weights": "balanced", "label_smoothing": 0.1, "ignore_index": 0},
+        "early_abort": {"threshold": 0.5},
+        "early_stop": {"at": 5},
+        "choice": {},
+    }
+    content = recipe_from_dict(filled).to_dict()
     expected = {"early_abort", "early_stop", "choice"} | {
         f"{name}.{inner}" if isinstance(value, dict) else name
         for name, value in content.items()
