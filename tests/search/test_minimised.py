@@ -116,7 +116,6 @@ def test_real_trainings_do_not_depend_on_the_sign(tmp_path: Path) -> None:
             model={"class_path": "own_nets.LogsLikelihood", "init_args": {}},
             fitness={"metric": metric, "mode": mode},
             early_abort={"threshold": 2.31 * MODES[mode]},
-            search={"population": 3},
         )
         training = Training(load_recipe(path), cpu(tmp_path, "own_nets"))
 
