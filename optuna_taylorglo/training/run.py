@@ -99,7 +99,9 @@ class Training:
                 "in this attribute how many classes there are, at least 2",
             )
         self.n_classes = n_classes
-        batches = self._count_batches(data)
+        self._check_loaders_exist()
+        loader = data.train_dataloader()
+        batches = self._count_batches(loader)
         # What is left at the end of an epoch makes a step, too.
         self.steps_per_pass = math.ceil(batches / recipe.trainer.accumulate_grad_batches)
         self.recipe = with_settled_weights(recipe, loader, n_classes)
@@ -108,13 +110,15 @@ class Training:
             warn_of_own_loss(recipe.fitness)
             self._check_own_module(module)
 
-    def _count_batches(self, data: pl.LightningDataModule) -> int:
-        """Batches of one pass over the training data."""
-        recipe, name = self.recipe, self.recipe.data.class_path
+    def _check_loaders_exist(self) -> None:
         for hook in ("train_dataloader", "val_dataloader"):
             if not self.data_has(hook):
+                name = self.recipe.data.class_path
                 raise RecipeError("data.class_path", f"{name} has no {hook}; write one")
-        loader = data.train_dataloader()
+
+    def _count_batches(self, loader: Any) -> int:
+        """Batches of one pass over the training data."""
+        recipe, name = self.recipe, self.recipe.data.class_path
         try:
             batches: int = getattr(loader, "steps_per_epoch", None) or len(loader)
         except TypeError as error:
