@@ -59,7 +59,13 @@ TASK = "taylorglo:task"
 KEY = "taylorglo:key"
 """Hash of all that the training's result depends on."""
 
+ASKED_ANEW = "taylorglo:asked_anew"
+"""The training was asked for again after it had been given up: failures before do not count."""
+
 # Of any trial.
+FAILURE = "taylorglo:failure"
+"""The exception that a trial ended with."""
+
 RELEASED = "taylorglo:handed_back"
 """The worker gave the trial back unfinished, on purpose."""
 

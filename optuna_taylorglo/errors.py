@@ -100,6 +100,10 @@ class WorkersFailed(OperationError):
     """No worker is left that could go on; the message has the last words of one."""
 
 
+class TrainingFailed(OperationError):
+    """A training ended with an exception again and again; the message has its last words."""
+
+
 class Diverged(ArithmeticError):
     """Training produced a loss or a metric that is not finite."""
 

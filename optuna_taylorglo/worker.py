@@ -375,6 +375,7 @@ def _evaluate(
     from optuna import TrialPruned
     from optuna.trial import TrialState
 
+    from optuna_taylorglo.queue.failures import record_failure
     from optuna_taylorglo.queue.heartbeat import Heartbeat
 
     begin = time.monotonic()
@@ -392,6 +393,7 @@ def _evaluate(
             logger.info("%s: released", place)
             return False
         except Exception as error:
+            record_failure(trial, error)
             queue.finish(trial, state=TrialState.FAIL)
             ours = isinstance(error, UsageError)
             logger.error("%s: failed, %s", place, error, exc_info=None if ours else error)

@@ -32,6 +32,8 @@ def test_keys_are_those_of_studies_made_before() -> None:
         "DIVERGED": "taylorglo:diverged",
         "TASK": "taylorglo:task",
         "KEY": "taylorglo:key",
+        "ASKED_ANEW": "taylorglo:asked_anew",
+        "FAILURE": "taylorglo:failure",
         "RELEASED": "taylorglo:handed_back",
         "BEAT": "taylorglo:beat",
     }.items() <= KEYS.items()
