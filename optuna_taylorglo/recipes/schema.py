@@ -240,6 +240,11 @@ class FitnessSettings(Section):
     take: Literal["last", "best"] = "last"
     """The last validation's value or the best one's."""
 
+    @property
+    def sign(self) -> int:
+        """1 where greater is better, -1 where smaller is: times it, greater is always better."""
+        return 1 if self.mode == "max" else -1
+
 
 class EarlyAbortSettings(Section):
     """When a candidate is given up before its budget's end.

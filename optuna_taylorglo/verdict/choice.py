@@ -47,8 +47,8 @@ class Contender:
         trial: Number of its trial; None for the mean of the final distribution.
         parameters: Its parameters, in the order of the recipe's parameter names.
         evaluation: Its fitness in the search; None for the mean, which has none.
-        values: Metric of each full training; None for one that failed.
-        mean: Mean of the values, with failed trainings as bad as the worst.
+        values: Metric of each full training; None for one that diverged.
+        mean: Mean of the values, with diverged trainings as bad as the worst.
     """
 
     trial: int | None
@@ -159,11 +159,16 @@ class EvaluationCheck:
     among_full: float
 
 
-def evaluation_check(choice: Choice) -> EvaluationCheck:
-    """Compare evaluations with the full trainings of the first round, which all contenders had."""
+def evaluation_check(choice: Choice, sign: int = 1) -> EvaluationCheck:
+    """Compare evaluations with the full trainings of the first round, which all contenders had.
+
+    Args:
+        choice: What was decided.
+        sign: That of the recipe's fitness.
+    """
     measured = [c for c in choice.contenders if c.evaluation is not None]
     n_seeds = min(len(c.values) for c in measured)
-    first = [_worst_for_failed(c.values[:n_seeds]) for c in measured]
+    first = [_worst_for_diverged(c.values[:n_seeds], sign) for c in measured]
     return EvaluationCheck(
         rank_correlation(
             [c.evaluation for c in measured if c.evaluation is not None],
@@ -175,7 +180,7 @@ def evaluation_check(choice: Choice) -> EvaluationCheck:
 
 def evaluation_advice(choice: Choice, recipe: Recipe) -> str:
     """The check in words, with what to change."""
-    check, budget = evaluation_check(choice), recipe.budget
+    check, budget = evaluation_check(choice, recipe.fitness.sign), recipe.budget
     correlation = check.correlation
     if math.isnan(correlation.low):
         return "Too few candidates that differ were trained fully to say how well evaluations rank."
@@ -210,5 +215,5 @@ def evaluation_advice(choice: Choice, recipe: Recipe) -> str:
     return " ".join(lines)
 
 
-def _worst_for_failed(values: Sequence[float | None]) -> list[float]:
-    return [-math.inf if value is None else value for value in values]
+def _worst_for_diverged(values: Sequence[float | None], sign: int) -> list[float]:
+    return [-sign * math.inf if value is None else value for value in values]

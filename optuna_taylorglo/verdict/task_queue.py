@@ -154,7 +154,8 @@ class TaskQueue(TrialQueue):
         else:
             lines = [f"{heading}: its workers died without a word, perhaps for lack of memory."]
         return TrainingFailed(
-            "\n".join(lines) + "\nNone of it counts as a result: when the cause is mended, the same "
+            "\n".join(lines)
+            + "\nNone of it counts as a result: when the cause is mended, the same "
             "command trains it again."
         )
 

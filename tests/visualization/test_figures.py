@@ -94,7 +94,7 @@ def traces(figure):
 
 def test_evolution_is_that_of_the_study(study):
     drawn = traces(visualization.plot_evolution(study))
-    assert list(drawn["best"].x) == list(drawn["mean"].x) == list(range(GENERATIONS))
+    assert list(drawn["best"].x) == list(drawn["mean"].x) == list(range(1, GENERATIONS + 1))
     for generation in range(GENERATIONS):
         trials = [t for t in study.trials if t.user_attrs[GENERATION] == generation]
         values = {t.number: t.value for t in trials if t.state == TrialState.COMPLETE}
@@ -104,7 +104,7 @@ def test_evolution_is_that_of_the_study(study):
         assert drawn["mean"].y[generation] == pytest.approx(mean, abs=1e-5)
         assert drawn["mean"].customdata[generation] == len(trials) - len(values)
         points = zip(drawn["candidates"].x, drawn["candidates"].y, strict=True)
-        shown = sorted(y for x, y in points if x == generation)
+        shown = sorted(y for x, y in points if x == generation + 1)
         assert shown == pytest.approx(sorted(values.values()), abs=1e-5)
     assert sum(drawn["mean"].customdata) > 0
     assert list(drawn["cross-entropy"].y) == [0.5, 0.5]
@@ -116,14 +116,14 @@ def test_new_bests_are_those_that_surpass_all_before(study):
     best = drawn["best"].y
     expected = [i for i in range(len(best)) if best[i] > max([-1, *best[:i]])]
     assert 0 < len(expected) < len(best)
-    assert list(drawn["new best"].x) == expected
+    assert list(drawn["new best"].x) == [i + 1 for i in expected]
     assert list(drawn["new best"].y) == [best[i] for i in expected]
 
 
 def test_candidates_of_the_generation_in_hand_are_points_but_no_generation():
     drawn = traces(visualization.plot_evolution(searched_study(POPULATION + 2)))
-    assert list(drawn["best"].x) == [0]
-    assert set(drawn["candidates"].x) == {0, 1}
+    assert list(drawn["best"].x) == [1]
+    assert set(drawn["candidates"].x) == {1, 2}
     drawn = traces(visualization.plot_evolution(searched_study(7), candidates=False))
     assert "candidates" not in drawn
     assert "best" in drawn
