@@ -35,6 +35,10 @@ class OwnModule(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
+class OwnNet(DigitsCNN):
+    """A net without a mistake."""
+
+
 class RefusesItsWidth(DigitsCNN):
     """A net whose constructor raises an error that has nothing to do with our recipes."""
 
