@@ -18,6 +18,7 @@ from optuna_taylorglo.losses.canonical import gradient_scale
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.verdict import task_queue
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss, kept_choice
 from optuna_taylorglo.verdict.compared_losses import ScaledLoss
 from optuna_taylorglo.verdict.evaluate import Plan, evaluate
@@ -229,6 +230,7 @@ def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
 
 def test_a_choice_whose_trainings_crash_is_not_made(tmp_path, monkeypatch, caplog):
     url = own_study(tmp_path, monkeypatch, choice={"candidates": 2})
+    monkeypatch.setattr(task_queue, "IDLE_SECONDS", 0.0)
     words = [*SEARCH, "--storage", url]
 
     def crash(self, *arguments):
