@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
 
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.verdict.statistics import Verdict
 
 ARTIFACT_DIR = Path("taylorglo-artifacts")
 """Where artifacts lie, relative to the directory that commands are run in."""
@@ -78,6 +79,23 @@ def refresh_if_installed(study: Study) -> None:
     """Bring the dashboard up to date, if there is one."""
     if is_installed():
         _try(lambda: refresh(study))
+
+
+def show_verdict(study: Study, verdict: Verdict) -> None:
+    """Show a verdict's figure among those of its study, if there is a dashboard."""
+
+    def push() -> None:
+        from optuna_dashboard import save_plotly_graph_object
+
+        from optuna_taylorglo.visualization import plot_comparison
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # experimental
+            figure = plot_comparison(verdict)
+            save_plotly_graph_object(study, figure, graph_object_id="taylorglo-comparison")
+
+    if is_installed():
+        _try(push)
 
 
 def _try(draw: Callable[[], None]) -> None:

@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Have everything trained that is not trained yet, and print and write the verdict."""
     opened = options.open_study_of(arguments)
 
+    from optuna_taylorglo.report.dashboard import show_verdict
     from optuna_taylorglo.verdict.choice import chosen_loss
     from optuna_taylorglo.verdict.evaluate import Plan, evaluate
     from optuna_taylorglo.verdict.files import (
@@ -62,6 +63,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         with contextlib.suppress(StudyError):  # of another version, and replaced now
             before = kept_verdict(train.companion)
         keep_verdict(train.companion, verdict)
+    show_verdict(opened.study, verdict)
     budget = opened.recipe.budget
     table = Table(
         *SHORT_HEADER,
