@@ -28,9 +28,6 @@ CLASS_WEIGHTS = "taylorglo:class_weights"
 CHOICE = "taylorglo:choice"
 """Which loss is the winner by full trainings, with all that were compared."""
 
-EARLIER_WINNERS = "taylorglo:earlier_winners"
-"""Winners of the same search when it had fewer generations or another choice."""
-
 DRAWN = "taylorglo:drawn"
 """Generations that the dashboard's figures show."""
 
@@ -70,6 +67,9 @@ TASK = "taylorglo:task"
 
 KEY = "taylorglo:key"
 """Hash of all that the training's result depends on."""
+
+ASKED_ANEW = "taylorglo:asked_anew"
+"""The training was asked for again after it had been given up: failures before do not count."""
 
 # Of any trial.
 WORKER = "taylorglo:worker"

@@ -112,6 +112,10 @@ class EvaluationsFail(OperationError):
     """Every evaluation ends with the same exception; the message has its traceback."""
 
 
+class TrainingFailed(OperationError):
+    """A training ended with an exception again and again; the message has its last words."""
+
+
 class Diverged(ArithmeticError):
     """Training produced a loss or a metric that is not finite."""
 

@@ -30,7 +30,6 @@ from optuna_taylorglo.attributes import (
     ATTEMPT,
     CLASS_WEIGHTS,
     COMPANION_OF,
-    ERROR,
     GENERATION,
     INDEX,
     N_CLASSES,
@@ -61,7 +60,6 @@ from optuna_taylorglo.errors import (
     RecipeMismatch,
     StopRequested,
     StudyError,
-    UsageError,
 )
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
@@ -467,9 +465,8 @@ def _evaluate(
     from optuna.trial import TrialState
 
     from optuna_taylorglo.queue.counted import has_results
-    from optuna_taylorglo.queue.failures import Failure
+    from optuna_taylorglo.queue.failures import Failure, record_failure
     from optuna_taylorglo.queue.heartbeat import Heartbeat
-    from optuna_taylorglo.queue.late_words import annotate
 
     begin = time.monotonic()
     # Signs of life go on until the database has the result.
@@ -486,17 +483,19 @@ def _evaluate(
             logger.info("%s: released", place)
             return Failure.of(request)
         except Exception as error:
-            failure = Failure.of(error)
-            annotate(trial, ERROR, failure.to_dict())
+            failure = record_failure(trial, error)
             # What is wrong with the words of a command, or with code that has never worked, is no
             # fault of the candidate's, and must not cost it its place.
-            if isinstance(error, UsageError) or not has_results(queue.study):
+            blameless = failure.is_usage or not has_results(queue.study)
+            if blameless and not queue.tells_of_failures:
                 queue.release(trial)
             else:
                 queue.finish(trial, state=TrialState.FAIL)
-            if isinstance(error, UsageError):
+            if failure.is_usage and not queue.tells_of_failures:
                 raise
-            logger.error("%s: failed, %s", place, error, exc_info=error)
+            logger.error(
+                "%s: failed, %s", place, error, exc_info=None if failure.is_usage else error
+            )
             return failure
         queue.finish(trial, value)
     logger.info("%s: %.4f (%.1f s)", place, value, time.monotonic() - begin)

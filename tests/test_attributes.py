@@ -32,12 +32,12 @@ def test_keys_are_those_of_studies_made_before() -> None:
         "DIVERGED": "taylorglo:diverged",
         "TASK": "taylorglo:task",
         "KEY": "taylorglo:key",
+        "ASKED_ANEW": "taylorglo:asked_anew",
         "RELEASED": "taylorglo:handed_back",
         "BEAT": "taylorglo:beat",
         "WORKER": "taylorglo:worker",
         "ERROR": "taylorglo:error",
         "FIRST_TRIAL": "taylorglo:first_trial",
-        "EARLIER_WINNERS": "taylorglo:earlier_winners",
     }.items() <= KEYS.items()
 
 

@@ -57,10 +57,12 @@ class LocalTrainings:
         """Do tasks that are not done yet.
 
         Returns:
-            Their values in order, None for a training that failed.
+            Their values in order, None for a training that diverged.
 
         Raises:
             StopRequested: If told to stop.
+            UsageError: If a training ended with wrong usage.
+            TrainingFailed: If one ended with another exception, again and again.
         """
         self._queue.enqueue(tasks)
         wait = SHORTEST_WAIT

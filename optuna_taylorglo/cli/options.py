@@ -201,6 +201,23 @@ def machine_words(arguments: argparse.Namespace) -> list[str]:
     ]
 
 
+def given_machine_words(arguments: argparse.Namespace) -> list[str]:
+    """The machine's options that are not at their default, as words of a command line."""
+    parser = argparse.ArgumentParser()
+    add_machine_options(parser)
+    words = []
+    for option, default in vars(parser.parse_args([])).items():
+        value = getattr(arguments, option)
+        if value != default:
+            values = value if isinstance(value, list) else [value]
+            words += [word for each in values for word in (_flag(option), str(each))]
+    return words
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1, for argparse."""
     value = int(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import asdict
 
 from optuna.exceptions import ExperimentalWarning
 from optuna.logging import get_logger
@@ -57,8 +58,8 @@ def _give_up(study: Study, dead: WorkerIdentity, cause: str) -> list[int]:
     with study_lock(storage, study.study_name):
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if worker_of(trial) == dead:
-                died = Failure("WorkerDied", cause, traceback="")
-                storage.set_trial_user_attr(trial_id_of(trial), ERROR, died.to_dict())
+                died = Failure("WorkerDied", cause)
+                storage.set_trial_user_attr(trial_id_of(trial), ERROR, asdict(died))
                 storage.set_trial_state_values(trial_id_of(trial), TrialState.FAIL)
                 given_up.append(trial.number)
     return given_up

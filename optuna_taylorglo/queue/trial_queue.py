@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.logging import get_logger
@@ -59,7 +59,10 @@ class TrialQueue(ABC):
 
     Attributes:
         over: Whether there will be nothing to do any more.
+        tells_of_failures: Whether somebody waits for each trial, and is to be told that it failed.
     """
+
+    tells_of_failures: ClassVar[bool] = False
 
     def __init__(self, study: Study) -> None:
         self.study = study

@@ -39,9 +39,8 @@ from optuna_taylorglo.verdict.choice import (
     chosen_loss,
     evaluation_advice,
     kept_choice,
-    note_on_winner,
 )
-from optuna_taylorglo.verdict.files import HEADER, rows
+from optuna_taylorglo.verdict.files import HEADER, is_about, loss_name, rows
 from optuna_taylorglo.verdict.learning_rates import whose_optimiser
 from optuna_taylorglo.verdict.statistics import Verdict
 
@@ -86,7 +85,8 @@ def write_report(
         study: A study that a worker has begun on; it need not be finished.
         path: The HTML file to write.
         verdict: What full trainings said, if there were any.
-        winner: The loss that is reported and was put to the test; by default the study's.
+        winner: The loss that is reported; by default the study's. A verdict about another one is
+            shown with a word about that.
         storage: Storage URL or journal path for the commands in the report; its password is
             masked. None if it is the default one.
         figures: Further figures with their captions, such as basins or data fractions.
@@ -106,6 +106,9 @@ def write_report(
         winner = chosen_loss(study)
     choice = kept_choice(study)
     optimiser = whose_optimiser(study, history.recipe)
+    other_loss = ""
+    if verdict is not None and winner is not None and not is_about(verdict, winner):
+        other_loss = _about_another(verdict, winner)
     further = {f"figure-further-{i}": item for i, item in enumerate((figures or {}).items())}
     drawn = _draw(study, history, verdict) | {id_: figure for id_, (_, figure) in further.items()}
     counts = [f"{n} {_OUTCOMES[state]}" for state, n in history.counts.items() if n]
@@ -114,8 +117,7 @@ def write_report(
         written=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         history=history,
         generations=f"{history.n_finished} of {history.recipe.search.generations}",
-        summary=_summary(verdict),
-        note="" if verdict is None or winner is None else note_on_winner(study, winner),
+        summary=_summary(verdict, other_loss),
         numbers=_numbers(history, winner, choice, verdict),
         recipe_in_words=recipe_in_words(history.recipe, optimiser),
         found_with=found_with(history.recipe, optimiser),
@@ -125,6 +127,7 @@ def write_report(
         choice=None if choice is None else _choice(choice, history.recipe),
         outcomes=", ".join(counts),
         verdict=verdict,
+        other_loss=other_loss,
         verdict_table=None if verdict is None else {"header": HEADER, "rows": rows(verdict)},
         further={id_: caption for id_, (caption, _) in further.items()},
         commands=_commands(study, winner, storage),
@@ -171,7 +174,18 @@ def _draw(study: Study, history: SearchHistory, verdict: Verdict | None) -> dict
     return drawn
 
 
-def _summary(verdict: Verdict | None) -> str:
+def _about_another(verdict: Verdict, winner: ChosenLoss) -> str:
+    """Why the loss of the verdict is not the winner's."""
+    before, now = loss_name(verdict), winner.name
+    difference = f"{before}, not about the winner, {now}"
+    if before == now:
+        difference = f"{before} as it was before the search went on"
+    return f"The verdict is about {difference}: it was made when that was the winner."
+
+
+def _summary(verdict: Verdict | None, other_loss: str) -> str:
+    if other_loss:
+        return other_loss
     if verdict is not None and verdict.text:
         return verdict.text.splitlines()[0]
     return "A loss function was searched for; whether it is really better takes a verdict."
@@ -213,10 +227,11 @@ def _winner(history: SearchHistory, winner: ChosenLoss) -> dict[str, Any]:
     loss, attributes = winner.loss, {} if winner.trial is None else winner.trial.user_attrs
     described, facts = describe(loss, history.n_classes)
     names, meanings = loss.form.parameter_names, loss.form.parameter_meanings
-    place = [attributes.get(key) for key in (GENERATION, INDEX)]
+    # People count from 1.
+    place = [attributes[key] + 1 for key in (GENERATION, INDEX) if key in attributes]
     return {
         "name": winner.name[0].upper() + winner.name[1:],
-        "place": "" if None in place else "(generation {}, candidate {})".format(*place),
+        "place": "(generation {}, candidate {})".format(*place) if place else "",
         "formula": _formula(loss, facts["formula"]),
         # The first line of the description is the formula.
         "description": described.splitlines()[1:],
@@ -258,7 +273,7 @@ def _choice(choice: Choice, recipe: Recipe) -> dict[str, Any]:
         for c in choice.contenders
     ]
     return {
-        "header": ("loss", "evaluation", "mean of full trainings", "trainings", "failed"),
+        "header": ("loss", "evaluation", "mean of full trainings", "trainings", "diverged"),
         "rows": rows,
         "advice": evaluation_advice(choice, recipe),
     }

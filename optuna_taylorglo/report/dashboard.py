@@ -15,7 +15,7 @@ from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_taylorglo.attributes import DRAWN, EARLIER_WINNERS, KEPT_LOSS
+from optuna_taylorglo.attributes import DRAWN, KEPT_LOSS
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.search.history import (
     SearchHistory,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
 
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.verdict.statistics import Verdict
 
 ARTIFACT_DIR = Path("taylorglo-artifacts")
 """Where artifacts lie, relative to the directory that commands are run in."""
@@ -83,6 +84,23 @@ def refresh_if_installed(study: Study) -> None:
     """Bring the dashboard up to date, if there is one."""
     if is_installed():
         _try(lambda: refresh(study))
+
+
+def show_verdict(study: Study, verdict: Verdict) -> None:
+    """Show a verdict's figure among those of its study, if there is a dashboard."""
+
+    def push() -> None:
+        from optuna_dashboard import save_plotly_graph_object
+
+        from optuna_taylorglo.visualization import plot_comparison
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # experimental
+            figure = plot_comparison(verdict)
+            save_plotly_graph_object(study, figure, graph_object_id="taylorglo-comparison")
+
+    if is_installed():
+        _try(push)
 
 
 def _try(draw: Callable[[], None]) -> None:
@@ -174,10 +192,11 @@ def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
         chosen = chosen_loss(study)
     except StudyError:
         return
-    kept = chosen.name if chosen.trial is None else chosen.trial.number
-    if chosen.trial is None and study.user_attrs.get(EARLIER_WINNERS):
-        # A search that was made longer has another mean under the same name.
-        kept = f"{kept} of {recipe_and_classes(study)[0].search.generations} generations"
+    kept: str | int
+    if chosen.trial is not None:
+        kept = chosen.trial.number
+    else:  # of a search that was made longer it is another one
+        kept = f"{chosen.name} of {recipe_and_classes(study)[0].search.generations} generations"
     if study.user_attrs.get(KEPT_LOSS) == kept:
         return
     with tempfile.TemporaryDirectory() as directory:

@@ -19,7 +19,6 @@ from optuna_taylorglo.attributes import (
     CLASS_WEIGHTS,
     CROSS_ENTROPY,
     DRAWN,
-    EARLIER_WINNERS,
     EVALUATION_LENGTH,
     FIRST_TRIAL,
     GENERATION,
@@ -111,7 +110,8 @@ def _change(study: Study, held: Recipe, changed: Recipe, asked_for: int) -> None
             "it keeps them."
         )
     if lines := recipe_differences(held, changed):
-        _supersede_choice(study, held)
+        if study.user_attrs.get(CHOICE) is not None:
+            study.set_user_attr(CHOICE, None)  # the winner is to be chosen again
         replace_recipe(study, changed)
         for line in lines:
             _logger.warning(f"Changed in study {name!r}: {line}.")
@@ -147,22 +147,12 @@ def _begin_anew(studies: list[Study], recipe: Recipe) -> None:
                     )
                 )
     # Optuna has no way to remove an attribute.
-    for key in (N_CLASSES, EVALUATION_LENGTH, CLASS_WEIGHTS, CHOICE, EARLIER_WINNERS):
+    for key in (N_CLASSES, EVALUATION_LENGTH, CLASS_WEIGHTS, CHOICE):
         if key in study.user_attrs:
             study.set_user_attr(key, None)
     study.set_user_attr(CROSS_ENTROPY, {})
     study.set_user_attr(DRAWN, 0)
     replace_recipe(study, recipe)
-
-
-def _supersede_choice(study: Study, held: Recipe) -> None:
-    """Let the winner be chosen again; who won before is kept for verdicts that are about it."""
-    choice = study.user_attrs.get(CHOICE)
-    if choice is not None:
-        earlier = study.user_attrs.get(EARLIER_WINNERS) or {}
-        winner = {str(held.search.generations): choice["contenders"][0]}
-        study.set_user_attr(EARLIER_WINNERS, earlier | winner)
-        study.set_user_attr(CHOICE, None)
 
 
 def _advice(study: Study, companion: Study | None) -> str:

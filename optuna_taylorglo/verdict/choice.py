@@ -15,7 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
 
-from optuna_taylorglo.attributes import CHOICE, EARLIER_WINNERS
+from optuna_taylorglo.attributes import CHOICE
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.files import Origin
 from optuna_taylorglo.recipes.in_study import settled_recipe
@@ -48,8 +48,8 @@ class Contender:
         trial: Number of its trial; None for the mean of the final distribution.
         parameters: Its parameters, in the order of the recipe's parameter names.
         evaluation: Its fitness in the search; None for the mean, which has none.
-        values: Metric of each full training; None for one that failed.
-        mean: Mean of the values, with failed trainings as bad as the worst.
+        values: Metric of each full training; None for one that diverged.
+        mean: Mean of the values, with diverged trainings as bad as the worst.
     """
 
     trial: int | None
@@ -144,36 +144,6 @@ def chosen_loss(study: Study) -> ChosenLoss:
     return _contender_loss(study, choice.winner)
 
 
-def earlier_winner(study: Study, generations: int | None) -> ChosenLoss | None:
-    """Who was chosen when the search was shorter.
-
-    Args:
-        study: The study.
-        generations: Generations that it had; None for the fewest.
-
-    Returns:
-        The loss; None if no such choice was superseded.
-    """
-    earlier = study.user_attrs.get(EARLIER_WINNERS) or {}
-    key = min(earlier, key=int, default="") if generations is None else str(generations)
-    if key not in earlier:
-        return None
-    return _contender_loss(study, TypeAdapter(Contender).validate_python(earlier[key]))
-
-
-def note_on_winner(study: Study, evaluated: ChosenLoss) -> str:
-    """What to know when a loss that was put to the test is not the study's winner any more."""
-    now = chosen_loss(study)
-    if evaluated.loss.settings() == now.loss.settings():
-        return ""
-    before = " of a shorter search" if evaluated.name == now.name else ""
-    return (
-        f"The kept verdict is about an earlier winner, {evaluated.name}{before}; the winner is now "
-        f"{now.name}. Make the verdict anew with\n  taylorglo evaluate {study.study_name}\nwhich "
-        "trains nothing that is trained already."
-    )
-
-
 def _contender_loss(study: Study, chosen: Contender) -> ChosenLoss:
     recipe, n_classes = recipe_and_classes(study)
     loss = candidate_loss(recipe, chosen.parameters, n_classes)
@@ -202,11 +172,16 @@ class EvaluationCheck:
     among_full: float
 
 
-def evaluation_check(choice: Choice) -> EvaluationCheck:
-    """Compare evaluations with the full trainings of the first round, which all contenders had."""
+def evaluation_check(choice: Choice, sign: int = 1) -> EvaluationCheck:
+    """Compare evaluations with the full trainings of the first round, which all contenders had.
+
+    Args:
+        choice: What was decided.
+        sign: That of the recipe's fitness.
+    """
     measured = [c for c in choice.contenders if c.evaluation is not None]
     n_seeds = min(len(c.values) for c in measured)
-    first = [_worst_for_failed(c.values[:n_seeds]) for c in measured]
+    first = [_worst_for_diverged(c.values[:n_seeds], sign) for c in measured]
     return EvaluationCheck(
         rank_correlation(
             [c.evaluation for c in measured if c.evaluation is not None],
@@ -218,7 +193,7 @@ def evaluation_check(choice: Choice) -> EvaluationCheck:
 
 def evaluation_advice(choice: Choice, recipe: Recipe) -> str:
     """The check in words, with what to change."""
-    check, budget = evaluation_check(choice), recipe.budget
+    check, budget = evaluation_check(choice, recipe.fitness.sign), recipe.budget
     correlation = check.correlation
     if math.isnan(correlation.low):
         return "Too few candidates that differ were trained fully to say how well evaluations rank."
@@ -253,5 +228,5 @@ def evaluation_advice(choice: Choice, recipe: Recipe) -> str:
     return " ".join(lines)
 
 
-def _worst_for_failed(values: Sequence[float | None]) -> list[float]:
-    return [-math.inf if value is None else value for value in values]
+def _worst_for_diverged(values: Sequence[float | None], sign: int) -> list[float]:
+    return [-sign * math.inf if value is None else value for value in values]

@@ -46,7 +46,7 @@ def best_standard_loss(
     """
     tried = _tune(name, recipe, do, rates or LearningRates.of(recipe))
     # Sorting is stable: of equal ones the first.
-    best = sorted(tried, key=lambda one: -score([one[1]]))[:FINALISTS]
+    best = sorted(tried, key=lambda one: -score([one[1]], recipe.fitness.sign))[:FINALISTS]
     finalists = [loss for loss, _ in best]
     chosen = finalists[halve(finalists, recipe, do, Stage.STANDARD_CHOICE)[0].index]
     return replace(chosen, label=f"best standard loss, same budget: {chosen.label}")
@@ -55,7 +55,7 @@ def best_standard_loss(
 def _tune(
     name: str, recipe: Recipe, do: Do, rates: LearningRates
 ) -> list[tuple[ComparedLoss, float | None]]:
-    """What TPE tried, in order, and the fitness; None where the training failed."""
+    """What TPE tried, in order, and the fitness; None where the training diverged."""
     search = recipe.search
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -66,7 +66,9 @@ def _tune(
             group=True,
             constant_liar=True,
         )
-    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study = optuna.create_study(
+        direction="maximize" if recipe.fitness.sign > 0 else "minimize", sampler=sampler
+    )
     # Cross-entropy as the recipe has it is where everybody begins.
     first = {"loss": "label-smoothing", "label-smoothing": recipe.loss.label_smoothing}
     if rates.obstacle is None:

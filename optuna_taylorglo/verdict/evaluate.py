@@ -5,7 +5,8 @@ it and nothing is done twice. The stages, each waiting for the one before it:
 
 1. Choose: the winner, if the recipe has it chosen by full trainings and no worker has done that.
 2. Tune: the opponents, on validation, each with a stated budget; one with the search's own.
-3. Test: every loss at the recipe's full budget, judged by the test set.
+3. Test: every loss at the recipe's full budget, judged by the test set; all with the same seeds, so
+   that differences are tested in pairs.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from optuna_taylorglo.verdict.compared_losses import (
     compared_taylor_loss,
     scale_controls,
 )
+from optuna_taylorglo.verdict.divergence import value_of_divergence
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
 from optuna_taylorglo.verdict.learning_rates import LearningRates
 from optuna_taylorglo.verdict.opponents import opponents
+from optuna_taylorglo.verdict.same_trainings import Row, one_row_each
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
 from optuna_taylorglo.verdict.tasks import Do, Task, stage_task
 from optuna_taylorglo.verdict.wording import verdict_in_words
@@ -75,6 +78,7 @@ def evaluate(
 
     Raises:
         UsageError: If the study has no winner to evaluate.
+        OperationError: If no training came to an end.
     """
     chosen = choose(study, recipe, do)
     loss = chosen.loss
@@ -83,20 +87,29 @@ def evaluate(
     rates = rates or LearningRates.of(recipe)
     losses += opponents(plan.against, recipe, do, rates)
     losses += scale_controls(loss, n_classes)
-    tasks = [_task(recipe, loss, seed) for loss in losses for seed in range(plan.seeds)]
-    values = do(tasks)
+    compared = one_row_each(losses, recipe)
+    values = do([_task(recipe, row.loss, seed) for row in compared for seed in range(plan.seeds)])
+    divergence = value_of_divergence(values, recipe, n_classes) if None in values else None
     samples = tuple(
-        _sample(loss, values[i * plan.seeds : (i + 1) * plan.seeds])
-        for i, loss in enumerate(losses)
+        _sample(row, values[i * plan.seeds : (i + 1) * plan.seeds], divergence)
+        for i, row in enumerate(compared)
     )
-    trial = None if chosen.trial is None else chosen.trial.number
-    verdict = Verdict(samples, contrasts(samples[0], samples[1:]), "", test_metric(recipe), trial)
+    verdict = Verdict(
+        samples,
+        contrasts(samples[0], samples[1:], paired=True, sign=recipe.fitness.sign),
+        text="",
+        test_metric=test_metric(recipe),
+        trial=None if chosen.trial is None else chosen.trial.number,
+        test="paired",
+        mode=recipe.fitness.mode,
+        divergence=divergence,
+        loss=loss.settings(),
+    )
     words = [verdict_in_words(verdict, n_classes)]
     if (choice := kept_choice(study)) is not None:
         words.append(evaluation_advice(choice, recipe))
     words.append(rates.in_words())
-    text = "\n".join(filter(None, words))
-    return replace(verdict, text=text, generations=recipe.search.generations)
+    return replace(verdict, text="\n".join(filter(None, words)))
 
 
 def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:
@@ -111,6 +124,13 @@ def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:
     )
 
 
-def _sample(loss: ComparedLoss, values: Sequence[float | None]) -> Sample:
-    done = tuple(value for value in values if value is not None)
-    return Sample(loss.name, loss.label, loss.role, done, failed=len(values) - len(done))
+def _sample(row: Row, values: Sequence[float | None], divergence: float | None) -> Sample:
+    counted = [divergence if value is None else value for value in values]
+    return Sample(
+        row.loss.name,
+        row.loss.label,
+        row.loss.role,
+        tuple(value for value in counted if value is not None),
+        diverged=tuple(place for place, value in enumerate(values) if value is None),
+        also=row.also,
+    )

@@ -15,11 +15,21 @@ from pydantic import TypeAdapter, ValidationError
 from optuna_taylorglo.attributes import COMPANION_OF, VERDICT
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
-from optuna_taylorglo.search.history import recipe_and_classes, trial_loss
-from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss, earlier_winner
+from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss
 from optuna_taylorglo.verdict.statistics import Contrast, Sample, Verdict
 
-HEADER = ("loss", "mean", "sd", "n", "failed", "difference", "95 % interval", "p", "p (Holm)", "g")
+HEADER = (
+    "loss",
+    "mean",
+    "sd",
+    "n",
+    "diverged",
+    "difference",
+    "95 % interval",
+    "p",
+    "p (Holm)",
+    "g",
+)
 SHORT_HEADER = ("loss", "mean (sd)", "n", "difference (95 % interval)", "p (Holm)")
 
 
@@ -35,8 +45,8 @@ def rows(verdict: Verdict) -> list[tuple[str, ...]]:
 def short_rows(verdict: Verdict) -> list[tuple[str, ...]]:
     """The same for a terminal, under `SHORT_HEADER`."""
     return [
-        (label, f"{mean} ({sd})", n if failed == "0" else f"{n}, {failed} failed", both, p_holm)
-        for label, mean, sd, n, failed, difference, interval, _, p_holm, _ in rows(verdict)
+        (label, f"{mean} ({sd})", n if diverged == "0" else diverged, both, p_holm)
+        for label, mean, sd, n, diverged, difference, interval, _, p_holm, _ in rows(verdict)
         for both in [f"{difference} ({interval})" if difference else ""]
     ]
 
@@ -46,19 +56,24 @@ def to_markdown(verdict: Verdict) -> str:
     lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
     lines += ["| " + " | ".join(row) + " |" for row in rows(verdict)]
     heading = (
-        f"Values are {verdict.test_metric}; differences are the evolved loss's minus the row's."
+        f"Values are {verdict.test_metric}; differences are the evolved loss's minus the row's. "
+        f"The evolved loss is {loss_name(verdict)}."
     )
     return "\n".join([heading, "", *lines, "", verdict.text, ""])
 
 
 def to_csv(verdict: Verdict) -> str:
-    """One line per training: loss, seed's place, value."""
+    """One line per training: loss, seed's place, value, and whether it diverged.
+
+    A training that diverged has what it counts as, `Verdict.divergence`.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["name", "loss", "training", verdict.test_metric])
+    writer.writerow(["name", "loss", "training", verdict.test_metric, "outcome"])
     for sample in verdict.samples:
         for number, value in enumerate(sample.values):
-            writer.writerow([sample.name, sample.label, number, repr(value)])
+            outcome = "diverged" if number in sample.diverged else "trained"
+            writer.writerow([sample.name, sample.label, number, repr(value), outcome])
     return buffer.getvalue()
 
 
@@ -98,14 +113,16 @@ def keep_verdict(companion: Study, verdict: Verdict) -> None:
 
 
 def kept_verdict(companion: Study) -> Verdict | None:
-    """The verdict that was kept last, if any.
+    """The verdict that was kept last, if any; one without a single result is none.
 
     Raises:
         StudyError: If it was kept by another version.
     """
     content = companion.user_attrs.get(VERDICT)
     try:
-        return None if content is None else from_json(content)
+        verdict = None if content is None else from_json(content)
+        # Earlier versions made verdicts of trainings that had all crashed.
+        return verdict if verdict and any(s.values for s in verdict.samples) else None
     except ValidationError as error:
         name = companion.user_attrs.get(COMPANION_OF)
         raise StudyError(
@@ -114,26 +131,27 @@ def kept_verdict(companion: Study) -> Verdict | None:
         ) from error
 
 
-def evaluated_loss(study: Study, companion: Study) -> ChosenLoss:
-    """The loss that the kept verdict is about, or the study's winner while there is no verdict.
+def loss_name(verdict: Verdict) -> str:
+    """The loss that a verdict is about, by the name that a search announces it with."""
+    return FINAL_MEAN if verdict.trial is None else f"trial {verdict.trial}"
 
-    Raises:
-        StudyError: If no trial is complete.
-    """
-    verdict, chosen = kept_verdict(companion), chosen_loss(study)
-    if verdict is None:
-        return chosen
-    if verdict.trial is None:
-        generations = recipe_and_classes(study)[0].search.generations
-        if chosen.trial is None and verdict.generations == generations:
-            return chosen
-        # The mean of the final distribution, but perhaps of that of a shorter search.
-        return earlier_winner(study, verdict.generations) or chosen
-    if chosen.trial is not None and chosen.trial.number == verdict.trial:
-        return chosen
-    # The search was made longer since, or an earlier version chose a winner of its own.
-    trial = study.get_trials(deepcopy=False)[verdict.trial]
-    return ChosenLoss(trial_loss(study, trial), trial)
+
+def is_about(verdict: Verdict, chosen: ChosenLoss) -> bool:
+    """Whether a verdict is about a loss, as far as it says; earlier versions did not always."""
+    trial = None if chosen.trial is None else chosen.trial.number
+    if verdict.loss is None:
+        return verdict.trial in (None, trial)
+    # As JSON, because it may come from there.
+    settings = [json.dumps(s, sort_keys=True) for s in (verdict.loss, chosen.loss.settings())]
+    return verdict.trial == trial and settings[0] == settings[1]
+
+
+def _not_trained(sample: Sample) -> str:
+    if sample.failed:  # of an earlier version, which left them out
+        return f"{len(sample.values)}, {sample.failed} failed"
+    if sample.diverged:
+        return f"{len(sample.diverged)} of {len(sample.values)} diverged"
+    return "0"
 
 
 def _row(sample: Sample, contrast: Contrast | None) -> tuple[str, ...]:
@@ -142,7 +160,7 @@ def _row(sample: Sample, contrast: Contrast | None) -> tuple[str, ...]:
         f"{sample.mean:.4f}",
         f"{sample.std:.4f}",
         str(len(sample.values)),
-        str(sample.failed),
+        _not_trained(sample),
     )
     if contrast is None:
         return (*own, "", "", "", "", "")

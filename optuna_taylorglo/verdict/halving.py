@@ -43,8 +43,8 @@ class Placed:
 
     Attributes:
         index: Which of the compared losses it is.
-        values: Metric of each training, in order of the seeds; None for one that failed.
-        mean: Mean of the values, with failed trainings as bad as the worst.
+        values: Metric of each training, in order of the seeds; None for one that diverged.
+        mean: Mean of the values, with diverged trainings as bad as the worst.
     """
 
     index: int
@@ -76,7 +76,7 @@ def next_round(
     """
     values: list[list[float | None]] = [[] for _ in losses]
     staying, left = list(range(len(losses))), list[int]()
-    seeds_done = 0
+    seeds_done, sign = 0, recipe.fitness.sign
     for number, n_seeds in enumerate(SEEDS_BY_ROUND, start=1):
         tasks = [
             stage_task(recipe, losses[i], stage, seed)
@@ -89,14 +89,14 @@ def next_round(
         for place, i in enumerate(staying):
             values[i] += found[place * n_seeds : (place + 1) * n_seeds]
         seeds_done += n_seeds
-        means = _means(values)
-        staying.sort(key=lambda i: (-means[i], i))
+        means = _means(values, sign)
+        staying.sort(key=lambda i: (-sign * means[i], i))
         n_kept = len(staying) if number == len(SEEDS_BY_ROUND) else _n_kept(len(staying), number)
         going = [i for i in staying[n_kept:] if i != favourite]
         staying, left = [i for i in staying if i not in going], going + left
         if len(losses) == 1:
             break
-    if favourite in staying and not _clearly_better(values[staying[0]], values[favourite]):
+    if favourite in staying and not _clearly_better(values[staying[0]], values[favourite], sign):
         staying.remove(favourite)
         staying.insert(0, favourite)
     return [Placed(i, tuple(values[i]), means[i]) for i in staying + left]
@@ -115,20 +115,24 @@ def _n_kept(n: int, round_number: int) -> int:
     return min(half, MAX_FINALISTS) if round_number == len(SEEDS_BY_ROUND) - 1 else half
 
 
-def _clearly_better(values: Sequence[float | None], others: Sequence[float | None]) -> bool:
+def _clearly_better(
+    values: Sequence[float | None], others: Sequence[float | None], sign: int
+) -> bool:
     """Whether a mean is better by more than a standard error; the seeds are the same in both."""
     if None in others:
-        return True  # what fails now and then is nobody's favourite
+        return True  # what diverges now and then is nobody's favourite
     if None in values:
         return False
     differences = [
-        a - b for a, b in zip(values, others, strict=True) if a is not None and b is not None
+        sign * (a - b)
+        for a, b in zip(values, others, strict=True)
+        if a is not None and b is not None
     ]
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return statistics.fmean(differences) > error
 
 
-def _means(values: Sequence[Sequence[float | None]]) -> list[float]:
+def _means(values: Sequence[Sequence[float | None]], sign: int) -> list[float]:
     # Metrics need not be accuracies: 0 is the worst of those, but not of a negative one.
-    worst = min([0.0, *(v for row in values for v in row if v is not None)])
+    worst = sign * min([0.0, *(sign * v for row in values for v in row if v is not None)])
     return [statistics.fmean(worst if v is None else v for v in row) for row in values]

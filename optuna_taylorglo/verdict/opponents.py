@@ -106,5 +106,5 @@ def _best_on_validation(
 ) -> ComparedLoss:
     """The loss that is best at the candidates' budget; the first of equal ones."""
     results = train_each(tried, range(n_seeds), recipe, Stage.TUNE, do)
-    scores = [score(values) for values in results]
+    scores = [score(values, recipe.fitness.sign) for values in results]
     return tried[scores.index(max(scores))]

@@ -50,7 +50,7 @@ class TriedLength:
         length: The length, in the recipe's unit.
         correlation: Rank correlation with full trainings of other seeds; None if there is no order.
         behind: How far the best of its `N_BEST` best is behind the best of all, in those full
-            trainings; None if one of the two failed.
+            trainings; None if one of the two diverged.
     """
 
     share: str
@@ -116,7 +116,8 @@ class Pilot:
         if values is None:
             return Round(1, tasks)
         groups = [values[i : i + CANDIDATES] for i in range(0, len(values), CANDIDATES)]
-        return decide(self.lengths, groups[:-1], groups[-1], self.recipe.budget.unit)
+        sign = self.recipe.fitness.sign
+        return decide(self.lengths, groups[:-1], groups[-1], self.recipe.budget.unit, sign)
 
     def _task(self, candidate: int, length: int, repeat: int) -> Task:
         number = 1 + 2 * candidate + repeat
@@ -128,6 +129,7 @@ def decide(
     by_length: Sequence[Sequence[float | None]],
     other_full: Sequence[float | None],
     unit: str,
+    sign: int = 1,
 ) -> EvaluationLength:
     """The shortest length that ranks candidates like full trainings.
 
@@ -137,20 +139,21 @@ def decide(
 
     Args:
         lengths: Names of the lengths, from the shortest to the whole.
-        by_length: Metric of each candidate at each of them; None for a training that failed.
+        by_length: Metric of each candidate at each of them; None for a training that diverged.
         other_full: Metric of each after a full training with another seed.
         unit: Unit of the lengths.
+        sign: 1 where greater is better, -1 where smaller is.
     """
-    judge = [_or_worst(value) for value in other_full]
+    judge = [_goodness(value, sign) for value in other_full]
     tried = []
     for (length, share), row in zip(lengths.items(), by_length, strict=True):
-        measured = [_or_worst(value) for value in row]
+        measured = [_goodness(value, sign) for value in row]
         best = sorted(range(len(row)), key=lambda i: (-measured[i], i))[:N_BEST]
         behind = max(judge) - max(judge[i] for i in best)
         tried.append(
             TriedLength(share, length, _finite(spearman(measured, judge)), _finite(behind))
         )
-    noise = _noise(by_length[-1], other_full)
+    noise = _noise(by_length[-1], other_full, sign)
     whole = tried[-1]
     if whole.correlation is None or whole.correlation < MIN_RELIABILITY:
         reason = (
@@ -193,20 +196,22 @@ def keep_evaluation_length(study: Study, decision: EvaluationLength) -> None:
             study.set_user_attr(EVALUATION_LENGTH, asdict(decision))
 
 
-def _noise(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
+def _noise(a: Sequence[float | None], b: Sequence[float | None], sign: int) -> float | None:
     """Standard deviation of a training's metric over seeds, from pairs of trainings.
 
     It is that of the better half: a bad loss may train with one seed and not with another, and
     would hide what is lost among the good ones.
     """
     both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-    better = sorted(both, key=sum, reverse=True)[: math.ceil(len(both) / 2)]
+    better = sorted(both, key=lambda pair: sign * sum(pair), reverse=True)[
+        : math.ceil(len(both) / 2)
+    ]
     squares = [(x - y) ** 2 for x, y in better]
     return math.sqrt(statistics.fmean(squares) / 2) if squares else None
 
 
-def _or_worst(value: float | None) -> float:
-    return -math.inf if value is None else value
+def _goodness(value: float | None, sign: int) -> float:
+    return -math.inf if value is None else sign * value
 
 
 def _finite(value: float) -> float | None:

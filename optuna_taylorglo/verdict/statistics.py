@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator
@@ -15,6 +15,15 @@ from scipy import stats
 
 # JSON has no NaN: what does not exist is null there.
 MaybeNan = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+
+
+_ALTERNATIVES: dict[int, Literal["greater", "less"]] = {1: "greater", -1: "less"}
+
+_ROUNDING = 1e-12
+"""Differences that differ by less, in terms of the values, differ by rounding only."""
+
+SIGNIFICANT = 0.05
+"""Corrected p-values below it are significant."""
 
 
 class Role(StrEnum):
@@ -45,8 +54,11 @@ class Sample:
         name: Short name, as on the command line.
         label: Name for people.
         role: What it is in the comparison for.
-        values: Accuracies of the trainings that came to an end.
-        failed: Trainings that did not: diverged or crashed for good.
+        values: Accuracies of all trainings, in the order of their seeds.
+        failed: Of verdicts of earlier versions: trainings that are not in the values, because they
+            diverged or crashed.
+        diverged: Places of the trainings that diverged; what they count as is in the values.
+        also: Names of other losses whose trainings are the very same.
     """
 
     name: str
@@ -54,6 +66,8 @@ class Sample:
     role: Role
     values: tuple[float, ...]
     failed: int = 0
+    diverged: tuple[int, ...] = ()
+    also: tuple[str, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -75,9 +89,11 @@ class Contrast:
         difference: Difference of the means.
         low: Lower end of the 95 % confidence interval of the difference.
         high: Its upper end.
-        p_value: Of the one-tailed Welch test that the first is better.
+        p_value: Of the one-tailed test that the first is better.
         p_holm: The same after Holm's correction for all contrasts made together.
-        effect_size: Hedges' g: the difference in pooled standard deviations, corrected for size.
+        effect_size: Hedges' g of the two samples: the difference in pooled standard deviations
+            over seeds, corrected for size; also where the test is paired, so that it means the
+            same everywhere.
     """
 
     against: str
@@ -100,8 +116,11 @@ class Verdict:
         test_metric: The metric that the values are of.
         trial: Number of the trial whose loss it is about; None for the mean of the final
             distribution, and in verdicts of earlier versions that did not say.
-        generations: Generations that the search had, which may have got more since; None in
-            verdicts of earlier versions.
+        test: Student's t-test on differences, paired by seed, or Welch's, which earlier versions
+            made.
+        mode: Whether greater or smaller values are better.
+        divergence: What a training that diverged counts as; None if none did.
+        loss: Settings of the evolved loss; None in verdicts of earlier versions.
     """
 
     samples: tuple[Sample, ...]
@@ -109,7 +128,19 @@ class Verdict:
     text: str
     test_metric: str
     trial: int | None = None
-    generations: int | None = None
+    test: Literal["paired", "welch"] = "welch"
+    mode: Literal["max", "min"] = "max"
+    divergence: float | None = None
+    loss: dict[str, Any] | None = None
+
+    def beats(self, name: str) -> bool:
+        """Whether the evolved loss is significantly better than another, at 5 %."""
+        sign = 1 if self.mode == "max" else -1
+        return any(
+            c.p_holm < SIGNIFICANT and sign * c.difference > 0
+            for c in self.contrasts
+            if c.against == name
+        )
 
 
 def welch_from_moments(
@@ -122,26 +153,32 @@ def welch_from_moments(
     return float(result.pvalue)
 
 
-def contrasts(winner: Sample, others: Sequence[Sample]) -> tuple[Contrast, ...]:
+def contrasts(
+    winner: Sample, others: Sequence[Sample], *, paired: bool = False, sign: int = 1
+) -> tuple[Contrast, ...]:
     """Compare a sample with each of several others.
 
     Args:
         winner: The sample that is claimed to be better.
         others: What it is compared with; those with fewer than two values are left out, as
             nothing can be said about their spread.
+        paired: Whether values at the same place share a seed: weights, order of data and
+            augmentation. Then differences are tested, else the samples by Welch's test.
+        sign: 1 where greater is better, -1 where smaller is.
 
     Returns:
         A contrast for each, their p-values corrected together by Holm's method.
+
+    Raises:
+        ValueError: If samples that are paired have different numbers of values.
     """
     if len(winner.values) < 2:
         return ()
     comparable = [other for other in others if len(other.values) > 1]
-    raw = [_contrast(winner, other) for other in comparable]
+    compare = _paired_contrast if paired else _welch_contrast
+    raw = [compare(winner, other, sign) for other in comparable]
     corrected = holm([contrast.p_value for contrast in raw])
-    return tuple(
-        Contrast(c.against, c.difference, c.low, c.high, c.p_value, p, c.effect_size)
-        for c, p in zip(raw, corrected, strict=True)
-    )
+    return tuple(replace(c, p_holm=p) for c, p in zip(raw, corrected, strict=True))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -158,27 +195,37 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in corrected]
 
 
-def _contrast(winner: Sample, other: Sample) -> Contrast:
+def _paired_contrast(winner: Sample, other: Sample, sign: int) -> Contrast:
+    differences = [a - b for a, b in zip(winner.values, other.values, strict=True)]
+    if np.ptp(differences) <= _ROUNDING * max(map(abs, (*winner.values, *other.values))):
+        # No spread: t is undefined. If neither loss were better, each difference would have the
+        # other sign as often, and all would have this one with probability 2 ** -n.
+        difference = winner.mean - other.mean
+        p = 0.5 ** len(differences) if sign * differences[0] > 0 else 1.0
+        g = _hedges_g(winner, other)
+        return Contrast(other.name, difference, difference, difference, p, p, g)
+    result = stats.ttest_rel(winner.values, other.values, alternative=_ALTERNATIVES[sign])
+    interval = stats.ttest_rel(winner.values, other.values).confidence_interval(0.95)
+    return _contrast(winner, other, float(result.pvalue), interval.low, interval.high)
+
+
+def _welch_contrast(winner: Sample, other: Sample, sign: int) -> Contrast:
     if winner.std == 0 and other.std == 0:
         # No spread at all: the test is undefined, the difference is what it is.
         difference = winner.mean - other.mean
-        p = 0.0 if difference > 0 else 1.0
+        p = 0.0 if sign * difference > 0 else 1.0
         return Contrast(other.name, difference, difference, difference, p, p, math.nan)
     one_tailed = stats.ttest_ind(
-        winner.values, other.values, equal_var=False, alternative="greater"
+        winner.values, other.values, equal_var=False, alternative=_ALTERNATIVES[sign]
     )
     two_tailed = stats.ttest_ind(winner.values, other.values, equal_var=False)
     interval = two_tailed.confidence_interval(0.95)
-    p = float(one_tailed.pvalue)
-    return Contrast(
-        other.name,
-        winner.mean - other.mean,
-        float(interval.low),
-        float(interval.high),
-        p,
-        p,
-        _hedges_g(winner, other),
-    )
+    return _contrast(winner, other, float(one_tailed.pvalue), interval.low, interval.high)
+
+
+def _contrast(winner: Sample, other: Sample, p: float, low: float, high: float) -> Contrast:
+    difference, g = winner.mean - other.mean, _hedges_g(winner, other)
+    return Contrast(other.name, difference, float(low), float(high), p, p, g)
 
 
 def _hedges_g(a: Sample, b: Sample) -> float:
@@ -186,4 +233,4 @@ def _hedges_g(a: Sample, b: Sample) -> float:
     n_a, n_b = len(a.values), len(b.values)
     df = n_a + n_b - 2
     pooled = math.sqrt(((n_a - 1) * a.std**2 + (n_b - 1) * b.std**2) / df)
-    return (a.mean - b.mean) / pooled * (1 - 3 / (4 * df - 1))
+    return (a.mean - b.mean) / pooled * (1 - 3 / (4 * df - 1)) if pooled else math.nan

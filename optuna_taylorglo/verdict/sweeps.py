@@ -23,6 +23,7 @@ from optuna_taylorglo.verdict.compared_losses import (
     compared_taylor_loss,
     cross_entropy,
 )
+from optuna_taylorglo.verdict.divergence import value_of_divergence
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Do, Task, stage_task
 
@@ -30,7 +31,22 @@ DATA_FIELDS = ("fraction", "label_noise")
 """Arguments of the data module that can be swept."""
 
 Accuracies = dict[str, dict[float, list[float]]]
-"""Test accuracies by label of the loss and value of the setting; failed trainings are absent."""
+"""Test accuracies by label of the loss and value of the setting."""
+
+
+@dataclass(frozen=True)
+class DataSweep:
+    """What trainings at several values of a setting came to.
+
+    Attributes:
+        accuracies: Of all trainings; of one that diverged what it counts as.
+        diverged: How many diverged, by label of the loss and value of the setting.
+        divergence: What those count as; None if none did.
+    """
+
+    accuracies: Accuracies
+    diverged: dict[str, dict[float, int]]
+    divergence: float | None
 
 
 @dataclass(frozen=True)
@@ -54,7 +70,7 @@ class RankAgreement:
 
 def sweep_data(
     loss: TaylorLoss, recipe: Recipe, field: str, values: Sequence[float], n_seeds: int, do: Do
-) -> Accuracies:
+) -> DataSweep:
     """Train an evolved loss and cross-entropy fully at several values of a setting of the data.
 
     Args:
@@ -73,11 +89,15 @@ def sweep_data(
     ]
     places = [(c, value, seed) for c in losses for value in values for seed in range(n_seeds)]
     results = do([_data_task(recipe, c, field, value, seed) for c, value, seed in places])
+    divergence = value_of_divergence(results, recipe, loss.n_classes) if None in results else None
     accuracies: Accuracies = {c.label: {value: [] for value in values} for c in losses}
+    diverged = {c.label: dict.fromkeys(values, 0) for c in losses}
     for (compared, value, _), result in zip(places, results, strict=True):
-        if result is not None:
-            accuracies[compared.label][value].append(result)
-    return accuracies
+        diverged[compared.label][value] += result is None
+        counted = divergence if result is None else result
+        if counted is not None:
+            accuracies[compared.label][value].append(counted)
+    return DataSweep(accuracies, diverged, divergence)
 
 
 def rank_agreement(

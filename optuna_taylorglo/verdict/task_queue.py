@@ -13,20 +13,22 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_taylorglo.attributes import KEY, RELEASED, TASK
+from optuna_taylorglo.attributes import ASKED_ANEW, KEY, RELEASED, TASK
+from optuna_taylorglo.errors import TrainingFailed, UsageError
 from optuna_taylorglo.queue.counted import counted_trials
+from optuna_taylorglo.queue.failures import failure_of
 from optuna_taylorglo.queue.trial_queue import TrialQueue
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.retry import retry_during_outage
 from optuna_taylorglo.verdict.tasks import Task
 
 MAX_FAILURES = 3
-"""Crashes of one task after which it counts as failed."""
+"""Crashes of one task after which it is given up."""
 
 IDLE_SECONDS = 30.0
 """Time without a task waiting or running after which a verdict counts as complete."""
 
-_OPEN, _FAILED = "open", "failed"
+_OPEN, _DIVERGED, _GIVEN_UP = "open", "diverged", "given up"
 
 
 class TaskQueue(TrialQueue):
@@ -41,29 +43,45 @@ class TaskQueue(TrialQueue):
         until: Tasks whose end is the end of the queue, in place of that time.
     """
 
+    tells_of_failures = True
+
     def __init__(self, study: Study, idle_seconds: float | None = None) -> None:
         super().__init__(study)
         self.until: Sequence[Task] | None = None
         self._idle_seconds = idle_seconds
         self._nothing_since: float | None = None
+        # Keys of tasks that were open at some time since this queue was made.
+        self._seen_open: set[str] = set()
 
     def enqueue(self, tasks: Iterable[Task]) -> None:
-        """Queue the tasks that are neither done, nor running, nor waiting."""
+        """Queue the tasks that are neither done, nor running, nor waiting.
+
+        What was given up before this queue was made is asked for anew: its cause may be mended.
+        """
         tasks = list(tasks)
 
         def add_missing() -> None:
             with study_lock(self._storage, self.study.study_name):
-                known = set(self._trials_by_key())
-                for task in tasks:
-                    if task.key not in known:
-                        known.add(task.key)
+                known = self._trials_by_key()
+                for key, task in {task.key: task for task in tasks}.items():
+                    if key not in known:
                         self.study.add_trial(_new_trial(task))
+                    elif _outcome(known[key]) == _GIVEN_UP and key not in self._seen_open:
+                        self.study.add_trial(_new_trial(task, {ASKED_ANEW: True}))
+                    self._seen_open.add(key)
 
         retry_during_outage(add_missing, limit=self._outage_limit)
 
     def results(self, tasks: Sequence[Task]) -> list[float | None] | None:
-        """Values of tasks in order, None for one that failed; None while any is open."""
+        """Values of tasks in order, None for one that diverged; None while any is open.
+
+        Raises:
+            UsageError: If one ended with wrong usage, which no second attempt mends.
+            TrainingFailed: If one ended with an exception too often.
+        """
         outcomes = self._outcomes(tasks)
+        if _GIVEN_UP in outcomes:
+            raise self._reason(tasks[outcomes.index(_GIVEN_UP)])
         if _OPEN in outcomes:
             return None
         return [None if isinstance(outcome, str) else outcome for outcome in outcomes]
@@ -78,13 +96,17 @@ class TaskQueue(TrialQueue):
 
     def _choose(self) -> FrozenTrial | None:
         by_key = self._trials_by_key()
-        waiting = counted_trials(self.study, (TrialState.WAITING,))
+        # Repeats come first: if all trainings end with the same exception, three are enough.
+        waiting = sorted(
+            counted_trials(self.study, (TrialState.WAITING,)),
+            key=lambda trial: not _failures(by_key.get(trial.user_attrs.get(KEY), [])),
+        )
         lost = (
             trials[0]
             for trials in by_key.values()
             if _outcome(trials) == _OPEN and all(t.state == TrialState.FAIL for t in trials)
         )
-        chosen = waiting[0] if waiting else next(lost, None)
+        chosen = next(lost, waiting[0] if waiting else None)
         running = counted_trials(self.study, (TrialState.RUNNING,))
         now = time.monotonic()
         if chosen is not None or running or self._nothing_since is None:
@@ -109,11 +131,41 @@ class TaskQueue(TrialQueue):
 
     def _place_of_late_result(self, given_up: FrozenTrial) -> dict[str, Any] | None:
         trials = self._trials_by_key().get(given_up.user_attrs.get(KEY), [])
-        return {} if _outcome(trials) == _OPEN else None
+        return {} if _outcome(trials) in (_OPEN, _GIVEN_UP) else None
 
     def _outcomes(self, tasks: Sequence[Task]) -> list[float | str]:
         known = self._trials_by_key()
-        return [_outcome(known.get(task.key, [])) for task in tasks]
+        found = []
+        for key in (task.key for task in tasks):
+            outcome = _outcome(known.get(key, []))
+            if outcome == _OPEN:
+                self._seen_open.add(key)
+            elif outcome == _GIVEN_UP and key not in self._seen_open:
+                outcome = _OPEN  # it failed before our time, and is no result
+            found.append(outcome)
+        return found
+
+    def _reason(self, task: Task) -> UsageError | TrainingFailed:
+        """Why a task was given up."""
+        failures = _failures(self._trials_by_key()[task.key])
+        told = [failure for trial in failures if (failure := failure_of(trial)) is not None]
+        told = [failure for failure in told if failure.traceback or failure.is_usage]
+        usage = [failure for failure in told if failure.is_usage]
+        if usage:
+            return UsageError(f"{usage[-1].message} ({usage[-1].worker})")
+        heading = (
+            f"the training of {task.loss.label} with seed {task.seed} failed {len(failures)} times"
+        )
+        if told:
+            last = told[-1]
+            lines = [f"{heading}, last ({last.worker}) with {last.in_words}", last.traceback]
+        else:
+            lines = [f"{heading}: its workers died without a word, perhaps for lack of memory."]
+        return TrainingFailed(
+            "\n".join(lines)
+            + "\nNone of it counts as a result: when the cause is mended, the same "
+            "command trains it again."
+        )
 
     def _trials_by_key(self) -> dict[object, list[FrozenTrial]]:
         found: dict[object, list[FrozenTrial]] = {}
@@ -123,9 +175,9 @@ class TaskQueue(TrialQueue):
         return found
 
 
-def _new_trial(task: Task) -> FrozenTrial:
+def _new_trial(task: Task, further_attrs: dict[str, Any] | None = None) -> FrozenTrial:
     attrs = {TASK: task.to_dict(), KEY: task.key, "loss": task.loss.label}
-    return create_trial(state=TrialState.WAITING, user_attrs=attrs)
+    return create_trial(state=TrialState.WAITING, user_attrs=attrs | (further_attrs or {}))
 
 
 def _lasting_attrs(trial: FrozenTrial) -> dict[str, Any]:
@@ -136,12 +188,27 @@ def _lasting_attrs(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def _outcome(trials: Sequence[FrozenTrial]) -> float | str:
-    """What became of a task: its value, or `_FAILED` or `_OPEN`."""
+    """What became of a task: its value, or `_DIVERGED`, `_GIVEN_UP` or `_OPEN`."""
     for trial in trials:
         if trial.state == TrialState.COMPLETE:
             return float(trial.values[0])
     if any(trial.state == TrialState.PRUNED for trial in trials):
-        return _FAILED  # it diverged, and would do so again
-    lost = [t for t in trials if t.state == TrialState.FAIL and not t.user_attrs.get(RELEASED)]
-    in_hand = any(not trial.state.is_finished() for trial in trials)
-    return _FAILED if len(lost) >= MAX_FAILURES and not in_hand else _OPEN
+        return _DIVERGED  # and would do so again
+    if not trials or any(not trial.state.is_finished() for trial in trials):
+        return _OPEN
+    failures = _failures(trials)
+    told = [failure for trial in failures if (failure := failure_of(trial)) is not None]
+    hopeless = len(failures) >= MAX_FAILURES or any(failure.is_usage for failure in told)
+    return _GIVEN_UP if hopeless else _OPEN
+
+
+def _failures(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Trials of a task that were lost since it was last asked for."""
+    anew = max((t.number for t in trials if t.user_attrs.get(ASKED_ANEW)), default=0)
+    return [
+        trial
+        for trial in trials
+        if trial.state == TrialState.FAIL
+        and trial.number >= anew
+        and not trial.user_attrs.get(RELEASED)
+    ]

@@ -17,10 +17,12 @@ from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 
 Do = Callable[[Sequence["Task"]], list[float | None]]
-"""Does tasks and returns their values in order, None for those that failed."""
+"""Does tasks and returns their values in order, None for those that diverged.
+
+Of one that ends with an exception there is no result: the exception is raised."""
 
 Results = Callable[[Sequence["Task"]], list[float | None] | None]
-"""Values of tasks in order, None for those that failed; None instead while any is open."""
+"""Values of tasks in order, None for those that diverged; None instead while any is open."""
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,18 @@ def train_each(
         do: Does tasks.
 
     Returns:
-        For each loss its values, None for a training that failed.
+        For each loss its values, None for a training that diverged.
     """
     tasks = [validation_task(recipe, c, stage, n) for c in losses for n in numbers]
     values = do(tasks)
     return [values[i : i + len(numbers)] for i in range(0, len(values), len(numbers))]
 
 
-def score(values: Sequence[float | None]) -> float:
-    """The mean, by which losses are ranked; one training that failed makes it the worst."""
-    return statistics.fmean(-math.inf if value is None else value for value in values)
+def score(values: Sequence[float | None], sign: int) -> float:
+    """By what losses are ranked: greater is better, and one that diverged is the worst.
+
+    Args:
+        values: What the trainings reached; None for one that diverged.
+        sign: That of the recipe's fitness.
+    """
+    return statistics.fmean(-math.inf if value is None else sign * value for value in values)

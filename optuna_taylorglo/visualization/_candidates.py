@@ -123,7 +123,7 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
                 "color": style.VERMILION,
                 "line": {"color": "white", "width": 1},
             },
-            hovertemplate=f"best of all: trial {best.trial}, generation {best.generation}, "
+            hovertemplate=f"best of all: trial {best.trial}, generation {best.generation + 1}, "
             f"fitness {best.fitness:.4f}<extra></extra>",
         )
     # Distances along the axes of t-SNE have no unit: only who is near whom has a meaning.
@@ -138,6 +138,7 @@ def _add_points(
     figure: go.Figure, info: CandidatesInfo, shown: list[int], last: int, *, ended_early: bool
 ) -> None:
     candidates = [info.candidates[i] for i in shown]
+    scale = style.generation_bar(last)
     outcome = "ended early" if ended_early else "fitness %{customdata[1]}"
     figure.add_scatter(
         x=style.short(info.coordinates[shown, 0], 4),
@@ -147,20 +148,18 @@ def _add_points(
         marker={
             "symbol": "x-thin" if ended_early else "circle",
             "size": 6 if ended_early else 8,
-            "color": [c.generation for c in candidates],
+            "color": style.from_one(c.generation for c in candidates),
             "showscale": not ended_early,
             "line": (
                 {
                     "width": 1.5,
-                    "color": [c.generation for c in candidates],
-                    "colorscale": [list(stop) for stop in style.GENERATIONS],
-                    "cmin": 0,
-                    "cmax": max(last, 1),
+                    "color": style.from_one(c.generation for c in candidates),
+                    **{key: scale[key] for key in ("colorscale", "cmin", "cmax")},
                 }
                 if ended_early
                 else {"width": 0.5, "color": "white"}
             ),
-            **style.generation_bar(last),
+            **scale,
         },
         customdata=[[c.trial, "" if c.fitness is None else f"{c.fitness:.4f}"] for c in candidates],
         hovertemplate=f"trial %{{customdata[0]}}, generation %{{marker.color}}: {outcome}"

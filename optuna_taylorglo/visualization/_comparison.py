@@ -1,67 +1,63 @@
-"""The verdict as bars."""
+"""The verdict as a forest plot: the evolved loss's lead over each of the others."""
 
 from __future__ import annotations
 
-import math
 import textwrap
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
-from scipy import stats
 
 from optuna_taylorglo.verdict.statistics import Contrast, Role, Sample, Verdict
 from optuna_taylorglo.visualization import _style as style
 
-TITLE = "Full trainings on the test set"
+TITLE = "Evolved loss against the others"
 
-_CONFIDENCE = 0.95
+_LABEL_WIDTH = 46
+"""Characters of a label's line: so many fit on a telephone."""
 
-_LABEL_WIDTH = 40
-"""Characters of a label's line: longer ones leave the bars no room."""
-
+_LINE, _ROW = 17, 34
+"""Heights in pixels: of a label's line, and of an interval with the space around it."""
 
 _ROLES = {
-    Role.EVOLVED: ("evolved loss", style.VERMILION),
-    Role.REFERENCE: ("baseline", style.BLUE),
-    Role.BASELINE: ("baseline", style.BLUE),
-    Role.SHAPE_CONTROL: ("control of scale", style.GREY),
-    Role.SCALE_CONTROL: ("control of scale", style.GREY),
+    Role.REFERENCE: ("baseline", style.BLUE, "square"),
+    Role.BASELINE: ("baseline", style.BLUE, "square"),
+    Role.SHAPE_CONTROL: ("control of scale", style.GREY, "diamond"),
+    Role.SCALE_CONTROL: ("control of scale", style.GREY, "diamond"),
 }
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One loss of a comparison.
+class Lead:
+    """The evolved loss against one of the others.
 
     Attributes:
-        sample: Its trainings, at least one.
-        half_width: Half the 95 % confidence interval of the mean (Student's t); 0 for one value.
-        contrast: The evolved loss against this one, if that was tested.
+        sample: The other's trainings.
+        contrast: What was found.
     """
 
     sample: Sample
-    half_width: float
-    contrast: Contrast | None
+    contrast: Contrast
 
     @property
-    def significance(self) -> str:
-        """What is to be said about the evolved loss against this one."""
-        if self.contrast is None:
-            return ""
-        return f"{self.contrast.difference:+.4f}, {_p(self.contrast.p_holm)}"
+    def label(self) -> list[str]:
+        """Lines that say what it is compared with, and how it ended."""
+        c, diverged = self.contrast, len(self.sample.diverged)
+        ended = f", {diverged} of {len(self.sample.values)} diverged" if diverged else ""
+        if self.sample.failed:
+            ended = f", {self.sample.failed} failed"
+        return [
+            *textwrap.wrap(self.sample.label + ended, _LABEL_WIDTH, break_on_hyphens=False),
+            f"{c.difference:+.4f} ({c.low:+.4f} to {c.high:+.4f}), {_p(c.p_holm)}",
+        ]
 
 
-def _get_comparison_info(verdict: Verdict) -> list[Bar]:
+def _get_comparison_info(verdict: Verdict) -> list[Lead]:
     contrasts = {contrast.against: contrast for contrast in verdict.contrasts}
     return [
-        Bar(s, _half_width(s.std, len(s.values)), contrasts.get(s.name))
-        for s in verdict.samples
-        if s.values
+        Lead(sample, contrasts[sample.name])
+        for sample in verdict.samples
+        if sample.name in contrasts
     ]
-
-
-def _half_width(std: float, n: int) -> float:
-    return float(stats.t.ppf((1 + _CONFIDENCE) / 2, n - 1)) * std / math.sqrt(n) if n > 1 else 0.0
 
 
 def _p(value: float) -> str:
@@ -69,96 +65,90 @@ def _p(value: float) -> str:
 
 
 def plot_comparison(verdict: Verdict) -> go.Figure:
-    """Plot a verdict: mean, 95 % interval and every training of each loss, with p-values.
+    """Plot a verdict: the evolved loss's mean difference to each of the others.
 
-    Beside each bar stands the evolved loss's lead over it, and the p-value, corrected by Holm's
-    method, of the one-tailed Welch test that the lead is real. The axis is cut off so that the
-    differences can be seen, and says so.
+    Each has its 95 % confidence interval, and the p-value, corrected by Holm's method, of the
+    one-tailed test that the evolved loss is better. Where an interval holds 0, the line, the two
+    may be level. A loss of which fewer than two trainings are known is left out.
 
     Args:
         verdict: What `taylorglo evaluate` found.
     """
-    bars = _get_comparison_info(verdict)
-    if not bars:
-        return style.nothing_to_plot(TITLE, "no training came to an end.")
-    start, end = _axis(bars)
-    figure = style.new_figure(TITLE, height=max(360, 150 + 52 * len(bars)))
-    for name, colour in dict.fromkeys(_ROLES.values()):
-        rows = [i for i, bar in enumerate(bars) if _ROLES[bar.sample.role] == (name, colour)]
-        if not rows:
-            continue
-        figure.add_bar(
-            x=style.short((bars[i].sample.mean - start for i in rows), 6),
-            y=rows,
-            base=start,
-            orientation="h",
-            width=0.6,
-            name=name,
-            # Its row says what it is, and three entries fit in one line.
-            showlegend=(name, colour) != _ROLES[Role.EVOLVED],
-            marker={"color": colour, "opacity": 0.45, "line": {"color": colour, "width": 1}},
-            error_x={
-                "type": "data",
-                "array": style.short(bars[i].half_width for i in rows),
-                "color": "#222222",
-                "thickness": 1.8,
-                "width": 6,
-            },
-            customdata=[
-                [bars[i].sample.mean, bars[i].half_width, len(bars[i].sample.values)] for i in rows
-            ],
-            hovertemplate="mean %{customdata[0]:.4f} ± %{customdata[1]:.4f} (95 % interval), "
-            "%{customdata[2]} trainings<extra></extra>",
-        )
-    figure.add_scatter(
-        x=style.short(value for bar in bars for value in bar.sample.values),
-        y=[i - 0.2 for i, bar in enumerate(bars) for _ in bar.sample.values],
-        mode="markers",
-        name="one training",
-        marker={"color": "#222222", "size": 5, "opacity": 0.55, "symbol": "line-ns-open"},
-        hovertemplate="one training: %{x:.4f}<extra></extra>",
-    )
-    for i, bar in enumerate(bars):
-        evolved = bar.sample.role == Role.EVOLVED
+    leads = _get_comparison_info(verdict)
+    if not leads:
+        return style.nothing_to_plot(TITLE, "no two losses have trainings that can be compared.")
+    # Labels stand above their intervals, not beside them: there is room on the narrowest page.
+    places, height = [], 0.0
+    for lead in leads:
+        height += _LINE * len(lead.label)
+        places.append(height + _ROW / 3)
+        height += _ROW
+    figure = style.new_figure(TITLE, height=round(height) + 170)
+    for name, colour, symbol in dict.fromkeys(_ROLES.values()):
+        rows = [i for i, lead in enumerate(leads) if _ROLES[lead.sample.role][0] == name]
+        if rows:
+            _add_leads(figure, [leads[i] for i in rows], [places[i] for i in rows], name)
+            figure.data[-1].update(
+                marker={"color": colour, "symbol": symbol, "size": 10},
+                error_x={"color": colour, "thickness": 2.2, "width": 6},
+            )
+    for lead, place in zip(leads, places, strict=True):
+        *named, numbers = map(style.plain, lead.label)
+        # The line at 0, where it does not cross a label.
+        ends = {"y0": place - _ROW / 3, "y1": place + _ROW / 2}
+        figure.add_shape(x0=0, x1=0, **ends, line={"color": "#222222", "width": 1.5})
+        lines = [*(f"<b>{line}</b>" for line in named), numbers]
         figure.add_annotation(
-            x=1.01,
+            x=0,
             xref="paper",
-            y=i,
-            text="its lead, with p (Holm)" if evolved else bar.significance,
+            y=place,
+            yshift=_ROW / 3,
+            text="<br>".join(lines),
             showarrow=False,
             xanchor="left",
-            font={"size": 12, "color": style.GREY if evolved else "#222222"},
+            yanchor="bottom",
+            align="left",
+            bgcolor="white",
+            borderpad=0,
+            font={"size": 12},
         )
-    figure.update_yaxes(
-        tickvals=list(range(len(bars))),
-        ticktext=[_tick(bar.sample) for bar in bars],
-        range=[len(bars) - 0.45, -0.55],
-        showgrid=False,
-        ticks="",
-    )
+    figure.update_yaxes(range=[height, 0], visible=False)
+    better = "right" if verdict.mode == "max" else "left"
     figure.update_xaxes(
-        title_text=style.plain(verdict.test_metric)
-        + (f" (the axis begins at {start:.3g}, not at 0)" if start else ""),
-        range=[start, end],
+        title_text=f"{style.plain(verdict.test_metric)}: evolved loss minus the other<br>"
+        f"({better} of 0 the evolved loss is better)",
+        range=_axis(leads),
+        nticks=7,
     )
-    return figure.update_layout(margin={"r": 170}, barmode="overlay", legend=style.LEGEND_BELOW)
-
-
-def _axis(bars: list[Bar]) -> tuple[float, float]:
-    """Where the axis begins and ends: around values and intervals, but not below 0 in vain."""
-    values = [value for bar in bars for value in bar.sample.values]
-    lowest = min(min(values), *(bar.sample.mean - bar.half_width for bar in bars))
-    highest = max(max(values), *(bar.sample.mean + bar.half_width for bar in bars))
-    if min(values) >= 0 and max(values) <= 1:
-        # An interval of a few scattered accuracies reaches where no accuracy can be.
-        lowest, highest = max(lowest, 0.0), min(highest, 1.0)
-    span = highest - lowest or 0.01
-    start = lowest - 0.1 * span
-    return (start if min(values) < 0 else max(start, 0.0)), highest + 0.05 * span
-
-
-def _tick(sample: Sample) -> str:
-    lines = textwrap.wrap(sample.label, _LABEL_WIDTH, break_on_hyphens=False)
-    return "<br>".join(style.plain(line) for line in lines) + (
-        f"<br>({sample.failed} failed)" if sample.failed else ""
+    return figure.update_layout(
+        margin={"l": 20}, legend=style.LEGEND_BELOW | {"y": -0.02 - 75 / height}
     )
+
+
+def _add_leads(figure: go.Figure, leads: list[Lead], places: list[float], name: str) -> None:
+    contrasts = [lead.contrast for lead in leads]
+    figure.add_scatter(
+        x=style.short(c.difference for c in contrasts),
+        y=places,
+        mode="markers",
+        name=name,
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": style.short(c.high - c.difference for c in contrasts),
+            "arrayminus": style.short(c.difference - c.low for c in contrasts),
+        },
+        customdata=[
+            [c.low, c.high, lead.sample.mean] for c, lead in zip(contrasts, leads, strict=True)
+        ],
+        hovertemplate="%{x:+.4f} (95 % interval %{customdata[0]:+.4f} to %{customdata[1]:+.4f}) "
+        "against a mean of %{customdata[2]:.4f}<extra></extra>",
+    )
+
+
+def _axis(leads: list[Lead]) -> list[float]:
+    """Where the axis begins and ends: around 0 and all intervals."""
+    lowest = min(0.0, *(min(lead.contrast.low, lead.contrast.difference) for lead in leads))
+    highest = max(0.0, *(max(lead.contrast.high, lead.contrast.difference) for lead in leads))
+    margin = 0.06 * (highest - lowest) or 0.01
+    return [lowest - margin, highest + margin]

@@ -26,12 +26,12 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         return style.nothing_to_plot(TITLE, style.NO_GENERATION)
     trained = [c for c in history.candidates if c.fitness is not None]
     generations = [history.generations[best.generation] for best in bests]
-    numbers = [generation.number for generation in generations]
-    ends = [-0.4, trained[-1].generation + 0.4]
+    numbers = style.from_one(generation.number for generation in generations)
+    ends = [0.6, trained[-1].generation + 1.4]
     figure = style.new_figure(TITLE)
     if candidates:
         figure.add_scatter(
-            x=[c.generation for c in trained],
+            x=style.from_one(c.generation for c in trained),
             y=style.short(c.fitness for c in trained),
             mode="markers",
             name="candidates",
@@ -62,7 +62,7 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
     records = {trial.number for trial in history.new_bests}
     new_bests = [best for best in bests if best.trial in records]
     figure.add_scatter(
-        x=[best.generation for best in new_bests],
+        x=style.from_one(best.generation for best in new_bests),
         y=style.short(best.fitness for best in new_bests),
         mode="markers",
         name="new best",

@@ -115,7 +115,7 @@ def plot_loss_functions(
             mode="lines",
             line={"color": colour, "width": 3 if generation == last else 1.5},
             showlegend=False,
-            hovertemplate=f"generation {generation}, trial {trial}, fitness {fitness:.4f}<br>"
+            hovertemplate=f"generation {generation + 1}, trial {trial}, fitness {fitness:.4f}<br>"
             "loss %{y:.3f} at y = %{x:.2f}<extra></extra>",
         )
     figure.add_scatter(
@@ -131,7 +131,7 @@ def plot_loss_functions(
         x=[None],
         y=[None],
         mode="markers",
-        marker={"color": [0], "showscale": True, **style.generation_bar(last)},
+        marker={"color": [1], "showscale": True, **style.generation_bar(last)},
         showlegend=False,
         hoverinfo="skip",
     )

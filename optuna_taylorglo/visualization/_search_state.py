@@ -80,7 +80,7 @@ def plot_search_state(study: Study) -> go.Figure:
         (2, info.condition_number, style.VERMILION, "condition number"),
     ):
         figure.add_scatter(
-            x=info.generations,
+            x=style.from_one(info.generations),
             y=style.short(values),
             mode="lines+markers",
             marker={"size": 5},
@@ -94,7 +94,7 @@ def plot_search_state(study: Study) -> go.Figure:
     colours = style.on_generation_scale(range(n_axes), n_axes - 1)
     for i, (lengths, colour) in enumerate(zip(info.axis_lengths, colours, strict=True)):
         figure.add_scatter(
-            x=info.generations,
+            x=style.from_one(info.generations),
             y=style.short(lengths),
             mode="lines",
             line={"color": colour, "width": 2},
@@ -107,7 +107,7 @@ def plot_search_state(study: Study) -> go.Figure:
         title_text="standard deviation along each principal axis", type="log", row=1, col=2
     )
     figure.update_yaxes(exponentformat="power", nticks=6)
-    figure.update_xaxes(range=[-0.4, info.generations[-1] + 0.4])
+    figure.update_xaxes(range=[0.6, info.generations[-1] + 1.4])
     figure.update_xaxes(title_text="generation", row=2, col=1)
     figure.update_xaxes(title_text="generation", showticklabels=True, row=1, col=2)
     return figure.update_layout(showlegend=False)

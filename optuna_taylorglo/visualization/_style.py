@@ -96,6 +96,11 @@ def short(values: Iterable[float | None], digits: int = 5) -> list[float | None]
     return [None if value is None else float(f"{value:.{digits}g}") for value in values]
 
 
+def from_one(generations: Iterable[int]) -> list[int]:
+    """Generations as people count them; kept they are from 0."""
+    return [generation + 1 for generation in generations]
+
+
 def on_generation_scale(generations: Iterable[int], last: int) -> list[str]:
     """Colour of each generation, or of any other count, on the scale that ends at `last`."""
     places = [generation / max(last, 1) for generation in generations]
@@ -103,11 +108,15 @@ def on_generation_scale(generations: Iterable[int], last: int) -> list[str]:
 
 
 def generation_bar(last: int) -> dict[str, object]:
-    """Colour axis of generations, for markers and for the key beside lines."""
+    """Colour axis of generations from 1, for markers and for the key beside lines.
+
+    Args:
+        last: The last generation, from 0.
+    """
     return {
         "colorscale": [list(stop) for stop in GENERATIONS],
-        "cmin": 0,
-        "cmax": max(last, 1),
+        "cmin": 1,
+        "cmax": max(last, 1) + 1,
         "colorbar": {
             "title": {"text": "generation", "side": "right"},
             "thickness": 14,

@@ -77,7 +77,7 @@ def plot_theta_history(study: Study) -> go.Figure:
     figure = style.new_figure(TITLE)
     for i, (label, values) in enumerate(zip(info.labels, info.values, strict=True)):
         figure.add_scatter(
-            x=info.generations,
+            x=style.from_one(info.generations),
             y=style.short(values),
             mode="lines+markers",
             name=label,

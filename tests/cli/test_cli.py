@@ -100,9 +100,12 @@ def test_a_finished_search_is_not_run_again(finished, monkeypatch, capsys):
     directory, url, *_ = finished
     monkeypatch.chdir(directory)
     before = len(load(url, "tiny").trials)
-    assert cli.main(["run", "tiny.yaml"]) == cli.DONE
+    assert cli.main(["run", "tiny.yaml", "--allow", "my_nets", "--threads", "2"]) == cli.DONE
     assert len(load(url, "tiny").trials) == before
-    assert "Winner" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Winner" in out
+    # The command that is advised works as it stands.
+    assert "taylorglo evaluate tiny --threads 2 --allow my_nets\n" in out
 
 
 def test_status_and_export(finished, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.cli.options import machine_of, machine_words
+from optuna_taylorglo.cli.options import given_machine_words, machine_of, machine_words
 
 MACHINES = {
     "nothing said": [],
@@ -34,6 +34,15 @@ MACHINES = {
 def test_words_for_a_process_say_what_the_user_said(case, parser, fixed):
     said = parser.parse_args([*fixed, *MACHINES[case]])
     assert parser.parse_args([*fixed, *machine_words(said)]) == said
+
+
+def test_a_hint_repeats_what_was_said_about_the_machine_and_no_more():
+    parse = cli.build_parser().parse_args
+    assert given_machine_words(parse(["run", "r.yaml", "-v"])) == []
+    said = parse(["run", "r.yaml", *MACHINES["everything"]])
+    heard = parse(["evaluate", "s", *given_machine_words(said)])
+    for name in ("data_dir", "device", "precision", "threads", "allow"):
+        assert getattr(heard, name) == getattr(said, name), name
 
 
 @pytest.mark.parametrize("verb", ["run r.yaml", "evaluate s", "sweep s --over length --values 1,2"])

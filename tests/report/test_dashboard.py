@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import browser
 import optuna
 import pytest
-from drawn_studies import searched_study
+from drawn_studies import made_verdict, searched_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
@@ -70,6 +70,13 @@ def test_the_note_and_the_artifact_are_of_the_chosen_loss(tmp_path):
     (artifact,) = tmp_path.iterdir()
     assert load_loss(artifact).theta == chosen_loss(study).loss.theta
     assert study.user_attrs[dashboard.KEPT_LOSS] == FINAL_MEAN
+
+
+def test_a_verdict_is_shown_beside_the_search():
+    study = searched_study()
+    for _ in range(2):
+        dashboard.show_verdict(study, made_verdict())
+    assert graph_ids(study) == {"taylorglo-comparison"}
 
 
 def test_another_worker_does_not_draw_what_is_drawn(searched, monkeypatch):

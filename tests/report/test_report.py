@@ -16,7 +16,7 @@ from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
 from optuna.trial import TrialState
 from verdicts import Recorder
 
-from optuna_taylorglo.attributes import EVALUATION_LENGTH
+from optuna_taylorglo.attributes import EVALUATION_LENGTH, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
@@ -98,6 +98,37 @@ def test_the_trial_put_to_the_test_can_be_another_than_the_best(study, tmp_path)
     write_report(study, path, winner=ChosenLoss(trial_loss(study, other), other))
     assert f"Trial {other.number} " in text_of(path)
     assert f"--trial {other.number}" in text_of(path)
+
+
+def test_a_verdict_about_another_loss_is_shown_as_such(study, tmp_path):
+    path, best = tmp_path / "report.html", winner(study)
+    verdict = dataclasses.replace(made_verdict(), trial=best.number)
+    write_report(study, path, verdict=verdict)
+    assert "The verdict is about" not in text_of(path)
+    other = next(t for t in study.trials if t.state == TrialState.COMPLETE and t != best)
+    write_report(study, path, verdict=dataclasses.replace(verdict, trial=other.number))
+    text = text_of(path)
+    said = f"The verdict is about trial {other.number}, not about the winner, trial {best.number}:"
+    assert text.count(said) == 2  # on top and above the table
+    assert f"<p>Trial {best.number} " in text
+    # The mean of the distribution moves when a search goes on, and keeps its name.
+    grown = dataclasses.replace(verdict, loss=trial_loss(study, other).settings())
+    write_report(study, path, verdict=grown)
+    assert f"trial {best.number} as it was before the search went on" in text_of(path)
+
+
+def test_generations_are_counted_from_one(study, tmp_path):
+    path, best = tmp_path / "report.html", winner(study)
+    write_report(study, path)
+    place = [best.user_attrs[key] + 1 for key in (GENERATION, INDEX)]
+    assert "(generation {}, candidate {}) of study".format(*place) in text_of(path)
+
+
+@pytest.mark.parametrize(("test", "said"), [("paired", "paired by seed,"), ("welch", "Welch test")])
+def test_the_table_says_which_test_it_has(study, tmp_path, test, said):
+    verdict = dataclasses.replace(made_verdict(), test=test)
+    write_report(study, tmp_path / "report.html", verdict=verdict)
+    assert said in text_of(tmp_path / "report.html")
 
 
 def test_a_chosen_mean_is_reported_with_how_it_was_chosen(tmp_path):

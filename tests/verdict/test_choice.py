@@ -142,6 +142,14 @@ def test_the_check_leaves_out_the_mean_which_has_no_evaluation():
     assert (check.correlation.value, check.correlation.n, check.among_full) == (1.0, 10, 1.0)
 
 
+def test_what_diverged_is_the_worst_by_the_check_whichever_way_is_better():
+    diverged_first = choice_of(ASCENDING, [None, *ASCENDING[1:]], ASCENDING)
+    assert evaluation_check(diverged_first).correlation.value == 1.0
+    diverged_last = choice_of(ASCENDING, [*ASCENDING[:-1], None], ASCENDING)
+    assert evaluation_check(diverged_last, sign=-1).correlation.value == 1.0
+    assert evaluation_check(diverged_last).correlation.value < 1.0
+
+
 @pytest.mark.parametrize(
     ("evaluations", "first", "second", "said"),
     [

@@ -1,22 +1,31 @@
 """The verdict: what is compared, what resumes, what the words say."""
 
 import math
+import os
 import time
 
 import optuna
 import pytest
 from drawn_studies import searched_study
-from optuna.trial import TrialState
-from searches import load, process, small_recipe, wait_until
+from optuna.trial import TrialState, create_trial
+from searches import ROOT, load, process, small_recipe, wait_until
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.attributes import KEY
+from optuna_taylorglo.attributes import CHOICE, KEY, TASK, VERDICT
+from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import gradient_scale
 from optuna_taylorglo.recipes.in_study import settled_recipe
-from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss
+from optuna_taylorglo.seeds import Stage, stage_seed
+from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.verdict import task_queue
+from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss, kept_choice
 from optuna_taylorglo.verdict.compared_losses import ScaledLoss
 from optuna_taylorglo.verdict.evaluate import Plan, evaluate
+from optuna_taylorglo.verdict.files import kept_verdict
+from optuna_taylorglo.verdict.statistics import Role
+from optuna_taylorglo.verdict.task_queue import MAX_FAILURES
+from optuna_taylorglo.verdict.task_runner import TaskRunner
 
 
 def test_losses_controls_and_budgets(study, recipe):
@@ -96,12 +105,147 @@ def test_senseless_plans_are_refused(settings, message):
         Plan(**settings)
 
 
-def test_failed_trainings_are_reported_not_dropped(study, recipe):
-    do = Recorder(lambda task: None if task.loss.name == "baikal-cma" else 0.9)
-    verdict = evaluate(study, recipe, Plan(seeds=3, against=("baikal-cma",)), do)
+def test_trainings_that_diverged_count_as_guessing_or_as_the_worst(study, recipe):
+    """Leaving them out would make a loss that mostly diverges look like a good one."""
+
+    def value(task):
+        lucky = task.seed % 2 == unlucky
+        return None if task.loss.name == "baikal-cma" and not lucky else 0.9
+
+    plan = Plan(seeds=4, against=("baikal-cma",))
+    seeds = [stage_seed(recipe.search.seed, Stage.TEST, n) for n in range(4)]
+    unlucky = seeds[0] % 2 == 0  # so that at least the first diverges
+    expected = tuple(n for n, seed in enumerate(seeds) if seed % 2 != unlucky)
+    verdict = evaluate(study, recipe, plan, Recorder(value))
     baikal = next(sample for sample in verdict.samples if sample.name == "baikal-cma")
-    assert (baikal.values, baikal.failed) == ((), 3)
-    assert "3 of BaikalCMA" in verdict.text
+    assert (baikal.diverged, baikal.failed, len(baikal.values)) == (expected, 0, 4)
+    assert {baikal.values[n] for n in expected} == {0.1}
+    assert f"{len(expected)} of 4 of BaikalCMA" in verdict.text
+    assert (verdict.divergence, verdict.test) == (0.1, "paired")
+    # Of another metric nobody knows what guessing comes to.
+    worst = recipe.changed(fitness=recipe.fitness.changed(metric="val_loss", mode="min"))
+    verdict = evaluate(study, worst, plan, Recorder(value))
+    assert (verdict.divergence, verdict.mode, verdict.test_metric) == (0.9, "min", "test_loss")
+
+
+def test_where_everything_diverged_there_is_no_verdict(study, recipe):
+    with pytest.raises(OperationError, match="all 8 trainings diverged"):
+        evaluate(study, recipe, Plan(seeds=2, against=("ce",)), Recorder(lambda task: None))
+
+
+def test_tuning_that_kept_the_recipes_rate_adds_no_row(study, recipe):
+    def value(task):
+        rate = task.loss.learning_rate or recipe.optimiser.lr
+        return 0.9 - abs(math.log(rate / recipe.optimiser.lr)) + task.seed % 97 / 1e4
+
+    do = Recorder(value)
+    verdict = evaluate(study, recipe, Plan(seeds=3, against=("ce-tuned", "ce")), do)
+    _, reference, *controls = verdict.samples
+    label = f"cross-entropy (learning rate {recipe.optimiser.lr:g}; tuning kept it)"
+    assert (reference.label, reference.name, reference.also) == (label, "ce", ("ce-tuned",))
+    assert reference.role == Role.REFERENCE
+    assert [sample.role.is_opponent for sample in controls] == [False, False]
+    assert len([task for task in do.tasks if task.on_test_set]) == 3 * 4
+    assert len(verdict.contrasts) == 3
+
+
+def test_an_opponent_that_is_the_winner_is_no_row_of_its_own(study, recipe, tmp_path):
+    chosen_loss(study).loss.save(tmp_path / "best_loss.json")
+    plan = Plan(seeds=2, against=("ce", str(tmp_path / "best_loss.json")))
+    verdict = evaluate(study, recipe, plan, Recorder(lambda task: 0.5 + task.seed % 97 / 1e3))
+    names = [sample.name for sample in verdict.samples]
+    assert names == ["winner", "ce", "winner-normalised", "ce-scaled"]
+    assert verdict.samples[0].label == f"evolved loss, the same as {tmp_path}/best_loss.json"
+
+
+def test_the_best_is_the_smallest_where_smaller_is_better(study, recipe):
+    """Tuning, halving and TPE: a loss of 0 at a third of the recipe's rate."""
+    best_rate = 0.3 * recipe.optimiser.lr
+
+    def value(task):
+        rate = task.loss.learning_rate or recipe.optimiser.lr
+        return abs(math.log(rate / best_rate)) + task.seed % 97 / 1e6
+
+    recipe = recipe.changed(
+        fitness=recipe.fitness.changed(metric="val_nll", mode="min"),
+        search=recipe.search.changed(population=8, generations=4),
+    )
+    plan = Plan(seeds=2, against=("ce-tuned", "focal", "best-standard"))
+    do = Recorder(value)
+    verdict = evaluate(study, recipe, plan, do)
+    rates = {task.loss.name: task.loss.learning_rate for task in do.tasks if task.on_test_set}
+    assert rates["ce-tuned"] == rates["focal"] == pytest.approx(best_rate)
+    assert 0.1 < rates["best-standard"] / best_rate < 10
+    assert "not significantly better than any baseline" in verdict.text
+
+
+def own_study(tmp_path, monkeypatch, **changes):
+    """A finished search with a net of the user's own; its storage."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]))
+    small_recipe(
+        tmp_path / "mine.yaml",
+        model={"class_path": "own_nets.OwnNet", "init_args": {}},
+        budget={"evaluation": 4, "full": 6},
+        early_abort=None,
+        early_stop=None,
+        search={"population": 2, "generations": 1},
+        **changes,
+    )
+    url = f"sqlite:///{tmp_path}/taylorglo.db"
+    optuna.create_study(study_name="mine", storage=url, direction="maximize")
+    return url
+
+
+SEARCH = ("--study-name", "mine", "--recipe", "mine.yaml", "--allow", "own_nets")
+
+
+def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
+    tmp_path, monkeypatch, caplog
+):
+    url = own_study(tmp_path, monkeypatch)
+    assert worker.main([*SEARCH, "--storage", url]) == worker.DONE
+    words = ["evaluate", "mine", "--seeds", "2", "--against", "ce", "--workers", "1"]
+    words += ["--storage", url]
+    caplog.clear()
+    assert cli.main(words) == cli.USAGE
+    assert "model.class_path: 'own_nets.OwnNet' lies outside the allowed packages" in caplog.text
+    assert "--allow own_nets" in caplog.text
+    assert not list(tmp_path.glob("verdict*"))
+    companion = load(url, "mine-verdict")
+    assert VERDICT not in companion.user_attrs
+    # Failures as an earlier version left them: without a reason, and final.
+    for waiting in companion.get_trials(states=(TrialState.WAITING,)):
+        for _ in range(MAX_FAILURES):
+            attrs = {name: waiting.user_attrs[name] for name in (KEY, TASK)}
+            companion.add_trial(create_trial(state=TrialState.FAIL, user_attrs=attrs))
+        storage_of(companion).set_trial_state_values(trial_id_of(waiting), TrialState.FAIL)
+    assert cli.main([*words, "--allow", "own_nets"]) == cli.DONE
+    verdict = kept_verdict(load(url, "mine-verdict"))
+    assert verdict is not None
+    assert [len(sample.values) for sample in verdict.samples] == [2] * 4
+    assert verdict.loss is not None
+    assert (tmp_path / "verdict.csv").is_file()
+
+
+def test_a_choice_whose_trainings_crash_is_not_made(tmp_path, monkeypatch, caplog):
+    url = own_study(tmp_path, monkeypatch, choice={"candidates": 2})
+    monkeypatch.setattr(task_queue, "IDLE_SECONDS", 0.0)
+    words = [*SEARCH, "--storage", url]
+
+    def crash(self, *arguments):
+        raise KeyError("a bug of mine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskRunner, "__call__", crash)
+        assert worker.main(words) == worker.FAILED
+    assert "failed 3 times" in caplog.text
+    assert "KeyError: 'a bug of mine'" in caplog.text
+    assert CHOICE not in load(url, "mine").user_attrs
+    assert worker.main(words) == worker.DONE
+    choice = kept_choice(load(url, "mine"))
+    assert choice is not None
+    assert None not in choice.winner.values
 
 
 def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypatch, capsys):

@@ -1,19 +1,26 @@
 """A verdict on paper, in files and in its study."""
 
+import dataclasses
 import json
 import math
 
 import optuna
 import pytest
+from drawn_studies import searched_study
+from searches import ROOT
 from verdicts import sample, verdict_of
 
 from optuna_taylorglo.attributes import COMPANION_OF, VERDICT
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, chosen_loss
 from optuna_taylorglo.verdict.files import (
     from_json,
+    is_about,
     keep_verdict,
     kept_verdict,
+    loss_name,
     rows,
+    short_rows,
     to_csv,
     to_json,
     to_markdown,
@@ -27,7 +34,57 @@ def test_every_form_of_a_verdict_says_the_same():
     assert from_json(json.loads(json.dumps(to_json(verdict)))) == verdict
     assert rows(verdict)[1][5] == "+0.0500"
     assert "| cross-entropy | 0.9000 | 0.0010 | 3 | 0 | +0.0500 |" in to_markdown(verdict)
-    assert to_csv(verdict).splitlines()[1] == "winner,evolved loss,0,0.949"
+    lines = to_csv(verdict).splitlines()
+    assert lines[:2] == [
+        "name,loss,training,test_accuracy,outcome",
+        "winner,evolved loss,0,0.949,trained",
+    ]
+
+
+def test_trainings_that_diverged_are_marked_in_table_and_csv():
+    verdict = verdict_of(winner=0.95, ce=0.90)
+    unlucky = dataclasses.replace(verdict.samples[1], diverged=(1,))
+    verdict = dataclasses.replace(verdict, samples=(verdict.samples[0], unlucky), divergence=0.9)
+    assert from_json(json.loads(json.dumps(to_json(verdict)))) == verdict
+    assert short_rows(verdict)[1][2] == "1 of 3 diverged"
+    assert rows(verdict)[1][3:5] == ("3", "1 of 3 diverged")
+    outcomes = [line.rsplit(",", 1)[1] for line in to_csv(verdict).splitlines()[1:]]
+    assert outcomes == ["trained"] * 4 + ["diverged", "trained"]
+
+
+def test_a_verdict_of_an_earlier_version_is_shown_as_it_was_made():
+    (path, *_) = sorted((ROOT / "docs" / "results" / "verdicts").glob("*.json"))
+    content = json.loads(path.read_text())
+    assert "test" not in content
+    verdict = from_json(content)
+    assert (verdict.test, verdict.mode, verdict.divergence) == ("welch", "max", None)
+    assert [c.p_holm for c in verdict.contrasts] == [c["p_holm"] for c in content["contrasts"]]
+    assert "Welch" in verdict.text
+    failed = dataclasses.replace(verdict.samples[0], failed=2)
+    n = len(failed.values)
+    assert short_rows(dataclasses.replace(verdict, samples=(failed,)))[0][2] == f"{n}, 2 failed"
+
+
+def test_a_kept_verdict_without_a_single_result_is_none():
+    companion = optuna.create_study(direction="maximize")
+    samples = (sample("winner", "evolved loss", (), 3), sample("ce", "cross-entropy", (), 3))
+    keep_verdict(companion, Verdict(samples, (), "not better", "test_accuracy"))
+    assert kept_verdict(companion) is None
+
+
+def test_a_verdict_knows_its_loss():
+    chosen = chosen_loss(searched_study())
+    other = chosen_loss(searched_study(search={"seed": 5}))
+    verdict = dataclasses.replace(verdict_of(winner=0.95, ce=0.90), trial=chosen.trial.number)
+    assert loss_name(verdict) == chosen.name
+    assert is_about(verdict, chosen)
+    assert not is_about(dataclasses.replace(verdict, trial=chosen.trial.number + 1), chosen)
+    told = dataclasses.replace(verdict, loss=chosen.loss.settings())
+    assert is_about(from_json(json.loads(json.dumps(to_json(told)))), chosen)
+    assert not is_about(dataclasses.replace(verdict, loss=other.loss.settings()), chosen)
+    mean = ChosenLoss(chosen.loss, None)
+    assert loss_name(dataclasses.replace(told, trial=None)) == mean.name == FINAL_MEAN
+    assert is_about(dataclasses.replace(told, trial=None), mean)
 
 
 def test_numbers_that_do_not_exist_are_null_in_json():

@@ -87,3 +87,16 @@ def test_the_next_round_follows_from_results_alone(recipe):
         known |= zip([t.key for t in step.tasks], do(step.tasks), strict=True)
     assert numbers == [1, 2, 3]
     assert step == halve(losses(5), recipe, do, Stage.CHOICE)
+
+
+def test_where_smaller_is_better_the_smallest_wins_and_what_diverged_is_the_largest(recipe):
+    recipe = recipe.changed(fitness=recipe.fitness.changed(metric="val_loss", mode="min"))
+    values = {"0": 0.9, "1": 0.2, "2": None}
+    do = Recorder(lambda task: values[task.loss.name] and values[task.loss.name] + task.seed % 7e-3)
+    ranking = halve(losses(3), recipe, do, Stage.CHOICE)
+    assert ranking[0].index == 1
+    assert ranking[0].mean == pytest.approx(0.2, abs=0.01)
+    diverged = next(placed for placed in ranking if placed.index == 2)
+    assert diverged.mean == pytest.approx(0.9, abs=0.01)
+    favoured = next_round(losses(3), recipe, Stage.CHOICE, do, favourite=0)
+    assert favoured[0].index == 1  # clearly better, so the favourite does not win

@@ -55,6 +55,14 @@ def test_failed_trainings_rank_last_and_are_no_noise():
     assert decision.noise == pytest.approx(0.03 / math.sqrt(2))
 
 
+def test_where_smaller_is_better_the_decision_is_that_of_the_mirrored_values():
+    rows = [REVERSED, [None, None, *GOOD[2:]], GOOD, [None, None, *SWAPPED[2:]]]
+    mirrored = [[None if value is None else -value for value in row] for row in rows]
+    expected = decide(LENGTHS, rows[:3], rows[3], "steps")
+    assert decide(LENGTHS, mirrored[:3], mirrored[3], "steps", sign=-1) == expected
+    assert decide(LENGTHS, mirrored[:3], mirrored[3], "steps") != expected
+
+
 def test_the_reason_has_the_figures():
     reason = decided(REVERSED, GOOD).reason
     assert reason.startswith("A third of a full training, 333 steps, is the shortest length")

@@ -11,7 +11,7 @@ from torch import nn
 from trainings import RecordedTraining, digits_training
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
-from optuna_taylorglo.errors import StopRequested
+from optuna_taylorglo.errors import Diverged, StopRequested
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
 from optuna_taylorglo.verdict.reference import evaluate_cross_entropy
 
@@ -75,3 +75,26 @@ def test_it_is_looked_at_as_often_as_a_candidate_is(tmp_path: Path) -> None:
     assert abort is not None
     assert stop is not None
     assert training.options[0]["check_at"] == [abort.at, stop.at]
+
+
+class DivergesOnce(RecordedTraining):
+    """Diverges with its first seed."""
+
+    def run(self, criterion: nn.Module, **options: Any) -> float:
+        value = super().run(criterion, **options)
+        if len(self.options) == 1:
+            raise Diverged("the loss is nan at step 3")
+        return value
+
+
+def test_a_training_that_diverges_is_told_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = digits_training(tmp_path)
+    study = optuna.create_study(direction="maximize")
+    first, second = evaluate_cross_entropy(
+        study, DivergesOnce(training.recipe, training.machine), 2
+    )
+    assert first is None
+    assert list(study.user_attrs[CROSS_ENTROPY].values()) == [second]
+    assert "cross-entropy diverged with seed" in caplog.text

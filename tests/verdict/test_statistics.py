@@ -1,5 +1,6 @@
 """Statistics of the verdict, against scipy, statsmodels and the paper's Table 1."""
 
+import dataclasses
 import itertools
 import math
 
@@ -9,7 +10,14 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from optuna_taylorglo.verdict.statistics import Role, Sample, contrasts, holm, welch_from_moments
+from optuna_taylorglo.verdict.statistics import (
+    Role,
+    Sample,
+    Verdict,
+    contrasts,
+    holm,
+    welch_from_moments,
+)
 
 A = (0.9912, 0.9931, 0.9925, 0.9940, 0.9918, 0.9922, 0.9936, 0.9929, 0.9921, 0.9933)
 B = (0.9899, 0.9921, 0.9908, 0.9915, 0.9894, 0.9917, 0.9903, 0.9925)
@@ -33,6 +41,53 @@ def test_contrast_equals_scipy_and_statsmodels():
     assert contrast.p_holm == contrast.p_value
     pooled = math.sqrt((9 * np.var(A, ddof=1) + 7 * np.var(B, ddof=1)) / 16)
     assert contrast.effect_size == pytest.approx(contrast.difference / pooled * (1 - 3 / 63))
+
+
+def test_paired_contrast_is_a_test_of_the_differences():
+    a, b = A[:8], B
+    (contrast,) = contrasts(sample("a", a), [sample("b", b)], paired=True)
+    differences = DescrStatsW(np.subtract(a, b))
+    _, p, _ = differences.ttest_mean(alternative="larger")
+    assert contrast.p_value == pytest.approx(p, rel=1e-9)
+    assert (contrast.low, contrast.high) == pytest.approx(differences.tconfint_mean(), rel=1e-9)
+    assert contrast.difference == pytest.approx(np.mean(a) - np.mean(b))
+    (unpaired,) = contrasts(sample("a", a), [sample("b", b)])
+    assert contrast.effect_size == unpaired.effect_size  # of the two samples in both
+    with pytest.raises(ValueError, match="zip"):
+        contrasts(sample("a", A), [sample("b", B)], paired=True)
+
+
+def test_what_seeds_share_does_not_hide_a_difference():
+    """All losses are lucky with the same seeds; unpaired, that is noise."""
+    luck = np.linspace(0, 0.1, 10)
+    better = sample("a", luck + 0.005 + 0.001 * np.sin(range(10)))
+    (paired,) = contrasts(better, [sample("b", luck)], paired=True)
+    (unpaired,) = contrasts(better, [sample("b", luck)])
+    assert paired.p_value < 1e-6
+    assert unpaired.p_value > 0.3
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_where_smaller_is_better_the_test_looks_the_other_way(paired):
+    a, b = sample("a", A[:8]), sample("b", B)
+    (greater,) = contrasts(a, [b], paired=paired)
+    (smaller,) = contrasts(a, [b], paired=paired, sign=-1)
+    assert smaller.p_value == pytest.approx(1 - greater.p_value)
+    assert (smaller.difference, smaller.low) == (greater.difference, greater.low)
+    verdict = Verdict((b, a), contrasts(b, [a], paired=paired, sign=-1), "", "test_loss")
+    assert dataclasses.replace(verdict, mode="min").beats("a")
+    assert not verdict.beats("a")
+
+
+@pytest.mark.parametrize(("sign", "p"), [(1, 1 / 8), (-1, 1.0)])
+def test_equal_differences_are_as_unlikely_as_equal_tosses_of_a_coin(sign, p):
+    """Two seeds with the same difference must not be taken for certainty."""
+    a, b = sample("a", [0.3, 0.4, 0.6]), sample("b", [0.2, 0.3, 0.5])
+    (contrast,) = contrasts(a, [b], paired=True, sign=sign)
+    assert contrast.p_value == p
+    assert (contrast.low, contrast.high) == pytest.approx((0.1, 0.1))
+    (same,) = contrasts(a, [a], paired=True)
+    assert (same.p_value, same.difference) == (1.0, 0.0)
 
 
 def test_holm_equals_statsmodels():

@@ -19,11 +19,15 @@ def test_data_sweep_trains_winner_and_cross_entropy_at_each_value(recipe):
         return task.data_args["fraction"]
 
     do = Recorder(value)
-    accuracies = sweep_data(LOSS, recipe, "fraction", [0.1, 0.5, 1.0], 2, do)
-    assert accuracies == {
+    swept = sweep_data(LOSS, recipe, "fraction", [0.1, 0.5, 1.0], 2, do)
+    assert swept.accuracies == {
         "evolved loss": {0.1: [0.1, 0.1], 0.5: [0.5, 0.5], 1.0: [1.0, 1.0]},
-        "cross-entropy": {0.1: [], 0.5: [0.5, 0.5], 1.0: [1.0, 1.0]},
+        "cross-entropy": {0.1: [0.1, 0.1], 0.5: [0.5, 0.5], 1.0: [1.0, 1.0]},
     }
+    # What diverged counts as the worst, and is told.
+    assert swept.divergence == 0.1
+    assert swept.diverged["cross-entropy"] == {0.1: 2, 0.5: 0, 1.0: 0}
+    assert not any(swept.diverged["evolved loss"].values())
     assert len(do.tasks) == 12
     assert all(task.on_test_set and task.length == recipe.budget.full for task in do.tasks)
     with pytest.raises(ValueError, match="field must be one of fraction, label_noise"):
@@ -71,5 +75,5 @@ def test_senseless_questions_are_refused(study, recipe, lengths, n, message):
 
 
 def test_results_are_json(recipe):
-    accuracies = sweep_data(LOSS, recipe, "label_noise", [0.0, 0.2], 1, Recorder(lambda t: 0.5))
-    assert json.loads(json.dumps(accuracies))["cross-entropy"] == {"0.0": [0.5], "0.2": [0.5]}
+    swept = sweep_data(LOSS, recipe, "label_noise", [0.0, 0.2], 1, Recorder(lambda t: 0.5))
+    assert json.loads(json.dumps(swept.accuracies))["cross-entropy"] == {"0.0": [0.5], "0.2": [0.5]}

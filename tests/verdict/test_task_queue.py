@@ -8,6 +8,8 @@ from optuna.trial import TrialState
 from schedulers import age_heartbeats
 
 from optuna_taylorglo.attributes import KEY, RELEASED, TASK
+from optuna_taylorglo.errors import RecipeError, TrainingFailed, UsageError
+from optuna_taylorglo.queue.failures import record_failure
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.verdict import task_queue
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
@@ -81,17 +83,81 @@ def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes():
     assert Task.of(trial) == task(1)
     queue.finish(trial, 0.5)
     queue.finish(take(queue), state=TrialState.PRUNED)
+    assert queue.results(tasks[:2]) == [0.5, None]
     released = take(queue)
     queue.release(released)
     for _ in range(MAX_FAILURES):
         assert queue.results(tasks) is None
-        crashing = take(queue)
-        assert Task.of(crashing) == task(3)
-        queue.finish(crashing, state=TrialState.FAIL)
+        crash(queue, task(3))
     assert queue.claim() is None
-    assert queue.results(tasks) == [0.5, None, None]
     assert queue.count_done(tasks) == 3
     assert released.user_attrs[RELEASED]
+    with pytest.raises(TrainingFailed, match="cross-entropy with seed 3 failed 3 times") as raised:
+        queue.results(tasks)
+    assert "KeyError: 'a bug of mine'" in str(raised.value)
+    assert "in crash" in str(raised.value)  # the end of the traceback
+
+
+def crash(queue, expected=None):
+    """Let a training end with an exception, as in a worker."""
+    trial = take(queue)
+    assert expected is None or Task.of(trial) == expected
+    try:
+        raise KeyError("a bug of mine")
+    except KeyError as error:
+        record_failure(trial, error)
+    queue.finish(trial, state=TrialState.FAIL)
+
+
+def test_a_crash_is_repeated_before_other_tasks_so_that_a_bug_shows_soon():
+    queue = new_queue()
+    queue.enqueue([task(seed) for seed in range(9)])
+    for _ in range(MAX_FAILURES):
+        crash(queue, task(0))
+    with pytest.raises(TrainingFailed, match="a bug of mine"):
+        queue.results([task(seed) for seed in range(9)])
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_was_given_up_before_is_no_result_and_is_trained_again(told):
+    """Also where an earlier version failed, which kept no reason."""
+    earlier = new_queue()
+    earlier.enqueue([task(1)])
+    for _ in range(MAX_FAILURES):
+        if told:
+            crash(earlier)
+        else:
+            earlier.finish(take(earlier), state=TrialState.FAIL)
+    with pytest.raises(TrainingFailed, match="a bug of mine" if told else "died without a word"):
+        earlier.results([task(1)])
+    # The same command after the mistake was mended.
+    queue = TaskQueue(earlier.study)
+    assert queue.results([task(1)]) is None
+    queue.enqueue([task(1)])
+    queue.enqueue([task(1)])
+    assert len(queue.study.get_trials(states=(TrialState.WAITING,))) == 1
+    queue.finish(take(queue), 0.75)
+    assert queue.results([task(1)]) == [0.75]
+    # And if it was not mended, it has its three attempts and says so again.
+    earlier.enqueue([task(2)])
+    for _ in range(MAX_FAILURES):
+        crash(earlier)
+    queue.enqueue([task(2)])
+    for _ in range(MAX_FAILURES):
+        assert queue.results([task(2)]) is None
+        crash(queue, task(2))
+    with pytest.raises(TrainingFailed, match="failed 3 times"):
+        queue.results([task(2)])
+
+
+def test_wrong_usage_needs_no_second_attempt():
+    queue = new_queue()
+    queue.enqueue([task(1), task(2)])
+    trial = take(queue)
+    record_failure(trial, RecipeError("data.class_path", "'my.Data' needs --allow my"))
+    queue.finish(trial, state=TrialState.FAIL)
+    with pytest.raises(UsageError, match=r"data\.class_path: 'my\.Data' needs --allow my"):
+        queue.results([task(1), task(2)])
 
 
 def test_a_queue_is_over_when_nothing_came_for_a_while(monkeypatch):

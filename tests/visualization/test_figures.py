@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -16,7 +17,6 @@ import pytest
 import torch
 from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
 from optuna.trial import TrialState
-from scipy import stats
 from torch import nn
 from verdicts import sample
 
@@ -25,6 +25,7 @@ from optuna_taylorglo.attributes import GENERATION
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.description import target_curve
 from optuna_taylorglo.search.history import read_history, trial_loss
+from optuna_taylorglo.verdict.statistics import contrasts
 from optuna_taylorglo.visualization._candidates import _get_candidates_info, _points
 from optuna_taylorglo.visualization._comparison import _get_comparison_info
 from optuna_taylorglo.visualization._data_fractions import _get_data_fractions_info
@@ -94,7 +95,7 @@ def traces(figure):
 
 def test_evolution_is_that_of_the_study(study):
     drawn = traces(visualization.plot_evolution(study))
-    assert list(drawn["best"].x) == list(drawn["mean"].x) == list(range(GENERATIONS))
+    assert list(drawn["best"].x) == list(drawn["mean"].x) == list(range(1, GENERATIONS + 1))
     for generation in range(GENERATIONS):
         trials = [t for t in study.trials if t.user_attrs[GENERATION] == generation]
         values = {t.number: t.value for t in trials if t.state == TrialState.COMPLETE}
@@ -104,7 +105,7 @@ def test_evolution_is_that_of_the_study(study):
         assert drawn["mean"].y[generation] == pytest.approx(mean, abs=1e-5)
         assert drawn["mean"].customdata[generation] == len(trials) - len(values)
         points = zip(drawn["candidates"].x, drawn["candidates"].y, strict=True)
-        shown = sorted(y for x, y in points if x == generation)
+        shown = sorted(y for x, y in points if x == generation + 1)
         assert shown == pytest.approx(sorted(values.values()), abs=1e-5)
     assert sum(drawn["mean"].customdata) > 0
     assert list(drawn["cross-entropy"].y) == [0.5, 0.5]
@@ -116,14 +117,14 @@ def test_new_bests_are_those_that_surpass_all_before(study):
     best = drawn["best"].y
     expected = [i for i in range(len(best)) if best[i] > max([-1, *best[:i]])]
     assert 0 < len(expected) < len(best)
-    assert list(drawn["new best"].x) == expected
+    assert list(drawn["new best"].x) == [i + 1 for i in expected]
     assert list(drawn["new best"].y) == [best[i] for i in expected]
 
 
 def test_candidates_of_the_generation_in_hand_are_points_but_no_generation():
     drawn = traces(visualization.plot_evolution(searched_study(POPULATION + 2)))
-    assert list(drawn["best"].x) == [0]
-    assert set(drawn["candidates"].x) == {0, 1}
+    assert list(drawn["best"].x) == [1]
+    assert set(drawn["candidates"].x) == {1, 2}
     drawn = traces(visualization.plot_evolution(searched_study(7), candidates=False))
     assert "candidates" not in drawn
     assert "best" in drawn
@@ -222,46 +223,54 @@ def test_search_state_is_the_samplers(study):
     assert info.condition_number == pytest.approx(ratios)
 
 
-def test_comparison_has_intervals_roles_and_p_values():
+def test_comparison_is_a_forest_of_differences():
     verdict = made_verdict()
-    bars = _get_comparison_info(verdict)
-    # A loss of which no training came to an end has no bar.
-    names = [bar.sample.name for bar in bars]
-    assert names == ["winner", "ce", "ce-tuned", "baikal-cma", "ce-scaled"]
-    low, high = stats.t.interval(
-        0.95, 3, loc=bars[0].sample.mean, scale=stats.sem(verdict.samples[0].values)
-    )
-    assert bars[0].half_width == pytest.approx((high - low) / 2)
-    assert bars[0].significance == ""
-    lead = bars[0].sample.mean - bars[1].sample.mean
-    assert bars[1].significance.startswith(f"{lead:+.4f}, p = ")
+    leads = _get_comparison_info(verdict)
+    # A loss of which no training came to an end has no lead, nor has the evolved loss over itself.
+    assert [lead.sample.name for lead in leads] == ["ce", "ce-tuned", "baikal-cma", "ce-scaled"]
     figure = visualization.plot_comparison(verdict)
-    start = figure.layout.xaxis.range[0]
     drawn = traces(figure)
-    rows = {name: list(drawn[name].y) for name in ("evolved loss", "baseline", "control of scale")}
-    assert list(rows.values()) == [[0], [1, 2, 3], [4]]
-    evolved = drawn["evolved loss"]
-    assert evolved.base + evolved.x[0] == pytest.approx(bars[0].sample.mean, abs=1e-6)
-    assert evolved.base == start > 0
-    assert "not at 0" in figure.layout.xaxis.title.text
-    assert "(2 failed)" in figure.layout.yaxis.ticktext[3]
+    for name, expected in (("baseline", leads[:3]), ("control of scale", leads[3:])):
+        trace = drawn[name]
+        found = [lead.contrast for lead in expected]
+        assert list(trace.x) == pytest.approx([c.difference for c in found], abs=1e-5)
+        highs = np.add(trace.x, trace.error_x.array)
+        assert list(highs) == pytest.approx([c.high for c in found], abs=1e-4)
+        lows = np.subtract(trace.x, trace.error_x.arrayminus)
+        assert list(lows) == pytest.approx([c.low for c in found], abs=1e-4)
+    low, high = figure.layout.xaxis.range
+    assert low < 0 < min(highs) <= high
+    # A line at 0 beside each interval.
+    assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0, 0)] * 4
+    assert "right of 0 the evolved loss is better" in figure.layout.xaxis.title.text
+    smaller = visualization.plot_comparison(dataclasses.replace(verdict, mode="min"))
+    assert "left of 0 the evolved loss is better" in smaller.layout.xaxis.title.text
 
 
-def test_a_comparison_whose_evolved_loss_always_failed_calls_no_other_evolved():
+def test_labels_of_a_comparison_say_what_it_is_and_fit_on_a_telephone():
     verdict = made_verdict()
-    failed = dataclasses.replace(verdict.samples[0], values=(), failed=4)
-    figure = visualization.plot_comparison(
-        dataclasses.replace(verdict, samples=(failed, *verdict.samples[1:]), contrasts=())
-    )
-    assert "evolved loss" not in traces(figure)
-    assert {annotation.text for annotation in figure.layout.annotations} == {""}
+    long = dataclasses.replace(verdict.samples[1], label="a loss with a name " * 6, diverged=(1, 2))
+    samples = (verdict.samples[0], long, *verdict.samples[2:])
+    figure = visualization.plot_comparison(dataclasses.replace(verdict, samples=samples))
+    texts = [annotation.text for annotation in figure.layout.annotations]
+    lead = verdict.contrasts[0]
+    assert f"{lead.difference:+.4f} ({lead.low:+.4f} to {lead.high:+.4f}), p = " in texts[0]
+    assert "2 of 4 diverged" in texts[0].replace("</b><br><b>", " ")
+    assert max(len(re.sub("<.*?>", "", line)) for t in texts for line in t.split("<br>")) < 50
+    assert "2 failed" in texts[2]  # of an earlier version
+    # Rows do not overlap: each has the room of its lines and of its interval.
+    places = sorted(annotation.y for annotation in figure.layout.annotations)
+    lines = [text.count("<br>") + 1 for text in texts]
+    gaps = np.diff(places)
+    assert all(gap > 17 * n for gap, n in zip(gaps, lines[1:], strict=True))
 
 
-def test_comparison_of_nothing_is_empty():
+def test_a_comparison_of_nothing_is_empty():
     verdict = made_verdict()
-    nothing = type(verdict)(verdict.samples[4:5], (), "", "test_accuracy")
-    with pytest.warns(UserWarning, match="no training came to an end"):
-        assert not visualization.plot_comparison(nothing).data
+    for samples in (verdict.samples[4:5], verdict.samples):
+        nothing = dataclasses.replace(verdict, samples=samples, contrasts=())
+        with pytest.warns(UserWarning, match="no two losses have trainings"):
+            assert not visualization.plot_comparison(nothing).data
 
 
 def test_data_fractions_are_means_with_deviations():
@@ -359,10 +368,11 @@ def test_basins_stand_side_by_side_on_one_scale():
 def test_text_from_a_database_is_no_markup():
     verdict = made_verdict()
     bad = sample("ce", '<a href="javascript:alert(1)">x</a>', (0.9, 0.8))
+    tested = contrasts(verdict.samples[0], [bad])
     figure = visualization.plot_comparison(
-        type(verdict)((verdict.samples[0], bad), (), "", "<b>metric</b>")
+        type(verdict)((verdict.samples[0], bad), tested, "", "<b>metric</b>")
     )
-    assert "<a" not in "".join(figure.layout.yaxis.ticktext)
+    assert "<a" not in figure.layout.annotations[0].text
     assert "<b>" not in figure.layout.xaxis.title.text
     assert plain("a < b") == "a &lt; b"
 

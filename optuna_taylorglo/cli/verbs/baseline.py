@@ -31,6 +31,12 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     recipe = wait_for_evaluation_length(opened.study, stop)
     training = Training(recipe, options.machine_of(arguments))
-    evaluate_cross_entropy(opened.study, training, arguments.seeds, stop)
-    Console().print(fitness_line(SearchHistory(opened.study, recipe)))
+    values = evaluate_cross_entropy(opened.study, training, arguments.seeds, stop)
+    console = Console()
+    console.print(fitness_line(SearchHistory(opened.study, recipe)))
+    if diverged := values.count(None):
+        console.print(
+            f"{diverged} of {len(values)} trainings with cross-entropy diverged, and are not in "
+            "its mean: a smaller learning rate may help."
+        )
     return DONE

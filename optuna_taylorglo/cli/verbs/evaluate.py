@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
 
 
@@ -41,9 +43,18 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     options.check_output(arguments.output.with_name(arguments.output.name + ".md"))
     opened = options.open_study_of(arguments)
 
-    from optuna_taylorglo.verdict.choice import FINAL_MEAN
+    from optuna_taylorglo.report.dashboard import show_verdict
+    from optuna_taylorglo.verdict.choice import chosen_loss
     from optuna_taylorglo.verdict.evaluate import Plan, evaluate
-    from optuna_taylorglo.verdict.files import SHORT_HEADER, keep_verdict, short_rows, write_verdict
+    from optuna_taylorglo.verdict.files import (
+        SHORT_HEADER,
+        is_about,
+        keep_verdict,
+        kept_verdict,
+        loss_name,
+        short_rows,
+        write_verdict,
+    )
     from optuna_taylorglo.verdict.learning_rates import find_learning_rates
 
     plan = Plan(arguments.seeds, tuple(arguments.against.split(",")))
@@ -51,7 +62,11 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     console = Console()
     with trained_by_workers(opened, arguments, stop, console) as train:
         verdict = evaluate(opened.study, opened.recipe, plan, train, rates)
+        before = None
+        with contextlib.suppress(StudyError):  # of another version, and replaced now
+            before = kept_verdict(train.companion)
         keep_verdict(train.companion, verdict)
+    show_verdict(opened.study, verdict)
     budget = opened.recipe.budget
     table = Table(
         *SHORT_HEADER,
@@ -61,8 +76,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     for row in short_rows(verdict):
         table.add_row(*row)
     console.print(table)
-    which = FINAL_MEAN if verdict.trial is None else f"that of trial {verdict.trial}"
-    console.print(f"The evolved loss is {which}.", highlight=False)
+    name = loss_name(verdict)
+    console.print(f"Winner: {name} of study {opened.study.study_name}", highlight=False)
+    if before is not None and not is_about(before, chosen_loss(opened.study)):
+        console.print(
+            f"The verdict kept until now was about another loss, {loss_name(before)}.",
+            highlight=False,
+        )
     console.print(verdict.text, highlight=False)
     files = write_verdict(verdict, arguments.output)
     console.print("Written to " + ", ".join(str(file) for file in files))

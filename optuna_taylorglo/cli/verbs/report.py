@@ -30,17 +30,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study, url = opened.study, opened.url
 
     from optuna_taylorglo.report.build import write_report
-    from optuna_taylorglo.verdict.choice import note_on_winner
-    from optuna_taylorglo.verdict.files import evaluated_loss, kept_verdict
+    from optuna_taylorglo.verdict.files import kept_verdict
 
-    verdict = winner = companion = None
+    companion = None
     with contextlib.suppress(StudyError):
         companion = open_study(companion_name(study.study_name), url)
-    if companion is not None and (verdict := kept_verdict(companion)) is not None:
-        winner = evaluated_loss(study, companion)
-        if note := note_on_winner(study, winner):
-            Console().print(note, highlight=False)
+    verdict = None if companion is None else kept_verdict(companion)
     storage = None if url == resolve_storage_url() else url
-    write_report(study, arguments.output, verdict=verdict, winner=winner, storage=storage)
+    write_report(study, arguments.output, verdict=verdict, storage=storage)
     Console().print(f"Report written to [bold]{arguments.output}[/].")
     return DONE

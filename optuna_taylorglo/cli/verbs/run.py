@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
         _search(opened, arguments, stop, console)
-    _announce_winner(study, url, arguments.output, console)
+    _announce_winner(study, url, arguments, console)
     return DONE
 
 
@@ -132,7 +132,9 @@ def _tell_of_exception(study: Study) -> None:
             )
 
 
-def _announce_winner(study: Study, url: str, output: Path, console: Console) -> None:
+def _announce_winner(
+    study: Study, url: str, arguments: argparse.Namespace, console: Console
+) -> None:
     from optuna_taylorglo.losses.description import describe
 
     history = SearchHistory(study, attach_recipe(study, None))
@@ -143,18 +145,21 @@ def _announce_winner(study: Study, url: str, output: Path, console: Console) -> 
             "search.filter: trainable or loss.class_reduction: sum in the recipe may help."
         )
     chosen, choice = chosen_loss(study), kept_choice(study)
-    chosen.loss.save(output)
+    chosen.loss.save(arguments.output)
     console.print(f"\n[bold]Winner[/]: {chosen.name} of study {study.study_name}")
     console.print(str(describe(chosen.loss, chosen.loss.n_classes or 2)), highlight=False)
     console.print(fitness_line(history, choice), highlight=False)
     if choice is not None:
         console.print(evaluation_advice(choice, history.recipe), highlight=False)
     console.print()
-    console.print(f"Saved to [bold]{output}[/]. Next:")
-    storage = "" if url == resolve_storage_url() else f" --storage {shlex.quote(shown_url(url))}"
-    for command in (
-        f"taylorglo evaluate {study.study_name}{storage}",
-        f"taylorglo report {study.study_name}{storage} -o report.html",
-        f"taylorglo dashboard {study.study_name}{storage}",
+    console.print(f"Saved to [bold]{arguments.output}[/]. Next:")
+    name = study.study_name
+    where = [] if url == resolve_storage_url() else ["--storage", shown_url(url)]
+    for words in (
+        ["evaluate", name, *where, *options.given_machine_words(arguments)],
+        ["report", name, *where, "-o", "report.html"],
+        ["dashboard", name, *where],
     ):
-        console.print(f"  {command}", highlight=False, soft_wrap=True)
+        console.print(
+            "  " + shlex.join(["taylorglo", *words]), highlight=False, soft_wrap=True, markup=False
+        )

@@ -68,8 +68,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study, recipe = opened.study, opened.recipe
 
     from optuna_taylorglo.training.run import test_metric
-    from optuna_taylorglo.verdict.choice import note_on_winner
-    from optuna_taylorglo.verdict.files import evaluated_loss
+    from optuna_taylorglo.verdict.choice import chosen_loss
     from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
 
     console = Console()
@@ -85,17 +84,18 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
             content = [asdict(agreement) for agreement in agreements]
         else:
-            evaluated = evaluated_loss(study, train.companion)
-            if note := note_on_winner(study, evaluated):
-                console.print(note, highlight=False)
-            loss = evaluated.loss
+            chosen = chosen_loss(study)
             values, seeds = arguments.values, arguments.seeds
-            accuracies = sweep_data(loss, recipe, arguments.over, values, seeds, train)
+            swept = sweep_data(chosen.loss, recipe, arguments.over, values, seeds, train)
             table = Table("loss", *(f"{value:g}" for value in values))
-            for label, by_value in accuracies.items():
-                table.add_row(label, *(_cell(by_value[value], seeds) for value in values))
+            for label, by_value in swept.accuracies.items():
+                diverged = swept.diverged[label]
+                table.add_row(label, *(_cell(by_value[v], diverged[v]) for v in values))
             table.title = f"{test_metric(recipe)} by {arguments.over}, {seeds} trainings each"
-            content = accuracies
+            table.caption = f"The evolved loss is {chosen.name}."
+            if swept.divergence is not None:
+                table.caption += f" Trainings that diverged count as {swept.divergence:.4f}."
+            content = swept.accuracies
     console.print(table)
     write_atomically(output, json.dumps(content, indent=2) + "\n")
     console.print(f"Written to {output}")
@@ -114,11 +114,10 @@ def _check_values(over: str, values: list[float]) -> None:
         raise UsageError(f"--values {shown} not allowed for {over}, must be {allowed}.")
 
 
-def _cell(values: list[float], n_seeds: int) -> str:
-    failed = f", {n_seeds - len(values)} failed" if len(values) < n_seeds else ""
-    if len(values) < 2:
-        return "".join(f"{value:.4f}" for value in values) + failed
-    return f"{statistics.fmean(values):.4f} ({statistics.stdev(values):.4f}){failed}"
+def _cell(values: list[float], diverged: int) -> str:
+    spread = f" ({statistics.stdev(values):.4f})" if len(values) > 1 else ""
+    ended = f", {diverged} of {len(values)} diverged" if diverged else ""
+    return f"{statistics.fmean(values):.4f}{spread}{ended}"
 
 
 def _numbers(text: str) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
@@ -102,7 +104,7 @@ def test_where_trainings_raised_the_exception_is_shown_in_place_of_advice(
     failure = Failure.of(RuntimeError("no such layer"))
     failed = create_trial(
         state=TrialState.FAIL,
-        user_attrs={GENERATION: 0, INDEX: 0, RELEASED: True, ERROR: failure.to_dict()},
+        user_attrs={GENERATION: 0, INDEX: 0, RELEASED: True, ERROR: asdict(failure)},
     )
     study.add_trial(failed)
     code, _ = idle_run("--workers", "1")
