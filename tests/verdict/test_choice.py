@@ -1,7 +1,9 @@
 """The winner of a search: which losses are compared, what is decided, and what is said of it."""
 
+from dataclasses import replace
+
 import pytest
-from drawn_studies import searched_study
+from drawn_studies import made_verdict, searched_study
 from optuna.trial import create_trial
 from verdicts import Recorder
 
@@ -10,6 +12,8 @@ from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.history import ranked_trials, winner
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.storage.open_study import create_companion
 from optuna_taylorglo.verdict.choice import (
     FINAL_MEAN,
     Choice,
@@ -20,8 +24,10 @@ from optuna_taylorglo.verdict.choice import (
     is_undecided,
     keep_choice,
     kept_choice,
+    note_on_winner,
 )
 from optuna_taylorglo.verdict.choosing import Choosing, choose, contenders
+from optuna_taylorglo.verdict.files import evaluated_loss, keep_verdict
 
 
 def study_with_choice(*trials, candidates=4, **changes):
@@ -181,3 +187,35 @@ def test_everything_sees_the_length_that_a_pilot_settled():
     assert settled_recipe(study).budget.evaluation == "auto"
     study.set_user_attr(EVALUATION_LENGTH, {"length": 333})
     assert settled_recipe(study).budget.evaluation_length == 333
+
+
+@pytest.mark.parametrize("name", [FINAL_MEAN, None])
+def test_a_verdict_stays_about_the_winner_of_the_shorter_search(name):
+    study = study_with_choice()
+    recipe = settled_recipe(study)
+    chosen = choose(study, recipe, in_favour_of(name or f"trial {ranked_trials(study)[2].number}"))
+    companion = create_companion(study, "")
+    number = None if chosen.trial is None else chosen.trial.number
+    verdict = replace(made_verdict(), trial=number, generations=recipe.search.generations)
+    keep_verdict(companion, verdict)
+    assert evaluated_loss(study, companion).loss.settings() == chosen.loss.settings()
+    assert note_on_winner(study, evaluated_loss(study, companion)) == ""
+    longer = recipe.search.changed(generations=recipe.search.generations + 1)
+    grown = attach_recipe(study, recipe.changed(search=longer))
+    assert kept_choice(study) is None
+    assert not is_undecided(study, grown), "the search is not over"
+    evaluated = evaluated_loss(study, companion)
+    assert evaluated.loss.settings() == chosen.loss.settings()
+    note = note_on_winner(study, evaluated)
+    assert f"about an earlier winner, {chosen.name}" in note
+    assert f"taylorglo evaluate {study.study_name}" in note
+
+
+def test_a_choice_that_was_made_for_a_shorter_search_is_not_kept():
+    study = study_with_choice()
+    recipe = settled_recipe(study)
+    late = Choosing(study, recipe).next_step(in_favour_of(FINAL_MEAN))
+    longer = recipe.search.changed(generations=recipe.search.generations + 1)
+    attach_recipe(study, recipe.changed(search=longer))
+    assert not keep_choice(study, late, recipe)
+    assert kept_choice(study) is None

@@ -1,0 +1,68 @@
+"""Tasks that local workers do: what is said meanwhile."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import optuna
+import pytest
+from rich.console import Console
+
+from optuna_taylorglo.cli.local_trainings import LocalTrainings
+from optuna_taylorglo.verdict.compared_losses import cross_entropy
+from optuna_taylorglo.verdict.task_queue import TaskQueue
+from optuna_taylorglo.verdict.tasks import Task
+
+
+class OneAtATime:
+    """A supervisor whose worker does one task at each look, and takes down what is shown."""
+
+    def __init__(self, companion: optuna.Study) -> None:
+        self.queue = TaskQueue(companion)
+        self.shown: list[str] = []
+        self.trainings: LocalTrainings | None = None
+
+    def start(self) -> None:
+        """Workers are there from the beginning."""
+
+    def poll(self) -> bool:
+        assert self.trainings is not None
+        (line,) = self.trainings._bar.tasks
+        self.shown.append(f"{line.fields['stage']} {line.fields['count']}")
+        trial = self.queue.claim()
+        assert trial is not None
+        self.queue.finish(trial, 0.5)
+        return True
+
+    def stop(self) -> None:
+        """There is nobody to stop."""
+
+
+def tasks(name: str, label: str, seeds: range, *, on_test_set: bool = False) -> list[Task]:
+    loss = cross_entropy(name, label)
+    return [Task(loss, seed, 10, "steps", on_test_set) for seed in seeds]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_stages_are_named_and_counted_over_several_calls(terminal):
+    companion = optuna.create_study(direction="maximize")
+    supervisor, output = OneAtATime(companion), io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=80)
+    with LocalTrainings(companion, supervisor, threading.Event(), console) as train:
+        supervisor.trainings = train
+        train(tasks("ce-smoothed", "a", range(2)))
+        train(tasks("ce-smoothed", "b", range(2, 3)))
+        ends = tasks("ce", "cross-entropy", range(2), on_test_set=True)
+        train([*ends, *tasks("winner", "evolved loss", range(5, 6), on_test_set=True)])
+        assert train(ends) == [0.5, 0.5]
+    assert supervisor.shown == [
+        *("tuning label smoothing 0/2", "tuning label smoothing 1/2", "tuning label smoothing 2/3"),
+        *("testing cross-entropy 0/2", "testing cross-entropy 1/2", "testing evolved loss 0/1"),
+    ]
+    if not terminal:
+        assert output.getvalue().splitlines() == [
+            "tuning label smoothing",
+            "testing cross-entropy",
+            "testing evolved loss",
+        ]
