@@ -44,6 +44,7 @@ from optuna_taylorglo.cli.options import (
     positive,
     seconds,
 )
+from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.process import (
     BROKEN,
     DONE,
@@ -62,6 +63,7 @@ from optuna_taylorglo.errors import (
     StudyError,
 )
 from optuna_taylorglo.recipes.bundled import find_recipe
+from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.recipe_changes import check_recipe
 from optuna_taylorglo.search.study import attach_recipe, direction_of
@@ -108,6 +110,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="recipe of the study, a file or the name of a bundled one; needed once, later workers "
         "find it in the study",
     )
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="leave out the rehearsal (as `taylorglo check`) that comes before the first trial",
+    )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
         "--n-generations", type=positive, help="stop after this generation (the recipe's number)"
@@ -153,7 +160,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         The exit code.
     """
     url = resolve_storage_url(arguments.storage)
-    recipe = None if arguments.recipe is None else load_recipe(find_recipe(arguments.recipe))
+    path = None if arguments.recipe is None else find_recipe(arguments.recipe)
+    recipe = None if path is None else load_recipe(path)
 
     def open_(name: str) -> Study:
         return open_study(
@@ -168,11 +176,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     companion = study if COMPANION_OF in study.user_attrs else None
     if companion is not None:
         study = open_(companion.user_attrs[COMPANION_OF])
+    machine = machine_of(arguments)
+    to_check = recipe or settled_recipe(study)
+    if to_check is not None and not arguments.no_check:
+        rehearse(to_check, machine, path)
     recipe = attach_recipe(study, recipe)
 
-    worker = Worker(
-        study, recipe, machine_of(arguments), Limits(arguments.timeout, arguments.max_trials), stop
-    )
+    worker = Worker(study, recipe, machine, Limits(arguments.timeout, arguments.max_trials), stop)
     if recipe.loss.class_weights == "balanced":
         worker = replace(worker, recipe=worker.balance_classes())
     if companion is not None:
@@ -369,7 +379,11 @@ class Worker:
         while isinstance(step := next_step(queue.results), Round):
             queue.enqueue(step.tasks)
             queue.until = step.tasks
-            self._work(queue, train, _place_in_verdict)
+            try:
+                self._work(queue, train, _place_in_verdict)
+            except TrainingFailed as failed:
+                # Another process of the same kind would come to the same end.
+                raise EvaluationsFail(str(failed)) from failed
             if self.stop.is_set() or self.limits.reached():
                 return None
         return step

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from optuna_taylorglo.cli.options import OpenedStudy, machine_words, positive
+from optuna_taylorglo.cli.options import OpenedStudy, machine_of, machine_words, positive
+from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.supervisor import Supervisor
 from optuna_taylorglo.errors import StorageUnreachable, StudyError
 from optuna_taylorglo.queue.identity import WorkerIdentity
@@ -50,7 +51,7 @@ def supervise(
     """
     machine = machine_words(arguments)
     environments = _environments(arguments.workers, arguments.device)
-    worker = ["optuna_taylorglo.worker", "--study-name", study_name, *machine]
+    worker = ["optuna_taylorglo.worker", "--study-name", study_name, "--no-check", *machine]
     words = [*others, *([worker] * len(environments))]
     # The URL goes by the environment: a command line, with the password in it, is for all to see.
     storage = {"OPTUNA_STORAGE": url}
@@ -70,6 +71,7 @@ def trained_by_workers(
     """What has a study's tasks done by local workers, while the body runs."""
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
+    rehearse(opened.recipe, machine_of(arguments))
     companion = create_companion(opened.study, opened.url)
     supervisor, _ = supervise(companion.study_name, opened.url, arguments)
     with LocalTrainings(companion, supervisor, stop, console) as train:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optuna_taylorglo.cli.options import machine_of
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.loading import line_of
 
 if TYPE_CHECKING:
     from optuna_taylorglo.recipes.schema import Recipe
+    from optuna_taylorglo.training.machine import Machine
     from optuna_taylorglo.training.preflight import Preflight
 
 logger = logging.getLogger(__name__)
 
 
-def check_recipe(
-    recipe: Recipe, arguments: argparse.Namespace, path: Path | None = None
-) -> Preflight:
+def rehearse(recipe: Recipe, machine: Machine, path: Path | None = None) -> Preflight:
     """Rehearse a recipe on this machine, with a warning for each thing that looks wrong.
 
     Args:
         recipe: The recipe.
-        arguments: With the machine's options.
+        machine: This machine.
         path: Its file, whose line an error names; None for a recipe out of a study.
 
     Raises:
@@ -34,7 +31,7 @@ def check_recipe(
     from optuna_taylorglo.training.preflight import preflight
 
     try:
-        found = preflight(recipe, machine_of(arguments))
+        found = preflight(recipe, machine)
     except RecipeError as error:
         if path is None:
             raise

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.preflight import check_recipe
+from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Rehearse, and say what was found."""
     path = find_recipe(arguments.recipe)
     recipe = load_recipe(path)
-    found = check_recipe(recipe, arguments, path)
+    found = rehearse(recipe, options.machine_of(arguments), path)
     search, budget = recipe.search, recipe.budget
     console = Console()
     for name, fact in (

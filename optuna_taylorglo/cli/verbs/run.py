@@ -14,17 +14,20 @@ from rich.console import Console
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.local_workers import LOG_DIR, add_workers_option, supervise
+from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.errors import OperationError, StopRequested, WorkersFailed
+from optuna_taylorglo.errors import OperationError, StopRequested, StudyError, WorkersFailed
 from optuna_taylorglo.queue.counted import has_results
 from optuna_taylorglo.queue.failures import last_exception
 from optuna_taylorglo.recipes.bundled import find_recipe
+from optuna_taylorglo.recipes.in_study import frozen_recipe, recipe_differences
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.wording import own_loss_warning
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe, direction_of
-from optuna_taylorglo.storage.open_study import create_study, find_companion
+from optuna_taylorglo.storage.open_study import create_study, find_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.choice import (
     chosen_loss,
@@ -61,7 +64,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Search until the end, and announce the winner."""
     options.check_output(arguments.output)
     url = resolve_storage_url(arguments.storage)
-    recipe = load_recipe(find_recipe(arguments.recipe))
+    path = find_recipe(arguments.recipe)
+    recipe = load_recipe(path)
     name = arguments.recipe.stem
     if arguments.seed is not None:
         recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
@@ -71,12 +75,28 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     console = Console()
     if warning := own_loss_warning(recipe.fitness):
         console.print(f"[bold]Warning[/]: {warning}", highlight=False)
-    study = create_study(arguments.study_name or name, url, direction=direction_of(recipe))
+    name = arguments.study_name or name
+    if not _is_complete(name, url, recipe):
+        rehearse(recipe, options.machine_of(arguments), path)
+    study = create_study(name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
         _search(opened, arguments, stop, console)
     _announce_winner(study, url, arguments, console)
     return DONE
+
+
+def _is_complete(name: str, url: str, recipe: Recipe) -> bool:
+    """Whether a study of this recipe is there, with nothing left to train."""
+    try:
+        study = open_study(name, url)
+    except StudyError:
+        return False
+    held = frozen_recipe(study)
+    if held is None or recipe_differences(held, recipe):
+        return False
+    settled = attach_recipe(study, None)
+    return SearchHistory(study, settled).finished and not is_undecided(study, settled)
 
 
 def _search(
