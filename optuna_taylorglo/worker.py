@@ -61,6 +61,7 @@ from optuna_taylorglo.errors import (
     RecipeMismatch,
     StopRequested,
     StudyError,
+    TrainingFailed,
 )
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.in_study import settled_recipe
