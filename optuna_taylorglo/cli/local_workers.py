@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.console import Console
 from optuna_taylorglo.cli.options import OpenedStudy, machine_of, machine_words, positive
 from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.supervisor import Supervisor
+from optuna_taylorglo.cli.warm_start import prepare, start_warm
 from optuna_taylorglo.errors import StorageUnreachable, StudyError
 from optuna_taylorglo.queue.identity import WorkerIdentity
 from optuna_taylorglo.queue.lost_workers import give_up_trials_of
@@ -56,10 +56,11 @@ def supervise(
     # The URL goes by the environment: a command line, with the password in it, is for all to see.
     storage = {"OPTUNA_STORAGE": url}
     supervisor = Supervisor(
-        [[sys.executable, "-m", *module_and_arguments] for module_and_arguments in words],
+        words,
         LOG_DIR / study_name,
         [extra | storage for extra in (*([{}] * len(others)), *environments)],
         lambda dead, cause: _give_back(study_name, url, dead, cause),
+        start_warm,
     )
     return supervisor, len(environments)
 
@@ -71,6 +72,7 @@ def trained_by_workers(
     """What has a study's tasks done by local workers, while the body runs."""
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
+    prepare()
     rehearse(opened.recipe, machine_of(arguments))
     companion = create_companion(opened.study, opened.url)
     supervisor, _ = supervise(companion.study_name, opened.url, arguments)

@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from optuna_taylorglo.cli.process import BROKEN, INTERRUPTED, USAGE
 from optuna_taylorglo.errors import WorkersFailed
@@ -22,12 +23,49 @@ MAX_RESTARTS = 5
 """How often one worker is started again after it died."""
 
 
+class Process(Protocol):
+    """A process, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+Start = Callable[[Sequence[str], Path, Mapping[str, str]], Process]
+"""Starts a process: its command, the log that its output is added to, and its environment."""
+
+
+def start_command(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
+    """Start a command in a session of its own."""
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            # A Ctrl-C in the terminal is for the supervisor, which tells the workers.
+            start_new_session=True,
+        )
+
+
 @dataclass
 class _Child:
     command: list[str]
     log: Path
     environment: dict[str, str]
-    process: subprocess.Popen[bytes] | None = None
+    start_process: Start
+    process: Process | None = None
     token: str = ""
     restarts: int = 0
     finished: bool = False
@@ -40,16 +78,8 @@ class _Child:
 
     def start(self) -> None:
         self.token, self.mourned = new_token(), False
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=self.environment | {TOKEN_VARIABLE: self.token},
-                # A Ctrl-C in the terminal is for the supervisor, which tells the workers.
-                start_new_session=True,
-            )
+        environment = self.environment | {TOKEN_VARIABLE: self.token}
+        self.process = self.start_process(self.command, self.log, environment)
 
 
 class Supervisor:
@@ -60,6 +90,7 @@ class Supervisor:
         log_dir: Where each writes its log, ``<number>.log``.
         environments: Environment of each, added to this process's.
         on_death: Told at once of a process that died without having put its things in order.
+        start: Starts a process by its command.
     """
 
     def __init__(
@@ -68,12 +99,13 @@ class Supervisor:
         log_dir: Path,
         environments: Sequence[dict[str, str]] | None = None,
         on_death: OnDeath = lambda dead, cause: None,
+        start: Start = start_command,
     ) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
         environments = environments or [{}] * len(commands)
         self._on_death = on_death
         self._children = [
-            _Child(list(command), log_dir / f"{number}.log", os.environ | extra)
+            _Child(list(command), log_dir / f"{number}.log", os.environ | extra, start)
             for number, (command, extra) in enumerate(zip(commands, environments, strict=True))
         ]
 

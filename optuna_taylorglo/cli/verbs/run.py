@@ -17,6 +17,7 @@ from optuna_taylorglo.cli.local_workers import LOG_DIR, add_workers_option, supe
 from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.cli.warm_start import prepare
 from optuna_taylorglo.errors import OperationError, StopRequested, StudyError, WorkersFailed
 from optuna_taylorglo.queue.counted import has_results
 from optuna_taylorglo.queue.failures import last_exception
@@ -77,6 +78,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         console.print(f"[bold]Warning[/]: {warning}", highlight=False)
     name = arguments.study_name or name
     if not _is_complete(name, url, recipe):
+        prepare()
         rehearse(recipe, options.machine_of(arguments), path)
     study = create_study(name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
