@@ -55,8 +55,10 @@ def data_module_for(cls: type[Any], lightning: ModuleType) -> type[Any]:
     # not write must not, or two releases that differ in one would make it look overridden.
     inherited = {
         name: hook
-        for name, hook in inspect.getmembers(base, inspect.isfunction)
-        if not name.startswith("__")
+        for place in (lightning.core.hooks.DataHooks, base)
+        for name, hook in vars(place).items()
+        if inspect.isfunction(hook)
+        and not name.startswith("_")
         and getattr(cls, name, None) is getattr(own.LightningDataModule, name, None)
     }
     adapted = type(cls.__name__, (cls, base), inherited)

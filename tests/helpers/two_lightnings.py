@@ -55,6 +55,7 @@ def _data_of(package: Any) -> type[Any]:
 
         def __init__(self, batch_size: int) -> None:
             super().__init__()
+            self.save_hyperparameters()
             self.batch_size = batch_size
 
         def setup(self, stage: str) -> None:

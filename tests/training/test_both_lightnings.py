@@ -98,6 +98,7 @@ def test_hooks_that_a_data_module_did_not_write_stay_those_of_the_trainers_light
     assert issubclass(adapted, base)
     assert adapted.predict_dataloader is base.predict_dataloader
     assert adapted.train_dataloader is written.train_dataloader
+    assert adapted(batch_size=7).hparams == {"batch_size": 7}
     assert data_module_for(written, pytorch_lightning) is written
 
 
