@@ -151,6 +151,7 @@ class BatchedMLP:
         return self.train([self._job(task.loss, task.seed, task.on_test_set) for task in tasks])
 
     def _job(self, loss: ComparedLoss, seed: int, on_test_set: bool = False) -> Job:
+        assert self.recipe.optimiser is not None
         rate = loss.learning_rate or self.recipe.optimiser.lr
         parameters = parameters_of(loss)
         return Job(loss.kind, parameters, seed, rate * loss.scale, on_test_set)

@@ -6,8 +6,9 @@
 
 A summary, and for each recipe a table: test accuracy of every loss over all searches, the mean of
 each search, and the pooled contrast of the evolved losses with the row. Opponents were tuned anew
-for each search, with its seed. The trainings of one search share a loss, so a pooled test treats as
-independent what is not quite; whether each search by itself beats its opponents stands beside it.
+for each search, with its seed. Tests are paired by seed. The trainings of one search share a loss,
+so a pooled test treats as independent what is not quite; whether each search by itself beats its
+opponents stands beside it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
+from dataclasses import replace
 from pathlib import Path
 
 from optuna_taylorglo.verdict.files import from_json
-from optuna_taylorglo.verdict.statistics import Contrast, Role, Sample, Verdict, contrasts
+from optuna_taylorglo.verdict.statistics import Contrast, Role, Sample, Verdict, contrasts, holm
 
 NAMES = {
     "winner": "**evolved loss**",
@@ -47,41 +48,57 @@ def read_verdicts(folder: Path) -> dict[str, dict[int, Verdict]]:
     return {recipe: dict(sorted(verdicts.items())) for recipe, verdicts in found.items()}
 
 
+def named_samples(verdict: Verdict) -> dict[str, Sample]:
+    """The evolved loss and its opponents by name; one that is also another is there twice."""
+    return {
+        name: sample
+        for sample in verdict.samples
+        if sample.role == Role.EVOLVED or sample.role.is_opponent
+        for name in (sample.name, *sample.also)
+    }
+
+
 def pool(verdicts: dict[int, Verdict]) -> tuple[list[Sample], dict[str, Contrast]]:
-    """All trainings of each loss, and contrasts of the evolved loss with the others."""
-    by_name: dict[str, list[Sample]] = {}
-    for verdict in verdicts.values():
-        for sample in verdict.samples:
-            if sample.role == Role.EVOLVED or sample.role.is_opponent:
-                by_name.setdefault(sample.name, []).append(sample)
-    pooled = [
-        Sample(
-            name,
-            NAMES.get(name, name)
-            + (f" ({len(samples)} searches)" if len(samples) < len(verdicts) else ""),
-            samples[0].role,
-            tuple(value for sample in samples for value in sample.values),
-            sum(sample.failed for sample in samples),
-        )
-        for name, samples in by_name.items()
-    ]
-    return pooled, {c.against: c for c in contrasts(pooled[0], pooled[1:])}
+    """All trainings of each loss, and contrasts of the evolved loss with the others.
+
+    A contrast is paired: both losses of a pair began from the same weights in the same search.
+    """
+    by_search = [named_samples(verdict) for verdict in verdicts.values()]
+    pooled, raw = [], []
+    for name in dict.fromkeys(name for samples in by_search for name in samples):
+        there = [samples for samples in by_search if name in samples]
+        some = f" ({len(there)} searches)" if len(there) < len(by_search) else ""
+        sample = _joined([samples[name] for samples in there], name, NAMES.get(name, name) + some)
+        pooled.append(sample)
+        if sample.role != Role.EVOLVED:
+            evolved = _joined([samples["winner"] for samples in there], "winner", "")
+            raw += contrasts(evolved, [sample], paired=True)
+    corrected = holm([contrast.p_value for contrast in raw])
+    return pooled, {
+        contrast.against: replace(contrast, p_holm=p)
+        for contrast, p in zip(raw, corrected, strict=True)
+    }
+
+
+def _joined(samples: list[Sample], name: str, label: str) -> Sample:
+    values = tuple(value for sample in samples for value in sample.values)
+    return Sample(name, label, samples[0].role, values)
 
 
 def beaten_in(verdicts: dict[int, Verdict], name: str) -> int:
     """In how many searches the evolved loss beats an opponent by the search's own verdict."""
-    all_contrasts = [c for v in verdicts.values() for c in v.contrasts if c.against == name]
-    return sum(c.p_holm < 0.05 and c.difference > 0 for c in all_contrasts)
+    return sum(
+        name in (samples := named_samples(verdict)) and verdict.beats(samples[name].name)
+        for verdict in verdicts.values()
+    )
 
 
 def beats_all_in(verdicts: dict[int, Verdict]) -> int:
     """In how many searches the evolved loss beats every opponent by the search's own verdict."""
-    count = 0
-    for verdict in verdicts.values():
-        opponents = {s.name for s in verdict.samples if s.role.is_opponent}
-        won = {c.against for c in verdict.contrasts if c.p_holm < 0.05 and c.difference > 0}
-        count += opponents <= won
-    return count
+    return sum(
+        all(verdict.beats(s.name) for s in verdict.samples if s.role.is_opponent)
+        for verdict in verdicts.values()
+    )
 
 
 def print_summary(found: dict[str, dict[int, Verdict]]) -> None:
@@ -117,10 +134,9 @@ def print_table(recipe: str, verdicts: dict[int, Verdict]) -> None:
     print("|---|---|---|---|---|---|")
     for sample in pooled:
         means = [
-            f"{statistics.fmean(s.values):.4f}"
-            for v in verdicts.values()
-            for s in v.samples
-            if s.name == sample.name
+            f"{samples[sample.name].mean:.4f}"
+            for samples in map(named_samples, verdicts.values())
+            if sample.name in samples
         ]
         row = [sample.label, f"{sample.mean:.4f} ({sample.std:.4f})", ", ".join(means)]
         contrast = against.get(sample.name)
