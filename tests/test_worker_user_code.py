@@ -9,7 +9,7 @@ from searches import load, small_recipe
 
 from lightning_modules.nets.digits_cnn import DigitsCNN
 from optuna_taylorglo import worker
-from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RELEASED
+from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RECIPE, RELEASED
 from optuna_taylorglo.storage.open_study import create_study
 
 
@@ -17,12 +17,13 @@ from optuna_taylorglo.storage.open_study import create_study
 def work(tmp_path, sqlite_url):
     """Runs a worker with a class of `own_nets` as the model."""
 
-    def run(name, **init_args):
+    def run(name, *further_words, **init_args):
         create_study("s", sqlite_url)
         model = {"class_path": f"own_nets.{name}", "init_args": init_args}
         recipe = small_recipe(tmp_path / "recipe.yaml", model=model)
         words = ["--study-name", "s", "--storage", sqlite_url, "--recipe", str(recipe)]
-        return worker.main([*words, "--allow", "own_nets", "--data-dir", str(tmp_path)])
+        words += ["--allow", "own_nets", "--data-dir", str(tmp_path), *further_words]
+        return worker.main(words)
 
     return run
 
@@ -32,7 +33,7 @@ def test_a_bug_is_shown_and_ends_the_worker_and_after_the_fix_it_goes_on(
 ):
     for _ in range(2):  # the first fix was none
         caplog.clear()
-        assert work("FailsInTraining") == worker.BROKEN
+        assert work("FailsInTraining", "--no-check") == worker.BROKEN
         assert caplog.text.count("Traceback (most recent call last)") >= 3
         message = caplog.records[-1].message
         assert message.startswith("every evaluation fails with the same exception")
@@ -72,10 +73,24 @@ def test_a_failure_after_successes_counts_as_the_candidates_own(
 def test_a_value_error_of_a_users_constructor_is_a_failure_with_its_traceback(
     work, sqlite_url, caplog
 ):
-    assert work("RefusesItsWidth", width=7) == worker.FAILED
+    assert work("RefusesItsWidth", "--no-check", width=7) == worker.FAILED
     assert "Traceback (most recent call last)" in caplog.text
     assert "ValueError: a width of 7 is a bug of mine" in caplog.text
     assert load(sqlite_url, "s").trials == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("FailsInTraining", "'a bug of mine'"), ("RefusesItsWidth", "a width of 3 is a bug of mine")],
+)
+def test_a_bug_is_found_before_anything_is_recorded(work, sqlite_url, caplog, name, said):
+    assert work(name) == worker.USAGE
+    assert "your code raised an exception" in caplog.text
+    assert said in caplog.text
+    assert "own_nets.py" in caplog.text
+    study = load(sqlite_url, "s")
+    assert study.trials == []
+    assert RECIPE not in study.user_attrs
 
 
 def test_a_wrong_argument_for_a_users_class_is_still_wrong_usage(work, caplog):

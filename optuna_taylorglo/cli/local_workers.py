@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ from rich.console import Console
 
 from optuna_taylorglo.cli.options import OpenedStudy, machine_of, machine_words, positive
 from optuna_taylorglo.cli.preflight import rehearse
-from optuna_taylorglo.cli.supervisor import Supervisor
-from optuna_taylorglo.cli.warm_start import prepare, start_warm
+from optuna_taylorglo.cli.standby import WORKER, StandbyWorkers
+from optuna_taylorglo.cli.supervisor import Process, Supervisor, start_command
 from optuna_taylorglo.errors import StorageUnreachable, StudyError
 from optuna_taylorglo.queue.identity import WorkerIdentity
 from optuna_taylorglo.queue.lost_workers import give_up_trials_of
@@ -32,10 +33,16 @@ def add_workers_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=positive, help="processes; default: one per core or GPU")
 
 
+def count_workers(arguments: argparse.Namespace) -> int:
+    """How many workers the options ask for."""
+    return len(_environments(arguments.workers, arguments.device))
+
+
 def supervise(
     study_name: str,
     url: str,
     arguments: argparse.Namespace,
+    standby: StandbyWorkers,
     others: Sequence[Sequence[str]] = (),
 ) -> tuple[Supervisor, int]:
     """Workers on a study, not started yet.
@@ -44,6 +51,7 @@ def supervise(
         study_name: The study.
         url: Its storage.
         arguments: With the machine's options and the number of workers.
+        standby: Where workers come from.
         others: Modules and arguments of further processes, such as a baseline.
 
     Returns:
@@ -51,16 +59,22 @@ def supervise(
     """
     machine = machine_words(arguments)
     environments = _environments(arguments.workers, arguments.device)
-    worker = ["optuna_taylorglo.worker", "--study-name", study_name, "--no-check", *machine]
+    worker = [WORKER, "--study-name", study_name, "--no-check", *machine]
     words = [*others, *([worker] * len(environments))]
     # The URL goes by the environment: a command line, with the password in it, is for all to see.
     storage = {"OPTUNA_STORAGE": url}
+
+    def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
+        if command[0] == WORKER:
+            return standby.start(command[1:], log, environment)
+        return start_command([sys.executable, "-m", *command], log, environment)
+
     supervisor = Supervisor(
         words,
         LOG_DIR / study_name,
         [extra | storage for extra in (*([{}] * len(others)), *environments)],
         lambda dead, cause: _give_back(study_name, url, dead, cause),
-        start_warm,
+        start,
     )
     return supervisor, len(environments)
 
@@ -72,12 +86,13 @@ def trained_by_workers(
     """What has a study's tasks done by local workers, while the body runs."""
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
-    prepare()
-    rehearse(opened.recipe, machine_of(arguments))
-    companion = create_companion(opened.study, opened.url)
-    supervisor, _ = supervise(companion.study_name, opened.url, arguments)
-    with LocalTrainings(companion, supervisor, stop, console) as train:
-        yield train
+    with StandbyWorkers() as standby:
+        standby.prepare(count_workers(arguments))
+        rehearse(opened.recipe, machine_of(arguments))
+        companion = create_companion(opened.study, opened.url)
+        supervisor, _ = supervise(companion.study_name, opened.url, arguments, standby)
+        with LocalTrainings(companion, supervisor, stop, console) as train:
+            yield train
 
 
 def _give_back(study_name: str, url: str, dead: WorkerIdentity, cause: str) -> None:

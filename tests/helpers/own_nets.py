@@ -46,6 +46,14 @@ class LogsLikelihood(OwnModule):
         self.log("val_log_likelihood", -nll, batch_size=len(labels))
 
 
+class LogsItsLoss(OwnModule):
+    """A module that logs what its criterion gives, which is another one for each candidate."""
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        images, labels = batch
+        self.log("val_loss", self.criterion(self.net(images), labels), batch_size=len(labels))
+
+
 class Squares(pl.LightningDataModule):
     """Images (1, 6, 6) to be cut into background, dark and bright squares; borders are unlabelled.
 

@@ -13,7 +13,6 @@ from searches import small_recipe
 from optuna_taylorglo.attributes import (
     CHOICE,
     CROSS_ENTROPY,
-    EARLIER_WINNERS,
     GENERATION,
     INDEX,
     RELEASED,
@@ -93,15 +92,12 @@ def test_workers_with_the_older_file_join_the_longer_search(
 @pytest.mark.parametrize(
     "changes", [generations(3), {"choice": {"candidates": 7}}, {"choice": None}]
 )
-def test_the_winner_is_chosen_again_and_the_earlier_one_remembered(
-    studies: Studies, changes: dict[str, Any]
-) -> None:
+def test_the_winner_is_chosen_again(studies: Studies, changes: dict[str, Any]) -> None:
     study = studies.searched("s", studies.recipe(choice={"candidates": 3}))
     contender = {"trial": 5, "parameters": [0.0], "evaluation": 0.5, "values": [], "mean": 0.5}
     study.set_user_attr(CHOICE, {"contenders": [contender]})
     attach_recipe(study, studies.recipe(**{"choice": {"candidates": 3}} | changes))
     assert study.user_attrs[CHOICE] is None
-    assert study.user_attrs[EARLIER_WINNERS] == {"2": contender}
 
 
 def test_with_results_the_rest_is_refused_with_the_commands_that_help(studies: Studies) -> None:

@@ -13,7 +13,6 @@ from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.history import ranked_trials, winner
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import create_companion
 from optuna_taylorglo.verdict.choice import (
     FINAL_MEAN,
     Choice,
@@ -24,10 +23,9 @@ from optuna_taylorglo.verdict.choice import (
     is_undecided,
     keep_choice,
     kept_choice,
-    note_on_winner,
 )
 from optuna_taylorglo.verdict.choosing import Choosing, choose, contenders
-from optuna_taylorglo.verdict.files import evaluated_loss, keep_verdict
+from optuna_taylorglo.verdict.files import is_about
 
 
 def study_with_choice(*trials, candidates=4, **changes):
@@ -190,25 +188,18 @@ def test_everything_sees_the_length_that_a_pilot_settled():
 
 
 @pytest.mark.parametrize("name", [FINAL_MEAN, None])
-def test_a_verdict_stays_about_the_winner_of_the_shorter_search(name):
+def test_a_verdict_is_not_about_the_winner_of_a_longer_search(name):
     study = study_with_choice()
     recipe = settled_recipe(study)
     chosen = choose(study, recipe, in_favour_of(name or f"trial {ranked_trials(study)[2].number}"))
-    companion = create_companion(study, "")
     number = None if chosen.trial is None else chosen.trial.number
-    verdict = replace(made_verdict(), trial=number, generations=recipe.search.generations)
-    keep_verdict(companion, verdict)
-    assert evaluated_loss(study, companion).loss.settings() == chosen.loss.settings()
-    assert note_on_winner(study, evaluated_loss(study, companion)) == ""
+    verdict = replace(made_verdict(), trial=number, loss=chosen.loss.settings())
+    assert is_about(verdict, chosen_loss(study))
     longer = recipe.search.changed(generations=recipe.search.generations + 1)
     grown = attach_recipe(study, recipe.changed(search=longer))
     assert kept_choice(study) is None
     assert not is_undecided(study, grown), "the search is not over"
-    evaluated = evaluated_loss(study, companion)
-    assert evaluated.loss.settings() == chosen.loss.settings()
-    note = note_on_winner(study, evaluated)
-    assert f"about an earlier winner, {chosen.name}" in note
-    assert f"taylorglo evaluate {study.study_name}" in note
+    assert not is_about(verdict, chosen_loss(study))
 
 
 def test_a_choice_that_was_made_for_a_shorter_search_is_not_kept():

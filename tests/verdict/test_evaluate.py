@@ -13,6 +13,7 @@ from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import CHOICE, KEY, TASK, VERDICT
+from optuna_taylorglo.cli import local_workers
 from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import gradient_scale
 from optuna_taylorglo.recipes.in_study import settled_recipe
@@ -207,10 +208,18 @@ def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
     assert worker.main([*SEARCH, "--storage", url]) == worker.DONE
     words = ["evaluate", "mine", "--seeds", "2", "--against", "ce", "--workers", "1"]
     words += ["--storage", url]
+    refusal = "model.class_path: 'own_nets.OwnNet' lies outside the allowed packages"
     caplog.clear()
     assert cli.main(words) == cli.USAGE
-    assert "model.class_path: 'own_nets.OwnNet' lies outside the allowed packages" in caplog.text
+    assert refusal in caplog.text
     assert "--allow own_nets" in caplog.text
+    assert optuna.get_all_study_names(url) == ["mine"], "nothing is begun"
+    # And if a worker is the first to find out, on a machine of its own:
+    caplog.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(local_workers, "rehearse", lambda *args: None)
+        assert cli.main(words) == cli.USAGE
+    assert refusal in caplog.text
     assert not list(tmp_path.glob("verdict*"))
     companion = load(url, "mine-verdict")
     assert VERDICT not in companion.user_attrs
@@ -238,7 +247,7 @@ def test_a_choice_whose_trainings_crash_is_not_made(tmp_path, monkeypatch, caplo
 
     with monkeypatch.context() as patch:
         patch.setattr(TaskRunner, "__call__", crash)
-        assert worker.main(words) == worker.FAILED
+        assert worker.main(words) == worker.BROKEN
     assert "failed 3 times" in caplog.text
     assert "KeyError: 'a bug of mine'" in caplog.text
     assert CHOICE not in load(url, "mine").user_attrs

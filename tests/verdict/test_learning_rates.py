@@ -89,7 +89,7 @@ def test_a_rate_that_cannot_be_tuned_is_left_out_and_the_verdict_says_why(
     do = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
     plan = Plan(seeds=2, against=("ce", "ce-tuned", "label-smoothing", "best-standard"))
     verdict = evaluate(study, recipe, plan, do, STUCK)
-    names = [sample.name for sample in verdict.samples]
+    names = [name for sample in verdict.samples for name in (sample.name, *sample.also)]
     assert "ce-tuned" not in names
     assert {"ce", "label-smoothing", "best-standard"} <= set(names)
     assert "my.Module cannot be multiplied: it has no optimiser" in verdict.text

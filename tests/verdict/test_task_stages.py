@@ -6,6 +6,7 @@ import pytest
 
 from optuna_taylorglo.verdict.compared_losses import cross_entropy, standard_loss
 from optuna_taylorglo.verdict.families import FAMILIES
+from optuna_taylorglo.verdict.learning_rates import LearningRates
 from optuna_taylorglo.verdict.task_stages import stage_in_hand, stage_of
 from optuna_taylorglo.verdict.tasks import Task
 
@@ -24,7 +25,11 @@ def task(loss, *, on_test_set=False, seed=0, **data_args):
         ),
         (task(cross_entropy("ce-tuned")), "tuning cross-entropy's learning rate"),
         (
-            task(standard_loss("label-smoothing", FAMILIES["label-smoothing"], 0.1, 0.05)),
+            task(
+                standard_loss(
+                    "label-smoothing", FAMILIES["label-smoothing"], 0.1, LearningRates(0.05), 0.05
+                )
+            ),
             "tuning label smoothing",
         ),
         (task(cross_entropy("contender")), "choosing the winner"),

@@ -13,11 +13,16 @@ from rich.console import Console
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.cli.local_workers import LOG_DIR, add_workers_option, supervise
+from optuna_taylorglo.cli.local_workers import (
+    LOG_DIR,
+    add_workers_option,
+    count_workers,
+    supervise,
+)
 from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.cli.warm_start import prepare
+from optuna_taylorglo.cli.standby import StandbyWorkers
 from optuna_taylorglo.errors import OperationError, StopRequested, StudyError, WorkersFailed
 from optuna_taylorglo.queue.counted import has_results
 from optuna_taylorglo.queue.failures import last_exception
@@ -77,13 +82,14 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     if warning := own_loss_warning(recipe.fitness):
         console.print(f"[bold]Warning[/]: {warning}", highlight=False)
     name = arguments.study_name or name
-    if not _is_complete(name, url, recipe):
-        prepare()
-        rehearse(recipe, options.machine_of(arguments), path)
-    study = create_study(name, url, direction=direction_of(recipe))
-    opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
-    if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
-        _search(opened, arguments, stop, console)
+    with StandbyWorkers() as standby:
+        if not _is_complete(name, url, recipe):
+            standby.prepare(count_workers(arguments))
+            rehearse(recipe, options.machine_of(arguments), path)
+        study = create_study(name, url, direction=direction_of(recipe))
+        opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
+        if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
+            _search(opened, arguments, standby, stop, console)
     _announce_winner(study, url, arguments, console)
     return DONE
 
@@ -104,6 +110,7 @@ def _is_complete(name: str, url: str, recipe: Recipe) -> bool:
 def _search(
     opened: options.OpenedStudy,
     arguments: argparse.Namespace,
+    standby: StandbyWorkers,
     stop: threading.Event,
     console: Console,
 ) -> None:
@@ -112,7 +119,7 @@ def _search(
 
     name, search = opened.study.study_name, opened.recipe.search
     baseline = ["optuna_taylorglo.cli", "baseline", name, *options.machine_words(arguments)]
-    supervisor, n_workers = supervise(name, opened.url, arguments, [baseline])
+    supervisor, n_workers = supervise(name, opened.url, arguments, standby, [baseline])
     console.print(
         f"Study [bold]{name}[/] in {shown_url(opened.url)}: {n_workers} workers, "
         f"{search.generations} generations of {search.population} candidates. "

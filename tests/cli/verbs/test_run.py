@@ -20,7 +20,7 @@ from optuna_taylorglo.search.study import attach_recipe
 class Idle:
     """A supervisor whose processes have nothing to do; it remembers what it was to start."""
 
-    def __init__(self, commands, log_dir, environments, on_death):
+    def __init__(self, commands, log_dir, environments, on_death, start):
         self.commands = commands
         self.calls = []
         Idle.last = self
@@ -56,11 +56,11 @@ def test_workers_and_baseline_say_as_much_as_they_were_told(idle_run, said, verb
     _, supervisor = idle_run("--workers", "2", "--device", "cpu", *said)
     baseline, *workers = supervisor.commands
     assert len(workers) == 2
-    _, _, module, *words = baseline
+    module, *words = baseline
     assert module == "optuna_taylorglo.cli"
     heard = [cli.build_parser().parse_args(words)]
     assert (heard[0].verb, heard[0].study) == ("baseline", "tiny")
-    heard += [worker.build_parser().parse_args(words) for _, _, _, *words in workers]
+    heard += [worker.build_parser().parse_args(words) for _, *words in workers]
     assert {(each.verbose, each.quiet, each.device) for each in heard} == {(verbose, quiet, "cpu")}
 
 
@@ -68,7 +68,7 @@ def test_the_recipe_is_in_the_study_before_workers_start(idle_run, sqlite_url, t
     """They are told its name only."""
     _, supervisor = idle_run("--study-name", "other", "--workers", "1")
     assert supervisor.calls == ["start", "stop"]
-    assert supervisor.commands[1][4:6] == ["other", "--data-dir"]
+    assert supervisor.commands[1][1:5] == ["--study-name", "other", "--no-check", "--data-dir"]
     assert attach_recipe(load(sqlite_url, "other"), None) == load_recipe(tmp_path / "tiny.yaml")
 
 
@@ -80,8 +80,13 @@ def test_a_study_gets_the_direction_of_its_fitness(idle_run, sqlite_url, tmp_pat
 
 
 def test_a_metric_that_is_called_loss_is_warned_of_at_the_start(idle_run, tmp_path, capsys):
-    small_recipe(tmp_path / "tiny.yaml", fitness={"metric": "val_loss"})
-    idle_run("--workers", "1")
+    small_recipe(
+        tmp_path / "tiny.yaml",
+        fitness={"metric": "val_loss"},
+        model={"class_path": "own_nets.LogsItsLoss", "init_args": {}},
+        optimiser=None,
+    )
+    idle_run("--workers", "1", "--allow", "own_nets")
     said = " ".join(capsys.readouterr().out.split())
     assert "Warning: fitness.metric val_loss, and it is maximised" in said
     assert said.index("Warning") < said.index("Study tiny")
