@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -12,7 +12,7 @@ from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric
 
 from lightning_modules.data.batches import Chunk
 from lightning_modules.metrics import ALWAYS_LOGGED, BalancedAccuracy, build_metric
@@ -246,20 +246,39 @@ class Classifier(LightningModule):
     def _evaluate(self, batch: Any, stage: str) -> None:
         inputs, labels = batch
         logits = self(inputs)
-        accuracy, loss, balanced = (
-            getattr(self, f"{stage}_{name}") for name in ("accuracy", "loss", "balanced_accuracy")
-        )
-        counted = (labels != self.ignore_index).float()
-        accuracy.update((logits.argmax(dim=1) == labels).float(), counted)
-        loss.update(self.criterion(logits, labels), weight=len(labels))
-        balanced.update(logits, labels)
-        self.log(f"{stage}_accuracy", accuracy, prog_bar=True)
-        self.log(f"{stage}_loss", loss)
-        self.log(f"{stage}_balanced_accuracy", balanced)
-        for name in self.further_metrics:
-            metric = getattr(self, f"{stage}_{name}")
+        for name in ("accuracy", "loss", "balanced_accuracy", *self.further_metrics):
+            metric: Metric = getattr(self, f"{stage}_{name}")
+            self._count(name, metric, logits, labels)
+            self.log(f"{stage}_{name}", metric, prog_bar=name == "accuracy")
+
+    def _count(self, name: str, metric: Metric, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch to a metric."""
+        if name == "accuracy":
+            counted = (labels != self.ignore_index).float()
+            metric.update((logits.argmax(dim=1) == labels).float(), counted)
+        elif name == "loss":
+            metric.update(self.criterion(logits, labels), weight=len(labels))
+        else:
             metric.update(logits, labels)
-            self.log(f"{stage}_{name}", metric)
+
+    @torch.no_grad()
+    def measure(self, metric: str, batches: Iterable[Any]) -> float:
+        """A metric over some batches, as a validation would log it, outside of any loop.
+
+        Args:
+            metric: Its name, such as ``val_accuracy``.
+            batches: Inputs and labels, on the module's device.
+        """
+        name, counter = metric.removeprefix("val_"), getattr(self, metric)
+        modes = {module: module.training for module in self.modules()}
+        self.eval()
+        for inputs, labels in batches:
+            self._count(name, counter, self(inputs), labels)
+        for module, training in modes.items():
+            module.training = training
+        value = float(counter.compute())
+        counter.reset()
+        return value
 
     def _step_schedule(self, unit: str) -> None:
         if self.schedule_settings.unit == unit and not self.schedule_settings.is_constant:

@@ -41,6 +41,9 @@ COMPANION_OF = "taylorglo:companion_of"
 VERDICT = "taylorglo:verdict"
 """The newest verdict."""
 
+SWEEP = "taylorglo:sweep:"
+"""The newest sweep over a setting, whose name follows."""
+
 # Of a candidate's trial.
 GENERATION = "taylorglo:generation"
 INDEX = "taylorglo:index"
@@ -67,6 +70,9 @@ TASK = "taylorglo:task"
 
 KEY = "taylorglo:key"
 """Hash of all that the training's result depends on."""
+
+CURVE = "taylorglo:curve"
+"""Steps of a training that the test set judges, and the validation metric there."""
 
 ASKED_ANEW = "taylorglo:asked_anew"
 """The training was asked for again after it had been given up: failures before do not count."""

@@ -30,6 +30,7 @@ from optuna_taylorglo.attributes import (
     ATTEMPT,
     CLASS_WEIGHTS,
     COMPANION_OF,
+    CURVE,
     GENERATION,
     INDEX,
     N_CLASSES,
@@ -391,6 +392,7 @@ class Worker:
 
     def _training_of_tasks(self) -> Callable[[Trial], float]:
         """What does the task that a trial of a companion study stands for."""
+        from optuna_taylorglo.queue.late_words import annotate
         from optuna_taylorglo.report.dashboard import keep_network
         from optuna_taylorglo.verdict.task_runner import TaskRunner
         from optuna_taylorglo.verdict.tasks import Task
@@ -404,7 +406,7 @@ class Worker:
                 if task.keep_network:
                     keep_network(trial, module)
 
-            return runner(task, keep)
+            return runner(task, keep, lambda curve: annotate(trial, CURVE, curve))
 
         return train
 

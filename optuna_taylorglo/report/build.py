@@ -12,7 +12,7 @@ import platform
 import secrets
 import shlex
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -26,12 +26,11 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_LENGTH, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
-from optuna_taylorglo.losses.canonical import has_canonical_form
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.report.wording import found_with, recipe_in_words
-from optuna_taylorglo.search.candidates import form_of
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
+from optuna_taylorglo.storage.open_study import find_companion
 from optuna_taylorglo.storage.urls import shown_url
 from optuna_taylorglo.verdict.choice import (
     Choice,
@@ -41,6 +40,7 @@ from optuna_taylorglo.verdict.choice import (
     kept_choice,
 )
 from optuna_taylorglo.verdict.files import HEADER, is_about, loss_name, rows
+from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, kept_sweeps
 from optuna_taylorglo.verdict.learning_rates import whose_optimiser
 from optuna_taylorglo.verdict.statistics import Verdict
 
@@ -110,7 +110,8 @@ def write_report(
     if verdict is not None and winner is not None and not is_about(verdict, winner):
         other_loss = _about_another(verdict, winner)
     further = {f"figure-further-{i}": item for i, item in enumerate((figures or {}).items())}
-    drawn = _draw(study, history, verdict) | {id_: figure for id_, (_, figure) in further.items()}
+    sweeps = () if (companion := find_companion(study)) is None else kept_sweeps(companion)
+    drawn = _draw(study, verdict, sweeps) | {id_: figure for id_, (_, figure) in further.items()}
     counts = [f"{n} {_OUTCOMES[state]}" for state, n in history.counts.items() if n]
     page = _template().render(
         name=study.study_name,
@@ -129,6 +130,7 @@ def write_report(
         verdict=verdict,
         other_loss=other_loss,
         verdict_table=None if verdict is None else {"header": HEADER, "rows": rows(verdict)},
+        sweeps=[_sweep(sweep) for sweep in sweeps],
         further={id_: caption for id_, (caption, _) in further.items()},
         commands=_commands(study, winner, storage),
         facts=_facts(history, None if winner is None else winner.trial),
@@ -150,9 +152,12 @@ def _template() -> Template:
     return environment.get_template("page.html.j2")
 
 
-def _draw(study: Study, history: SearchHistory, verdict: Verdict | None) -> dict[str, go.Figure]:
-    """Figures of the study and its verdict, by the ids of their elements."""
+def _draw(
+    study: Study, verdict: Verdict | None, sweeps: Iterable[KeptSweep]
+) -> dict[str, go.Figure]:
+    """Figures of the study, its verdict and its sweeps, by the ids of their elements."""
     from optuna_taylorglo import visualization
+    from optuna_taylorglo.visualization._sweep import draw_sweep
 
     with warnings.catch_warnings():
         # What has nothing to show yet is left out of the page, without a warning.
@@ -165,13 +170,32 @@ def _draw(study: Study, history: SearchHistory, verdict: Verdict | None) -> dict
             "figure-search-state": visualization.plot_search_state(study),
             "figure-candidates": visualization.plot_candidates(study),
         }
-        searched = history.recipe.search.space
-        # A search in the canonical space would show the same figure twice.
-        if searched != "canonical" and has_canonical_form(form_of(history.recipe)):
-            drawn["figure-canonical"] = visualization.plot_candidates(study, space="canonical")
         if verdict is not None:
+            curves = visualization.plot_learning_curves(study, verdict=verdict)
+            drawn["figure-learning-curves"] = curves
             drawn["figure-comparison"] = visualization.plot_comparison(verdict)
+        for sweep in sweeps:
+            drawn[f"figure-sweep-{sweep.over}"] = draw_sweep(sweep)
     return drawn
+
+
+def _sweep(sweep: KeptSweep) -> dict[str, str]:
+    """A sweep's figure, and what it shows."""
+    if sweep.data is None:
+        caption = (
+            "Rank correlation of candidates by short evaluations with the same candidates by the "
+            "longest: where it is high, an evaluation of that length would do."
+        )
+    else:
+        seeds = {len(values) for by in sweep.data.accuracies.values() for values in by.values()}
+        caption = (
+            f"{sweep.measured} of full trainings with {sweep.loss}, called evolved loss here, and "
+            f"with cross-entropy at its recipe's learning rate: mean and standard deviation of "
+            f"{max(seeds, default=0)} trainings at each point."
+        )
+        if sweep.data.divergence is not None:
+            caption += f" Trainings that diverged count as {sweep.data.divergence:.4f}."
+    return {"id": f"figure-sweep-{sweep.over}", "caption": caption}
 
 
 def _about_another(verdict: Verdict, winner: ChosenLoss) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import tempfile
@@ -24,8 +25,11 @@ from optuna_taylorglo.search.history import (
     trial_loss,
 )
 from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.open_study import find_companion
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.verdict.choice import chosen_loss, evaluation_advice, kept_choice
+from optuna_taylorglo.verdict.files import kept_verdict
+from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, kept_sweeps
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -87,17 +91,53 @@ def refresh_if_installed(study: Study) -> None:
 
 
 def show_verdict(study: Study, verdict: Verdict) -> None:
-    """Show a verdict's figure among those of its study, if there is a dashboard."""
+    """Show a verdict's figures among those of its study, if there is a dashboard."""
+
+    def draw() -> dict[str, go.Figure]:
+        from optuna_taylorglo.visualization import plot_comparison, plot_learning_curves
+
+        return {
+            "learning-curves": plot_learning_curves(study, verdict=verdict),
+            "comparison": plot_comparison(verdict),
+        }
+
+    _show(study, draw)
+
+
+def show_sweep(study: Study, sweep: KeptSweep) -> None:
+    """Show a sweep's figure among those of its study, if there is a dashboard."""
+
+    def draw() -> dict[str, go.Figure]:
+        from optuna_taylorglo.visualization._sweep import draw_sweep
+
+        return {f"sweep-{sweep.over}": draw_sweep(sweep)}
+
+    _show(study, draw)
+
+
+def show_kept(study: Study) -> None:
+    """Show the newest verdict and sweeps, which may come from where there was no dashboard."""
+    companion = find_companion(study)
+    if companion is None:
+        return
+    with contextlib.suppress(StudyError):  # of another version
+        if (verdict := kept_verdict(companion)) is not None:
+            show_verdict(study, verdict)
+    for sweep in kept_sweeps(companion):
+        show_sweep(study, sweep)
+
+
+def _show(study: Study, draw: Callable[[], dict[str, go.Figure]]) -> None:
+    """Push figures that are not empty, if there is a dashboard."""
 
     def push() -> None:
         from optuna_dashboard import save_plotly_graph_object
 
-        from optuna_taylorglo.visualization import plot_comparison
-
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # experimental
-            figure = plot_comparison(verdict)
-            save_plotly_graph_object(study, figure, graph_object_id="taylorglo-comparison")
+            warnings.simplefilter("ignore")  # experimental, and figures of nothing
+            for name, figure in draw().items():
+                if figure.data:
+                    save_plotly_graph_object(study, figure, graph_object_id=f"taylorglo-{name}")
 
     if is_installed():
         _try(push)

@@ -36,12 +36,14 @@ class SearchState:
         sigma: Step size σ.
         mean: Mean, shape (n,).
         eigenvalues: Eigenvalues of C in ascending order, shape (n,).
+        stds: Standard deviation of each parameter in its own units, shape (n,).
     """
 
     generation: int
     sigma: float
     mean: tuple[float, ...]
     eigenvalues: tuple[float, ...]
+    stds: tuple[float, ...]
 
     @property
     def condition_number(self) -> float:
@@ -289,11 +291,13 @@ class _Replay:
 
     def _state(self) -> SearchState:
         # cmaes publishes the mean only; σ and C have no public names.
+        stds = self._cma._sigma * np.sqrt(np.diag(self._cma._C)) * self._units
         return SearchState(
             generation=self._cma.generation,
             sigma=float(self._cma._sigma),
             mean=tuple(self._within_limits(self._cma.mean)),
             eigenvalues=tuple(float(e) for e in np.linalg.eigvalsh(self._cma._C)),
+            stds=tuple(stds.tolist()),
         )
 
     def follow(self, finished: list[tuple[Slot, ...]], *, maximize: bool) -> None:

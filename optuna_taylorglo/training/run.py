@@ -35,6 +35,7 @@ from optuna_taylorglo.recipes.schema import (
 from optuna_taylorglo.training.callback import NEVER, OnValidation, TrainingCallback
 from optuna_taylorglo.training.checkpoint import Checkpoint
 from optuna_taylorglo.training.class_weights import with_settled_weights
+from optuna_taylorglo.training.curve import CurveCallback, OnCurve
 from optuna_taylorglo.training.fitness import bundled_metric, warn_of_own_loss
 from optuna_taylorglo.training.learning_rate import CannotScale
 from optuna_taylorglo.training.machine import Machine
@@ -185,6 +186,7 @@ class Training:
         on_step: Callable[[], None] = lambda: None,
         stop: threading.Event | None = None,
         rehearsal: pl.Callback | None = None,
+        on_curve: OnCurve | None = None,
     ) -> float:
         """Train one network and return how good it is.
 
@@ -201,6 +203,8 @@ class Training:
                 ends the training.
             stop: Ends the training with `StopRequested` when set.
             rehearsal: Watches a training that leaves nothing behind and validates on one batch.
+            on_curve: Called in the end with the validation metric over the course of the training,
+                which is measured only if this is given, and changes nothing.
 
         Returns:
             The recipe's fitness, the last or the best validation's metric; or the same metric on
@@ -225,13 +229,19 @@ class Training:
             learning_rate_factor=self._learning_rate_factor,
             on_step=on_step,
         )
+        curve = CurveCallback(self.recipe.fitness.metric, steps, stop)
         trainer = self._build_trainer(watch, data, steps, math.gcd(*checks), rehearsal)
+        if on_curve is not None:
+            trainer.callbacks.append(curve)  # type: ignore[attr-defined]
         with warnings.catch_warnings():
             # Lightning advises on loaders with worker processes, which whole batches do not need.
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
             warnings.filterwarnings("ignore", ".*`IterableDataset` has `__len__`.*")
             trainer.fit(module, datamodule=data)
             on_trained(module)
+            if on_curve is not None:
+                end = [(steps, watch.values[-1])] if watch.last_step == steps else []
+                on_curve([*curve.curve, *end])
             if on_test_set:
                 return self._test(trainer, module, data)
             if watch.last_step != steps:

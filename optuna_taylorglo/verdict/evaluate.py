@@ -88,11 +88,13 @@ def evaluate(
     losses += opponents(plan.against, recipe, do, rates)
     losses += scale_controls(loss, n_classes)
     compared = one_row_each(losses, recipe)
-    values = do([_task(recipe, row.loss, seed) for row in compared for seed in range(plan.seeds)])
+    tasks = [_task(recipe, row.loss, seed) for row in compared for seed in range(plan.seeds)]
+    values = do(tasks)
     divergence = value_of_divergence(values, recipe, n_classes) if None in values else None
     samples = tuple(
-        _sample(row, values[i * plan.seeds : (i + 1) * plan.seeds], divergence)
+        _sample(row, tasks[own], values[own], divergence)
         for i, row in enumerate(compared)
+        for own in [slice(i * plan.seeds, (i + 1) * plan.seeds)]
     )
     verdict = Verdict(
         samples,
@@ -124,7 +126,9 @@ def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:
     )
 
 
-def _sample(row: Row, values: Sequence[float | None], divergence: float | None) -> Sample:
+def _sample(
+    row: Row, tasks: Sequence[Task], values: Sequence[float | None], divergence: float | None
+) -> Sample:
     counted = [divergence if value is None else value for value in values]
     return Sample(
         row.loss.name,
@@ -133,4 +137,5 @@ def _sample(row: Row, values: Sequence[float | None], divergence: float | None) 
         tuple(value for value in counted if value is not None),
         diverged=tuple(place for place, value in enumerate(values) if value is None),
         also=row.also,
+        keys=tuple(task.key for task in tasks),
     )

@@ -59,6 +59,7 @@ class Sample:
             diverged or crashed.
         diverged: Places of the trainings that diverged; what they count as is in the values.
         also: Names of other losses whose trainings are the very same.
+        keys: Keys of its trainings in the companion study; none in verdicts of earlier versions.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Sample:
     failed: int = 0
     diverged: tuple[int, ...] = ()
     also: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
     @property
     def mean(self) -> float:

@@ -7,6 +7,7 @@ import threading
 
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import loss_conventions
+from optuna_taylorglo.training.curve import OnCurve
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import OnTrained, Training
 from optuna_taylorglo.verdict.tasks import Task
@@ -29,12 +30,18 @@ class TaskRunner:
         self.stop = stop
         self._trainings: dict[str, Training] = {}
 
-    def __call__(self, task: Task, on_trained: OnTrained = lambda module: None) -> float:
+    def __call__(
+        self,
+        task: Task,
+        on_trained: OnTrained = lambda module: None,
+        on_curve: OnCurve | None = None,
+    ) -> float:
         """Train, and return the metric that judges.
 
         Args:
             task: The task.
             on_trained: Called with the trained module.
+            on_curve: Called with the validation metric over the course of a verdict's training.
 
         Raises:
             Diverged: If the loss stopped being finite.
@@ -47,6 +54,8 @@ class TaskRunner:
             on_test_set=task.on_test_set,
             on_trained=on_trained,
             stop=self.stop,
+            # A sweep's trainings have none: nobody looks at so many.
+            on_curve=on_curve if task.on_test_set and not task.data_args else None,
         )
 
     def _training(self, task: Task) -> Training:

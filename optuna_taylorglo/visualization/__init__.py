@@ -5,8 +5,10 @@ from optuna_taylorglo.visualization._candidates import plot_candidates
 from optuna_taylorglo.visualization._comparison import plot_comparison
 from optuna_taylorglo.visualization._data_fractions import plot_data_fractions
 from optuna_taylorglo.visualization._evolution import plot_evolution
+from optuna_taylorglo.visualization._learning_curves import plot_learning_curves
 from optuna_taylorglo.visualization._loss_functions import plot_loss_functions
 from optuna_taylorglo.visualization._search_state import plot_search_state
+from optuna_taylorglo.visualization._sweep import plot_sweep
 from optuna_taylorglo.visualization._theta_history import plot_theta_history
 
 __all__ = [
@@ -15,7 +17,9 @@ __all__ = [
     "plot_comparison",
     "plot_data_fractions",
     "plot_evolution",
+    "plot_learning_curves",
     "plot_loss_functions",
     "plot_search_state",
+    "plot_sweep",
     "plot_theta_history",
 ]

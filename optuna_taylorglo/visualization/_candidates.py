@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +13,32 @@ from optuna_taylorglo.losses.canonical import has_canonical_form, to_canonical
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.candidates import form_of
 from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
+from optuna_taylorglo.verdict.choice import kept_choice
 from optuna_taylorglo.visualization import _style as style
 
-TITLE = "All candidates (t-SNE)"
+TITLE = "All candidates by fitness (t-SNE)"
 SPACES = ("theta", "canonical")
 
 _FEWEST = 4
 _PERPLEXITY = 30.0
+
+_WORST = 0.2
+"""Share of the candidates that the scale of colours does not tell apart: most did not learn."""
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The loss that the search ends with, or the best so far.
+
+    Attributes:
+        name: What it is.
+        parameters: As a candidate's.
+        trial: Number of its trial; None for the mean of the final distribution.
+    """
+
+    name: str
+    parameters: tuple[float, ...]
+    trial: int | None
 
 
 @dataclass(frozen=True)
@@ -28,40 +48,64 @@ class CandidatesInfo:
     Attributes:
         candidates: The candidates.
         coordinates: Their places in the plane, shape (N, 2).
-        best: Place in the list of the one with the best fitness, None if all ended early.
+        winner: The winner; None if all candidates ended early.
+        winner_place: Its place in the plane, shape (2,).
     """
 
     candidates: list[Candidate]
     coordinates: FloatArray
-    best: int | None
+    winner: Winner | None
+    winner_place: FloatArray
 
 
 def _get_candidates_info(
-    history: SearchHistory, *, space: str = "theta", seed: int = 0
+    study: Study, history: SearchHistory, *, space: str | None = None, seed: int = 0
 ) -> CandidatesInfo:
     candidates = history.candidates
     if len(candidates) < _FEWEST:
-        return CandidatesInfo([], np.empty((0, 2)), None)
-    points = _points(history, space)
+        return CandidatesInfo([], np.empty((0, 2)), None, np.empty(2))
+    winner = _winner(study, history)
+    parameters = [c.parameters for c in candidates]
+    place = next((i for i, c in enumerate(candidates) if winner and c.trial == winner.trial), -1)
+    if winner is not None and place < 0:
+        parameters.append(winner.parameters)
+    places = _tsne(_points(history, parameters, space or _best_space(history)), seed)
+    return CandidatesInfo(candidates, places[: len(candidates)], winner, places[place])
+
+
+def _winner(study: Study, history: SearchHistory) -> Winner | None:
+    choice = kept_choice(study)
+    if choice is not None:
+        return Winner(
+            f"winner, {choice.winner.name}", choice.winner.parameters, choice.winner.trial
+        )
+    trained = [c for c in history.candidates if c.fitness is not None]
     best = None if history.best is None else history.best.number
-    place = next((i for i, c in enumerate(candidates) if c.trial == best), None)
-    return CandidatesInfo(candidates, _tsne(points, seed), place)
+    found = next((c for c in trained if c.trial == best), None)
+    if found is None:
+        return None
+    decided = history.finished and history.recipe.choice is None
+    return Winner(
+        f"{'winner' if decided else 'best so far'}, trial {found.trial}",
+        found.parameters,
+        found.trial,
+    )
 
 
-def _points(history: SearchHistory, space: str) -> FloatArray:
+def _best_space(history: SearchHistory) -> str:
+    """Where candidates lie together that are nearly the same function, if there is such a space."""
+    return "canonical" if has_canonical_form(form_of(history.recipe)) else "theta"
+
+
+def _points(
+    history: SearchHistory, parameters: Sequence[tuple[float, ...]], space: str
+) -> FloatArray:
     """What t-SNE works on, shape (N, number of parameters), θ as four if that is asked for."""
     if space == "theta" or history.recipe.search.space == "canonical":
-        return np.array([c.parameters for c in history.candidates])
+        return np.array(parameters)
     form = form_of(history.recipe)
-    points = np.array(
-        [
-            (
-                *to_canonical(c.parameters[: form.n_parameters], form),
-                *c.parameters[form.n_parameters :],
-            )
-            for c in history.candidates
-        ]
-    )
+    n_theta = form.n_parameters
+    points = np.array([(*to_canonical(p[:n_theta], form), *p[n_theta:]) for p in parameters])
     # They are products of parameters, some far out; without this those alone would be seen.
     points = np.arcsinh(points)
     spread = points.std(axis=0)
@@ -77,54 +121,51 @@ def _tsne(points: FloatArray, seed: int) -> FloatArray:
     return np.asarray(embedding.fit_transform(points), dtype=np.float64)
 
 
-def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.Figure:
-    """Plot every candidate in a plane where similar ones lie near each other (t-SNE).
+def plot_candidates(study: Study, *, space: str | None = None, seed: int = 0) -> go.Figure:
+    """Plot every candidate by its fitness, in a plane where similar ones lie near each other.
+
+    The plane is made by t-SNE. The worst fifth of the candidates have one colour, so that the
+    others can be told apart.
 
     Args:
         study: A study of a TaylorGLO search.
-        space: "theta" compares the parameters that were searched, "canonical" the four numbers
-            that a third-order loss over (x, y) consists of, so that different θ of one function
-            fall together.
+        space: "canonical" compares the four numbers that a third-order loss over (x, y) consists
+            of, so that different θ of one function fall together; "theta" the parameters that were
+            searched. By default the first, where there is such a form.
         seed: Seed of t-SNE.
 
     Raises:
         ValueError: If `space` is neither, or the losses of the study have no canonical form.
     """
-    if space not in SPACES:
+    if space not in (None, *SPACES):
         raise ValueError(f"space must be one of {', '.join(SPACES)}, not {space!r}.")
-    title = TITLE + (", canonical coordinates" if space == "canonical" else "")
     history = read_history(study)
     if history is None:
-        return style.nothing_to_plot(title, style.NO_SEARCH)
+        return style.nothing_to_plot(TITLE, style.NO_SEARCH)
     form = form_of(history.recipe)
     if space == "canonical" and not has_canonical_form(form):
         raise ValueError(
             f"space 'canonical' is not allowed for {form}: it exists up to order 3 over (x, y)."
         )
-    info = _get_candidates_info(history, space=space, seed=seed)
+    info = _get_candidates_info(study, history, space=space, seed=seed)
     if not info.candidates:
-        return style.nothing_to_plot(title, f"fewer than {_FEWEST} candidates are evaluated yet.")
-    last = max(c.generation for c in info.candidates)
-    figure = style.new_figure(title)
-    for ended_early in (True, False):
-        shown = [i for i, c in enumerate(info.candidates) if (c.fitness is None) == ended_early]
-        if shown:
-            _add_points(figure, info, shown, last, ended_early=ended_early)
-    if info.best is not None:
-        best = info.candidates[info.best]
+        return style.nothing_to_plot(TITLE, f"fewer than {_FEWEST} candidates are evaluated yet.")
+    figure = style.new_figure(TITLE, height=480)
+    _add_untrained(figure, info)
+    _add_trained(figure, info, history)
+    if info.winner is not None:
         figure.add_scatter(
-            x=style.short([info.coordinates[info.best, 0]], 4),
-            y=style.short([info.coordinates[info.best, 1]], 4),
+            x=style.short([info.winner_place[0]], 4),
+            y=style.short([info.winner_place[1]], 4),
             mode="markers",
-            name="best of all",
+            name=style.wrapped(info.winner.name),
             marker={
                 "symbol": "star",
                 "size": 17,
                 "color": style.VERMILION,
                 "line": {"color": "white", "width": 1},
             },
-            hovertemplate=f"best of all: trial {best.trial}, generation {best.generation + 1}, "
-            f"fitness {best.fitness:.4f}<extra></extra>",
+            hovertemplate=f"{style.plain(info.winner.name)}<extra></extra>",
         )
     # Distances along the axes of t-SNE have no unit: only who is near whom has a meaning.
     figure.update_xaxes(title_text="t-SNE 1 (near means similar)")
@@ -134,34 +175,50 @@ def plot_candidates(study: Study, *, space: str = "theta", seed: int = 0) -> go.
     return figure.update_layout(legend=style.LEGEND_BELOW)
 
 
+def _add_trained(figure: go.Figure, info: CandidatesInfo, history: SearchHistory) -> None:
+    shown = [i for i, c in enumerate(info.candidates) if c.fitness is not None]
+    if not shown:
+        return
+    fitness = np.array([info.candidates[i].fitness for i in shown], dtype=float)
+    sign = history.recipe.fitness.sign
+    worst = float(np.quantile(sign * fitness, _WORST)) * sign
+    best = float((sign * fitness).max()) * sign
+    scale = [list(stop) for stop in style.GENERATIONS]
+    if sign < 0:  # dark is good
+        scale = [[1 - place, colour] for place, colour in reversed(scale)]
+    _add_points(figure, info, shown, "trained", "fitness %{marker.color:.4f}")
+    figure.data[-1].marker.update(
+        symbol="circle",
+        size=8,
+        color=style.short(fitness),
+        colorscale=scale,
+        cmin=min(worst, best),
+        cmax=max(worst, best),
+        showscale=True,
+        colorbar=style.colour_bar(style.plain(history.recipe.fitness.metric)),
+        line={"width": 0.5, "color": "white"},
+    )
+    figure.data[-1].showlegend = False  # it has a scale
+
+
+def _add_untrained(figure: go.Figure, info: CandidatesInfo) -> None:
+    shown = [i for i, c in enumerate(info.candidates) if c.fitness is None]
+    if shown:
+        _add_points(figure, info, shown, "ended early", "ended early")
+        line = {"width": 1.5, "color": style.GREY}
+        figure.data[-1].marker.update(symbol="x-thin", size=6, color=style.GREY, line=line)
+
+
 def _add_points(
-    figure: go.Figure, info: CandidatesInfo, shown: list[int], last: int, *, ended_early: bool
+    figure: go.Figure, info: CandidatesInfo, shown: list[int], name: str, outcome: str
 ) -> None:
     candidates = [info.candidates[i] for i in shown]
-    scale = style.generation_bar(last)
-    outcome = "ended early" if ended_early else "fitness %{customdata[1]}"
     figure.add_scatter(
         x=style.short(info.coordinates[shown, 0], 4),
         y=style.short(info.coordinates[shown, 1], 4),
         mode="markers",
-        name="ended early" if ended_early else "trained",
-        marker={
-            "symbol": "x-thin" if ended_early else "circle",
-            "size": 6 if ended_early else 8,
-            "color": style.from_one(c.generation for c in candidates),
-            "showscale": not ended_early,
-            "line": (
-                {
-                    "width": 1.5,
-                    "color": style.from_one(c.generation for c in candidates),
-                    **{key: scale[key] for key in ("colorscale", "cmin", "cmax")},
-                }
-                if ended_early
-                else {"width": 0.5, "color": "white"}
-            ),
-            **scale,
-        },
-        customdata=[[c.trial, "" if c.fitness is None else f"{c.fitness:.4f}"] for c in candidates],
-        hovertemplate=f"trial %{{customdata[0]}}, generation %{{marker.color}}: {outcome}"
+        name=name,
+        customdata=[[c.trial, c.generation + 1] for c in candidates],
+        hovertemplate=f"trial %{{customdata[0]}}, generation %{{customdata[1]}}: {outcome}"
         "<extra></extra>",
     )

@@ -1,17 +1,23 @@
-"""The best loss of each generation as a curve."""
+"""The winner and the best loss of each generation as curves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
 from optuna.study import Study
 
+from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.history import SearchHistory, read_history
+from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss
 from optuna_taylorglo.visualization import _style as style
 
-TITLE = "Best loss function of each generation"
+if TYPE_CHECKING:
+    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+
+TITLE = "Winner and best losses"
 
 # A cubic is smooth to the eye at this many points, and 60 of them are still a small figure.
 _POINTS = 33
@@ -30,6 +36,9 @@ class LossFunctionsInfo:
         curves: Loss of each at each probability, 0 at the last.
         cross_entropy_probability: The same without 0, where cross-entropy has its pole.
         cross_entropy: Cross-entropy there, in the class reduction of the others.
+        winner: Loss of the winner at each probability; None where it rises and scale is divided
+            out.
+        winner_name: What it is.
     """
 
     probability: list[float]
@@ -39,10 +48,16 @@ class LossFunctionsInfo:
     curves: list[list[float]]
     cross_entropy_probability: list[float]
     cross_entropy: list[float]
+    winner: list[float] | None = None
+    winner_name: str = ""
 
 
 def _get_loss_functions_info(
-    history: SearchHistory, *, normalise: bool = False, progress: float = 0.0
+    history: SearchHistory,
+    winner: ChosenLoss | None = None,
+    *,
+    normalise: bool = False,
+    progress: float = 0.0,
 ) -> LossFunctionsInfo:
     from optuna_taylorglo.losses.description import target_curve
     from optuna_taylorglo.search.candidates import candidate_loss
@@ -50,34 +65,46 @@ def _get_loss_functions_info(
     settings = history.recipe.loss
     anchored = settings.base == "cross_entropy"
     reduction = 2 if settings.class_reduction == "mean" and not anchored else 1
-    # Cross-entropy has a pole at 0, and with label smoothing one at 1.
-    ends = (_LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY) if anchored else (0.0, 1.0)
-    y = np.linspace(*ends, _POINTS)
+    y = _probabilities() if anchored else np.linspace(0, 1, _POINTS)
     y_log = np.geomspace(_LEAST_PROBABILITY, 1, _POINTS)
     # Cross-entropy in binary mode is -log y, with a slope of -2 at y = 1/2.
     cross_entropy = -np.log(y_log) / reduction
     info = LossFunctionsInfo(y.tolist(), [], [], [], [], y_log.tolist(), cross_entropy.tolist())
-    for best in history.best_of_each:
-        loss = candidate_loss(history.recipe, best.parameters, history.n_classes)
+
+    def drawn(loss: TaylorLoss) -> list[float] | None:
         curve = target_curve(loss, 2, progress=progress)
         values = curve(y)
         values = values - values[-1]
         if normalise:
             slope = -float(curve.slope(np.array(0.5))) * reduction / 2
             if slope <= 0:
-                continue
+                return None
             values = values / slope
-        info.generations.append(best.generation)
-        info.trials.append(best.trial)
-        info.fitness.append(best.fitness or 0.0)
-        info.curves.append(values.tolist())
-    return info
+        return [float(value) for value in values]
+
+    for best in history.best_of_each:
+        curve = drawn(candidate_loss(history.recipe, best.parameters, history.n_classes))
+        if curve is not None:
+            info.generations.append(best.generation)
+            info.trials.append(best.trial)
+            info.fitness.append(best.fitness or 0.0)
+            info.curves.append(curve)
+    if winner is None:
+        return info
+    name = f"{'winner' if history.finished else 'best so far'}, {winner.name}"
+    return replace(info, winner=drawn(winner.loss), winner_name=name)
+
+
+def _probabilities() -> FloatArray:
+    """Places, the closer the nearer to the poles: at 0, and with label smoothing at 1."""
+    low = np.geomspace(_LEAST_PROBABILITY, 0.5, _POINTS // 2 + 1)
+    return np.concatenate([low, 1 - low[-2::-1]])
 
 
 def plot_loss_functions(
     study: Study, *, normalise: bool = False, progress: float = 0.0
 ) -> go.Figure:
-    """Plot the best loss of each generation in binary mode, shifted to 0 at y = 1.
+    """Plot the winner and the best loss of each generation in binary mode, shifted to 0 at y = 1.
 
     Binary mode is the loss with two classes, over the probability y that the target's class gets.
     Losses anchored at cross-entropy are drawn up to y = 0.99, and are 0 there.
@@ -96,9 +123,13 @@ def plot_loss_functions(
     if "z" in history.recipe.loss.variables:
         reason = "a loss over raw logits is no function of the probability."
         return style.nothing_to_plot(title, reason)
-    info = _get_loss_functions_info(history, normalise=normalise, progress=progress)
-    if not info.curves:
+    if not history.best_of_each:
         return style.nothing_to_plot(title, style.NO_GENERATION)
+    info = _get_loss_functions_info(
+        history, chosen_loss(study), normalise=normalise, progress=progress
+    )
+    if not info.curves:
+        return style.nothing_to_plot(title, "all curves rise where scale would be divided out.")
     last = info.generations[-1]
     figure = style.new_figure(title)
     for generation, trial, fitness, curve, colour in zip(
@@ -113,7 +144,7 @@ def plot_loss_functions(
             x=style.short(info.probability, 4),
             y=style.short(curve, 4),
             mode="lines",
-            line={"color": colour, "width": 3 if generation == last else 1.5},
+            line={"color": colour, "width": 1.5},
             showlegend=False,
             hovertemplate=f"generation {generation + 1}, trial {trial}, fitness {fitness:.4f}<br>"
             "loss %{y:.3f} at y = %{x:.2f}<extra></extra>",
@@ -126,6 +157,16 @@ def plot_loss_functions(
         line={"color": "#000000", "dash": "dash", "width": 2.5},
         hovertemplate="cross-entropy %{y:.3f} at y = %{x:.2f}<extra></extra>",
     )
+    if info.winner is not None:
+        figure.add_scatter(
+            x=style.short(info.probability, 4),
+            y=style.short(info.winner, 4),
+            mode="lines",
+            name=style.wrapped(info.winner_name),
+            line={"color": style.VERMILION, "width": 4},
+            hovertemplate=f"{style.plain(info.winner_name)}<br>"
+            "loss %{y:.3f} at y = %{x:.2f}<extra></extra>",
+        )
     # Lines have no colour axis of their own: a marker that is not there brings the key.
     figure.add_scatter(
         x=[None],
@@ -135,18 +176,20 @@ def plot_loss_functions(
         showlegend=False,
         hoverinfo="skip",
     )
-    figure.update_xaxes(title_text="predicted probability y of the target's class", range=[0, 1])
+    figure.update_xaxes(title_text="probability y of the target", range=[0, 1])
     figure.update_yaxes(
-        title_text=f"loss, 0 at y = {info.probability[-1]:g}"
-        + (" (slope of cross-entropy at ½)" if normalise else ""),
+        title_text="loss (slope of cross-entropy at ½)"
+        if normalise
+        else f"loss, 0 at y = {info.probability[-1]:g}",
         range=_range(info),
     )
-    return figure.update_layout(legend={"x": 0.98, "xanchor": "right", "y": 0.98, "yanchor": "top"})
+    return figure.update_layout(legend=style.LEGEND_BELOW)
 
 
 def _range(info: LossFunctionsInfo) -> list[float]:
     """All of the curves, and of cross-entropy what it takes to see where it goes."""
-    values = [value for curve in info.curves for value in curve]
+    curves = [*info.curves, *([] if info.winner is None else [info.winner])]
+    values = [value for curve in curves for value in curve]
     low, high = min(values), max(*values, info.cross_entropy[len(info.cross_entropy) // 2])
     margin = 0.04 * (high - low) or 0.1
     return [low - margin, high + margin]

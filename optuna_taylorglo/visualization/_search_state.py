@@ -66,48 +66,38 @@ def plot_search_state(study: Study) -> go.Figure:
         return style.nothing_to_plot(TITLE, style.NO_SEARCH)
     if len(info.generations) < 2:
         return style.nothing_to_plot(TITLE, style.NO_GENERATION)
+    panels = (
+        ("step size σ", [info.sigma], [style.BLUE]),
+        ("condition number", [info.condition_number],
+         [style.VERMILION]),
+        ("standard deviation along each principal axis", info.axis_lengths,
+         style.on_generation_scale(range(len(info.axis_lengths)), len(info.axis_lengths) - 1)),
+    )  # fmt: skip
+    # One below the other: there is room for each on the narrowest page.
     figure = make_subplots(
-        rows=2,
-        cols=2,
-        specs=[[{}, {"rowspan": 2}], [{}, None]],
+        rows=3,
         shared_xaxes=True,
-        horizontal_spacing=0.13,
-        vertical_spacing=0.08,
+        vertical_spacing=0.09,
+        row_heights=[1, 1, 2],
+        subplot_titles=[name for name, _, _ in panels],
     )
-    style.apply(figure, TITLE)
-    for row, values, colour, name in (
-        (1, info.sigma, style.BLUE, "step size σ"),
-        (2, info.condition_number, style.VERMILION, "condition number"),
-    ):
-        figure.add_scatter(
-            x=style.from_one(info.generations),
-            y=style.short(values),
-            mode="lines+markers",
-            marker={"size": 5},
-            line={"color": colour, "width": 2},
-            hovertemplate=f"generation %{{x}}: {name} %{{y:.4g}}<extra></extra>",
-            row=row,
-            col=1,
-        )
-        figure.update_yaxes(title_text=name, type="log", row=row, col=1)
-    n_axes = len(info.axis_lengths)
-    colours = style.on_generation_scale(range(n_axes), n_axes - 1)
-    for i, (lengths, colour) in enumerate(zip(info.axis_lengths, colours, strict=True)):
-        figure.add_scatter(
-            x=style.from_one(info.generations),
-            y=style.short(lengths),
-            mode="lines",
-            line={"color": colour, "width": 2},
-            hovertemplate=f"generation %{{x}}: axis {i + 1} of {n_axes} (from the shortest) has "
-            "standard deviation %{y:.4g}<extra></extra>",
-            row=1,
-            col=2,
-        )
-    figure.update_yaxes(
-        title_text="standard deviation along each principal axis", type="log", row=1, col=2
-    )
-    figure.update_yaxes(exponentformat="power", nticks=6)
+    style.apply(figure, TITLE, height=620)
+    style.titles_to_the_left(figure)
+    for row, (name, lines, colours) in enumerate(panels, start=1):
+        for i, (values, colour) in enumerate(zip(lines, colours, strict=True)):
+            axis = f", axis {i + 1} of {len(lines)} (from the shortest)" if len(lines) > 1 else ""
+            figure.add_scatter(
+                x=style.from_one(info.generations),
+                y=style.short(values),
+                mode="lines" if len(lines) > 1 else "lines+markers",
+                marker={"size": 5},
+                line={"color": colour, "width": 2},
+                hovertemplate=f"generation %{{x}}: {name} %{{y:.4g}}{axis}<extra></extra>",
+                row=row,
+                col=1,
+            )
+        every = [value for values in lines for value in values]
+        figure.update_yaxes(**style.log_axis(every, most=6 if row == 3 else 4), row=row, col=1)
     figure.update_xaxes(range=[0.6, info.generations[-1] + 1.4])
-    figure.update_xaxes(title_text="generation", row=2, col=1)
-    figure.update_xaxes(title_text="generation", showticklabels=True, row=1, col=2)
-    return figure.update_layout(showlegend=False)
+    figure.update_xaxes(title_text="generation", row=3, col=1)
+    return figure.update_layout(showlegend=False, margin={"t": 80})

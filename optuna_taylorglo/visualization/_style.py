@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
+import itertools
+import math
+import textwrap
 import warnings
 from collections.abc import Iterable
 
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
+from plotly.colors import hex_to_rgb, sample_colorscale
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart; yellow, hard to see
 # on white, is left out.
@@ -20,7 +23,7 @@ NO_SEARCH = "the study has no recipe, no worker has begun on it."
 NO_GENERATION = "no generation is finished yet."
 
 # Below the axis, where a legend that breaks into several lines on a narrow page finds its room.
-LEGEND_BELOW = {"orientation": "h", "x": 0, "y": -0.18, "yanchor": "top"}
+LEGEND_BELOW = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"}
 
 # Viridis from light to dark, without its palest yellow: late generations stand out on white.
 GENERATIONS = tuple(
@@ -39,7 +42,7 @@ _AXIS = {
     "ticks": "outside",
     "tickcolor": "#888888",
     "automargin": True,
-    "title": {"standoff": 10},
+    "title": {"standoff": 7},
 }
 
 # A template of our own: plotly's default one would add 7 kB to every figure.
@@ -69,6 +72,13 @@ def apply(figure: go.Figure, title: str, *, height: int = 450) -> go.Figure:
     return figure.update_layout(template=_TEMPLATE, title={"text": title}, height=height)
 
 
+def titles_to_the_left(figure: go.Figure) -> go.Figure:
+    """Let the titles of a figure's parts stand above their axes, like its own."""
+    for title, axis in zip(figure.layout.annotations, figure.select_xaxes(), strict=False):
+        title.update(x=axis.domain[0], xanchor="left", font={"size": 13})
+    return figure
+
+
 def nothing_to_plot(title: str, reason: str) -> go.Figure:
     """An empty figure that says, as the warning does, why it is empty."""
     warnings.warn(f"{title}: {reason}", stacklevel=3)
@@ -91,6 +101,69 @@ def plain(text: str) -> str:
     return html.escape(text, quote=False)
 
 
+def wrapped(text: str, width: int = 40) -> str:
+    """Text in lines of so many characters, which fit on a telephone, as it is."""
+    return "<br>".join(plain(line) for line in textwrap.wrap(text, width, break_on_hyphens=False))
+
+
+def translucent(colour: str, opacity: float) -> str:
+    """A colour such as "#0072B2" with an opacity."""
+    return f"rgba({', '.join(map(str, hex_to_rgb(colour)))}, {opacity:g})"
+
+
+def log_axis(values: Iterable[float], *, most: int = 6) -> dict[str, object]:
+    """A logarithmic axis around some positive values, with round ticks that keep apart.
+
+    Left to itself, plotly puts ticks at 2, 3, 4 … 9 times every power of ten, one over the other.
+
+    Args:
+        values: The values.
+        most: Ticks there may be.
+    """
+    low, high = min(values := [value for value in values if value > 0]), max(values)
+    margin = max(0.05 * math.log10(high / low), 0.02)
+    ends = [math.log10(low) - margin, math.log10(high) + margin]
+    ticks = _log_ticks(10 ** ends[0], 10 ** ends[1], most)
+    return {
+        "type": "log",
+        "range": ends,
+        "tickvals": ticks,
+        "ticktext": [_power_or_number(tick) for tick in ticks],
+    }
+
+
+def _log_ticks(low: float, high: float, most: int) -> list[float]:
+    """As many round numbers as keep apart."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    powers = range(first, last + 1)
+    tried = [
+        [m * 10.0**power for power in powers if power % every == 0 for m in mantissas]
+        for every in range(1, len(powers) + 1)
+        for mantissas in ((1, 2, 5), (1, 3), (1,))
+    ]
+    if high < 10 * low:  # as on a linear axis
+        steps = [10.0 ** (last - 1) * part for part in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)]
+        tried += [
+            [round(n * step, 12) for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+            for step in steps
+        ]
+    shortest = math.log10(high / low) * 0.6 / most
+    found: list[float] = []
+    for ticks in ([tick for tick in ticks if low <= tick <= high] for ticks in tried):
+        gaps = [math.log10(b / a) for a, b in itertools.pairwise(ticks)]
+        if len(found) < len(ticks) <= most and min(gaps, default=math.inf) >= shortest:
+            found = ticks
+    return found
+
+
+def _power_or_number(value: float) -> str:
+    power = math.floor(math.log10(value) + 1e-9)
+    if -4 < power < 5:
+        return f"{value:.4g}" if power < 4 else f"{value:,.0f}"
+    mantissa = round(value / 10.0**power)
+    return f"{'' if mantissa == 1 else f'{mantissa}·'}10<sup>{power}</sup>"
+
+
 def short(values: Iterable[float | None], digits: int = 5) -> list[float | None]:
     """Numbers with so many significant digits: figures travel as JSON, again and again."""
     return [None if value is None else float(f"{value:.{digits}g}") for value in values]
@@ -107,6 +180,11 @@ def on_generation_scale(generations: Iterable[int], last: int) -> list[str]:
     return list(sample_colorscale([list(stop) for stop in GENERATIONS], places))
 
 
+def colour_bar(title: str) -> dict[str, object]:
+    """The look of a colour axis's key."""
+    return {"title": {"text": title, "side": "right"}, "thickness": 12, "outlinewidth": 0}
+
+
 def generation_bar(last: int) -> dict[str, object]:
     """Colour axis of generations from 1, for markers and for the key beside lines.
 
@@ -117,10 +195,5 @@ def generation_bar(last: int) -> dict[str, object]:
         "colorscale": [list(stop) for stop in GENERATIONS],
         "cmin": 1,
         "cmax": max(last, 1) + 1,
-        "colorbar": {
-            "title": {"text": "generation", "side": "right"},
-            "thickness": 14,
-            "outlinewidth": 0,
-            "tickformat": "d",
-        },
+        "colorbar": colour_bar("generation") | {"tickformat": "d"},
     }

@@ -1,17 +1,23 @@
-"""The parameters of the best candidates over the generations."""
+"""Where the search looks: mean and spread of each parameter over the generations."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
 from optuna.study import Study
+from plotly.subplots import make_subplots
 
 from optuna_taylorglo.search.candidates import form_of
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.visualization import _style as style
 
-TITLE = "Parameters of the best candidate of each generation"
+TITLE = "Where the search looks: mean ± σ"
+
+_COLUMNS = 2
+_ROW, _GAP, _TOP, _BOTTOM = 125, 34, 80, 60
+"""In pixels: a row of panels, the gap above the next one, and the figure's margins."""
 
 _SYMBOLS = {
     "alpha": "α",
@@ -22,33 +28,41 @@ _SYMBOLS = {
     "smoothing": "ε",
 }
 _ANCHOR_MEANINGS = {"log_scale": "logarithm of the scale", "smoothing": "label smoothing"}
-_CANONICAL_MEANINGS = ("target, linear", "target, square", "all classes, square", "all, cube")
+_CANONICAL_MEANINGS = (
+    "target, linear",
+    "target, square",
+    "all classes, square",
+    "all classes, cube",
+)
 
 
 @dataclass(frozen=True)
 class ThetaHistoryInfo:
-    """What `plot_theta_history` draws.
+    """What `plot_theta_history` draws: the distribution that each generation is drawn from.
 
     Attributes:
-        generations: Generations with a best candidate.
-        trials: Trial of each.
+        generations: The generations, the one in hand included.
         labels: Label of each parameter, with what it multiplies.
-        values: Of each parameter, one value per generation.
+        means: Mean of each parameter, one value per generation.
+        stds: Its standard deviation, one value per generation.
     """
 
     generations: list[int]
-    trials: list[int]
     labels: list[str]
-    values: list[list[float]]
+    means: list[list[float]]
+    stds: list[list[float]]
 
 
-def _get_theta_history_info(history: SearchHistory) -> ThetaHistoryInfo:
-    bests = history.best_of_each
+def _get_theta_history_info(study: Study, history: SearchHistory) -> ThetaHistoryInfo:
+    from optuna_taylorglo.search.candidates import make_sampler
+
+    states = make_sampler(history.recipe, history.n_classes).search_state(study)
+    places = range(len(history.names))
     return ThetaHistoryInfo(
-        generations=[best.generation for best in bests],
-        trials=[best.trial for best in bests],
+        generations=[state.generation for state in states],
         labels=_labels(history),
-        values=[[best.parameters[i] for best in bests] for i in range(len(history.names))],
+        means=[[state.mean[i] for state in states] for i in places],
+        stds=[[state.stds[i] for state in states] for i in places],
     )
 
 
@@ -63,7 +77,11 @@ def _labels(history: SearchHistory) -> list[str]:
 
 
 def plot_theta_history(study: Study) -> go.Figure:
-    """Plot every parameter of the best candidate of each generation.
+    """Plot mean and standard deviation of each parameter in the distribution of the search.
+
+    Every generation is drawn from a normal distribution, which CMA-ES moves and shapes by what the
+    generation before came to. A band that narrows around a line says that the search has settled
+    on a value; one that stays wide, that the parameter matters little.
 
     Args:
         study: A study of a TaylorGLO search.
@@ -71,26 +89,50 @@ def plot_theta_history(study: Study) -> go.Figure:
     history = read_history(study)
     if history is None:
         return style.nothing_to_plot(TITLE, style.NO_SEARCH)
-    info = _get_theta_history_info(history)
-    if not info.generations:
+    info = _get_theta_history_info(study, history)
+    if len(info.generations) < 2:
         return style.nothing_to_plot(TITLE, style.NO_GENERATION)
-    figure = style.new_figure(TITLE)
-    for i, (label, values) in enumerate(zip(info.labels, info.values, strict=True)):
+    n_rows = math.ceil(len(info.labels) / _COLUMNS)
+    height = _TOP + _BOTTOM + _ROW * n_rows
+    figure = make_subplots(
+        rows=n_rows,
+        cols=_COLUMNS,
+        shared_xaxes=True,
+        horizontal_spacing=0.11,
+        vertical_spacing=_GAP / (height - _TOP - _BOTTOM),
+        subplot_titles=info.labels,
+    )
+    style.apply(figure, TITLE, height=height)
+    style.titles_to_the_left(figure)
+    generations = style.from_one(info.generations)
+    for i, (label, means, stds) in enumerate(zip(info.labels, info.means, info.stds, strict=True)):
+        place = {"row": i // _COLUMNS + 1, "col": i % _COLUMNS + 1}
+        low, high = ([m + sign * s for m, s in zip(means, stds, strict=True)] for sign in (-1, 1))
         figure.add_scatter(
-            x=style.from_one(info.generations),
-            y=style.short(values),
-            mode="lines+markers",
-            name=label,
-            line={
-                "color": style.CATEGORIES[i % len(style.CATEGORIES)],
-                "dash": style.DASHES[i // len(style.CATEGORIES) % len(style.DASHES)],
-                "width": 2,
-            },
-            marker={"size": 5},
-            customdata=info.trials,
-            hovertemplate=f"{label}: %{{y:.4f}}<br>generation %{{x}}, trial %{{customdata}}"
-            "<extra></extra>",
+            x=[*generations, *reversed(generations)],
+            y=style.short([*low, *reversed(high)]),
+            fill="toself",
+            fillcolor=style.translucent(style.BLUE, 0.2),
+            line={"width": 0},
+            mode="lines",
+            hoverinfo="skip",
+            **place,
         )
-    figure.update_xaxes(title_text="generation")
-    figure.update_yaxes(title_text="value")
-    return figure.update_layout(legend={"title": {"text": "parameter, and of which term"}})
+        figure.add_scatter(
+            x=generations,
+            y=style.short(means),
+            mode="lines",
+            name=label,
+            line={"color": style.BLUE, "width": 2},
+            customdata=style.short(stds),
+            hovertemplate=f"{label}: %{{y:.4f}} ± %{{customdata:.4f}}<br>generation %{{x}}"
+            "<extra></extra>",
+            **place,
+        )
+    figure.update_yaxes(nticks=4)
+    figure.update_xaxes(range=[0.6, generations[-1] + 0.4], nticks=6)
+    for i in range(_COLUMNS):
+        last = (len(info.labels) - 1 - i) // _COLUMNS + 1
+        figure.update_xaxes(title_text="generation", showticklabels=True, row=last, col=i + 1)
+    margin = {"t": _TOP, "b": _BOTTOM, "l": 45, "r": 15}
+    return figure.update_layout(showlegend=False, margin=margin)

@@ -1,4 +1,7 @@
-"""``taylorglo sweep STUDY --over SETTING``: one setting varied, winner beside cross-entropy."""
+"""``taylorglo sweep STUDY --over SETTING``: one setting varied, winner beside cross-entropy.
+
+What comes out is a file, and is kept for report and dashboard.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +70,10 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     opened = options.open_study_of(arguments)
     study, recipe = opened.study, opened.recipe
 
+    from optuna_taylorglo.report.dashboard import show_sweep
     from optuna_taylorglo.training.run import test_metric
     from optuna_taylorglo.verdict.choice import chosen_loss
+    from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep
     from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
 
     console = Console()
@@ -83,6 +88,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
                 table.add_row(*cells, str(a.n_candidates))
             table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
             content = [asdict(agreement) for agreement in agreements]
+            sweep = KeptSweep("length", recipe.budget.unit, agreements=tuple(agreements))
         else:
             chosen = chosen_loss(study)
             values, seeds = arguments.values, arguments.seeds
@@ -96,6 +102,9 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             if swept.divergence is not None:
                 table.caption += f" Trainings that diverged count as {swept.divergence:.4f}."
             content = swept.accuracies
+            sweep = KeptSweep(arguments.over, test_metric(recipe), swept, loss=chosen.name)
+        keep_sweep(train.companion, sweep)
+    show_sweep(study, sweep)
     console.print(table)
     write_atomically(output, json.dumps(content, indent=2) + "\n")
     console.print(f"Written to {output}")
