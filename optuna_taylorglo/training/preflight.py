@@ -25,6 +25,7 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training, test_metric
 
+
 @dataclass(frozen=True)
 class Preflight:
     """What a rehearsal found, of a recipe that works.

@@ -25,7 +25,12 @@ class DigitsMLP(L.LightningModule):
     """
 
     def __init__(
-        self, num_classes: int, hidden: int = 64, lr: float = 3e-3, warmup: int = 50, steps: int = 500
+        self,
+        num_classes: int,
+        hidden: int = 64,
+        lr: float = 3e-3,
+        warmup: int = 50,
+        steps: int = 500,
     ) -> None:
         super().__init__()
         self.net = nn.Sequential(
@@ -60,10 +65,13 @@ class DigitsMLP(L.LightningModule):
         self.log(name, hits.float().mean(), batch_size=len(labels))
 
     def configure_optimizers(self) -> dict[str, object]:
-        """AdamW without decay of biases and norms; the rate rises for `warmup` steps, then falls."""
+        """AdamW, biases and norms without decay; the rate rises for `warmup` steps, then falls."""
         decayed = [p for p in self.net.parameters() if p.ndim > 1]
         others = [p for p in self.net.parameters() if p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+        groups = [
+            {"params": decayed, "weight_decay": 0.05},
+            {"params": others, "weight_decay": 0.0},
+        ]
         optimiser = torch.optim.AdamW(groups, lr=self.lr)
         rise = LinearLR(optimiser, start_factor=0.02, total_iters=self.warmup)
         fall = CosineAnnealingLR(optimiser, T_max=self.steps - self.warmup)

@@ -64,6 +64,15 @@ class Shapes(pl.LightningDataModule):
         return DataLoader(self.test_data, 100)
 
 
+def convolution(into: int, out: int, dilation: int = 1) -> nn.Sequential:
+    """A convolution that keeps height and width."""
+    return nn.Sequential(
+        nn.Conv2d(into, out, 3, padding=dilation, dilation=dilation, bias=False),
+        nn.BatchNorm2d(out),
+        nn.ReLU(),
+    )
+
+
 class SmallUNet(nn.Module):
     """One level down and up again; maps (B, 1, H, W) to logits (B, classes, H, W).
 
@@ -74,18 +83,15 @@ class SmallUNet(nn.Module):
 
     def __init__(self, num_classes: int, width: int = 8) -> None:
         super().__init__()
-        self.fine = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.ReLU())
+        self.fine = convolution(1, width)
         self.coarse = nn.Sequential(
             nn.MaxPool2d(2),
-            nn.Conv2d(width, 2 * width, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(2 * width, 2 * width, 3, padding=2, dilation=2),
-            nn.ReLU(),
+            convolution(width, 2 * width),
+            convolution(2 * width, 2 * width, dilation=2),
+            convolution(2 * width, 2 * width, dilation=2),
             nn.Upsample(scale_factor=2),
         )
-        self.head = nn.Sequential(
-            nn.Conv2d(3 * width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, num_classes, 1)
-        )
+        self.head = nn.Sequential(convolution(3 * width, width), nn.Conv2d(width, num_classes, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of every pixel."""

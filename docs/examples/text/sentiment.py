@@ -1,6 +1,6 @@
 """Text: opinions made by a grammar, labelled by hasty readers, and a small transformer.
 
-"the soup was not good but the waiter was really kind" is positive: what follows the last "but" is
+"the soup was not good but the waiter was really kind" is positive: what follows "but" is
 what the writer means, and "not" or "hardly" turns it round. So no word decides alone. The readers
 who labelled the sentences overlooked such a word a quarter of the time; the test labels are right.
 """
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-THINGS = "soup waiter room view music bread garden price service wine breakfast bed".split()
-GOOD = "good kind lovely fresh perfect charming great pleasant".split()
-BAD = "bad rude ugly stale awful boring poor noisy".split()
-DEGREES = "really very quite rather so".split()
-TURNS = "not hardly never".split()
-LINKS = "and but though".split()
+THINGS = ["soup", "bread", "wine", "waiter", "room", "view", "music", "garden", "price", "bed"]
+GOOD = ["good", "kind", "lovely", "fresh", "perfect", "charming", "great", "pleasant"]
+BAD = ["bad", "rude", "ugly", "stale", "awful", "boring", "poor", "noisy"]
+DEGREES = ["really", "very", "quite", "rather", "so"]
+TURNS = ["not", "hardly", "never"]
+LINKS = ["and", "but", "though"]
 WORDS = ["<pad>", "the", "was", *THINGS, *GOOD, *BAD, *DEGREES, *TURNS, *LINKS]
 LENGTH = 13  # two clauses of six words and a link between them
 
@@ -98,7 +98,12 @@ class Transformer(nn.Module):
         self.words = nn.Embedding(len(WORDS), width, padding_idx=0)
         self.places = nn.Embedding(LENGTH, width)
         layer = nn.TransformerEncoderLayer(
-            width, nhead=4, dim_feedforward=2 * width, dropout=0.0, batch_first=True, norm_first=True
+            width,
+            nhead=4,
+            dim_feedforward=2 * width,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=True,
         )
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, num_classes)
@@ -109,4 +114,5 @@ class Transformer(nn.Module):
         seen = self.words(sentences) + self.places.weight
         encoded = self.encoder(seen, src_key_padding_mask=padding)
         counts = (~padding).unsqueeze(-1)
-        return self.head((encoded * counts).sum(dim=1) / counts.sum(dim=1))
+        logits: Tensor = self.head((encoded * counts).sum(dim=1) / counts.sum(dim=1))
+        return logits
