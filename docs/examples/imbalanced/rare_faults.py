@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 class Machines(pl.LightningDataModule):
     """Readings (B, 12) and states: fine (0), worn (1), about to fail (2); 2,000 / 3,000 / 3,000.
 
-    The share of each state is the same in all parts. Validation is large, because F1 of the 3 %
+    The parts are drawn at random, always alike. Validation is large, because F1 of the 3 %
     would otherwise hang on a dozen machines.
 
     Args:
