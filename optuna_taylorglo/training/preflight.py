@@ -25,9 +25,6 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training, test_metric
 
-_IGNORED = -100
-"""Label that `nn.CrossEntropyLoss` leaves out unless told otherwise."""
-
 
 @dataclass(frozen=True)
 class Preflight:
@@ -111,13 +108,14 @@ class _Witness(nn.Module):
         self._model = recipe.model.class_path
         self._data = recipe.data.class_path
         self._n_classes = n_classes
+        self._ignored = recipe.loss.ignore_index
         self._called = self._needed_gradient = self._got_gradient = False
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Cross-entropy of the batch, if it is one."""
         self._check_logits(logits)
         self._check_target(logits, target)
-        loss = nn.functional.cross_entropy(logits.float(), target, ignore_index=_IGNORED)
+        loss = nn.functional.cross_entropy(logits.float(), target, ignore_index=self._ignored)
         if torch.is_grad_enabled():
             self._called = True
             if loss.requires_grad:
@@ -195,14 +193,14 @@ class _Witness(nn.Module):
             )
         if target.dtype != torch.int64:
             raise self._blame_data(f"labels are {target.dtype}, must be torch.int64: labels.long()")
-        counted = target[target != _IGNORED]
+        counted = target[target != self._ignored]
         if counted.numel() == 0:
             return
         low, high = int(counted.min()), int(counted.max())
         if low < 0 or high >= self._n_classes:
             raise self._blame_data(
                 f"labels reach from {low} to {high}, must be 0 to {self._n_classes - 1}, as "
-                f"num_classes is {self._n_classes}"
+                f"num_classes is {self._n_classes}; loss.ignore_index names one that does not count"
             )
 
     def _blame_model(self, problem: str) -> RecipeError:

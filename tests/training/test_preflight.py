@@ -48,6 +48,11 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[s
     assert found.warnings == ()
 
 
+def test_ignored_labels_may_lie_out_of_range(tmp_path: Path) -> None:
+    found = rehearse(tmp_path, data="NegativeLabels", loss={"ignore_index": -1})
+    assert found.warnings == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "problem"),
     [
