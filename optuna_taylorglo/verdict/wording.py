@@ -50,14 +50,15 @@ def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
         gain = winner.mean - reference.mean
         scale = by_role[Role.SCALE_CONTROL].mean - reference.mean
         lines.append(
-            f"Of its difference of {gain:+.4f} to cross-entropy, {scale:+.4f} is what "
+            f"Of its difference of {gain:+z.4f} to cross-entropy, {scale:+z.4f} is what "
             "cross-entropy gains from the same scale (a larger or smaller first gradient acts as a "
-            f"learning rate), and {gain - scale:+.4f} is left for the shape."
+            f"learning rate), and {gain - scale:+z.4f} is left for the shape."
         )
     if reference is not None and Role.SHAPE_CONTROL in by_role:
         shape = by_role[Role.SHAPE_CONTROL].mean - reference.mean
         lines.append(
-            f"With its first gradient made as large as cross-entropy's, it differs by {shape:+.4f}."
+            "With its first gradient made as large as cross-entropy's, it differs by "
+            f"{shape:+z.4f}."
         )
     if is_accuracy(verdict.test_metric, verdict.mode):
         lines += _guessing(verdict, GUESSING_FACTOR / n_classes)

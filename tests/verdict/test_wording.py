@@ -21,6 +21,11 @@ def test_the_words_tell_scale_from_shape():
     )
 
 
+def test_no_difference_is_not_minus_nothing():
+    text = verdict_in_words(verdict_of(winner=0.95, ce=0.90, ce_scaled=0.90 - 1e-9), 10)
+    assert "+0.0000 is what cross-entropy gains" in text
+
+
 def test_the_words_name_trainings_that_only_guessed():
     samples = (
         sample("winner", "evolved loss", (0.98, 0.1, 0.99)),
