@@ -23,4 +23,17 @@ def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:
     if history.cross_entropy is not None:
         budget = "evaluations'" if choice is not None else "same"
         parts.append(f"cross-entropy at the {budget} budget: {history.cross_entropy}")
+        recipe = history.recipe
+        same_length = recipe.budget.evaluation == recipe.budget.full
+        if choice is not None and same_length and _is_behind(choice, history):
+            parts.append(
+                "On validation it is not better than cross-entropy as it is: this search found no "
+                "loss to take instead."
+            )
     return "\n".join(parts) or "No candidate is complete yet."
+
+
+def _is_behind(choice: Choice, history: SearchHistory) -> bool:
+    assert history.cross_entropy is not None
+    sign = history.recipe.fitness.sign
+    return sign * choice.winner.mean <= sign * history.cross_entropy.mean

@@ -128,6 +128,17 @@ def test_the_line_at_the_end_is_of_the_chosen_loss():
     assert second.startswith("cross-entropy at the evaluations' budget: 0.5000")
 
 
+@pytest.mark.parametrize(
+    ("mean", "length", "told"), [(0.45, 50, True), (0.55, 50, False), (0.45, 9, False)]
+)
+def test_a_winner_behind_cross_entropy_is_called_so(mean, length, told):
+    # Only where cross-entropy was trained as long: at another length nothing is known.
+    budget = {"unit": "steps", "evaluation": length, "full": 50}
+    history = read_history(searched_study(budget=budget))
+    winner = Contender(None, (0.0,), None, (mean, mean), mean)
+    assert ("found no loss to take instead" in fitness_line(history, Choice((winner,)))) is told
+
+
 def test_the_line_at_the_end_leaves_out_what_is_not_there():
     study = searched_study(0)
     assert fitness_line(read_history(study)).startswith("cross-entropy at the same budget")
