@@ -162,17 +162,3 @@ class _Loader:
 
     def __len__(self) -> int:
         return 3
-
-
-def test_a_curve_of_pixels_is_measured_as_they_are(tmp_path: Path) -> None:
-    recipe = small_recipe(
-        tmp_path / "recipe.yaml",
-        model={"class_path": "own_nets.PixelNet", "init_args": {}},
-        data={"class_path": "own_nets.Squares", "init_args": {}},
-        loss={"ignore_index": 255},
-        batch_size=10,
-    )
-    training = Training(load_recipe(recipe), cpu(tmp_path, "own_nets"))
-    _, _, curve = trained(training, curve=True)
-    assert len(curve) == POINTS
-    assert all(0 < value <= 1 for _, value in curve)
