@@ -38,20 +38,16 @@ class CurveCallback(pl.Callback):
         metric: Name of the metric, such as ``val_accuracy``.
         steps: Optimiser steps of the training. Of the last one there is a validation anyway.
         stop: Ends a validation when set.
-        share: Share of the training's time that it may take.
 
     Attributes:
         curve: Steps and values, the end left out.
     """
 
-    def __init__(
-        self, metric: str, steps: int, stop: threading.Event | None = None, share: float = SHARE
-    ) -> None:
+    def __init__(self, metric: str, steps: int, stop: threading.Event | None = None) -> None:
         self.metric = metric
         self.curve: Curve = []
         self._steps = steps
         self._stop = stop or threading.Event()
-        self._share = share
         self._due = steps / POINTS
         self._began = 0.0
         self._done = 0
@@ -72,7 +68,7 @@ class CurveCallback(pl.Callback):
         # Where batches come in chunks, or validations are too dear, it comes a little later. They
         # are as dear as the cheapest: others were slowed down by what else the machine does.
         begin = time.perf_counter()
-        if self._done and self._done * self._cost > self._share * (begin - self._began):
+        if self._done and self._done * self._cost > SHARE * (begin - self._began):
             return
         interval = self._steps / POINTS
         self._due = (step // interval + 1) * interval

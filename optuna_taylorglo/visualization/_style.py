@@ -142,9 +142,10 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
         for mantissas in ((1, 2, 5), (1, 3), (1,))
     ]
     if high < 10 * low:  # as on a linear axis
-        steps = [10.0 ** (last - 1) * part for part in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)]
+        size = 10.0 ** math.floor(math.log10(high - low))
+        steps = [part * size for part in (0.1, 0.2, 0.5, 1.0, 2.0, 2.5, 5.0)]
         tried += [
-            [round(n * step, 12) for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+            [float(f"{n * step:.9g}") for n in range(*_multiples(low, high, step))]
             for step in steps
         ]
     shortest = math.log10(high / low) * 0.6 / most
@@ -156,12 +157,16 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
     return found
 
 
+def _multiples(low: float, high: float, step: float) -> tuple[int, int]:
+    return math.ceil(low / step), math.floor(high / step) + 1
+
+
 def _power_or_number(value: float) -> str:
     power = math.floor(math.log10(value) + 1e-9)
     if -4 < power < 5:
         return f"{value:.4g}" if power < 4 else f"{value:,.0f}"
-    mantissa = round(value / 10.0**power)
-    return f"{'' if mantissa == 1 else f'{mantissa}·'}10<sup>{power}</sup>"
+    mantissa = f"{value / 10.0**power:.4g}"
+    return f"{'' if mantissa == '1' else f'{mantissa}·'}10<sup>{power}</sup>"
 
 
 def short(values: Iterable[float | None], digits: int = 5) -> list[float | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 import shutil
@@ -9,6 +11,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -56,6 +59,47 @@ def screenshot(url: str, path: Path, *, size: tuple[int, int] = (1200, 900)) -> 
     """Take a picture of a page."""
     _run(url, size, f"--screenshot={path}")
     assert path.stat().st_size > 0
+
+
+_MEASURE = """
+addEventListener("load", () => setTimeout(() => {
+  const page = document.querySelector("iframe").contentDocument;
+  const figures = [...page.querySelectorAll("figure .main-svg:first-child")];
+  document.title = JSON.stringify({page: page.documentElement.clientWidth,
+    needed: page.documentElement.scrollWidth, height: page.documentElement.scrollHeight,
+    figures: figures.map((svg) => svg.clientWidth)});
+}, 2000));
+"""
+
+
+def on_telephone(path: Path, *, width: int, picture: Path | None = None) -> dict[str, Any]:
+    """How a page fits into a narrow window, in pixels; headless Chromium has none below 500.
+
+    Args:
+        path: The page.
+        width: Width of the window.
+        picture: File for a picture of the whole page.
+
+    Returns:
+        Width of the page, the width that it needs, its height, and the width of each figure.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        frame = Path(folder) / "frame.html"
+
+        def write(height: int) -> None:
+            frame.write_text(
+                f'<body style="margin:0"><iframe width={width} height={height} style="border:0" '
+                f'srcdoc="{html.escape(path.read_text())}"></iframe><script>{_MEASURE}</script>'
+            )
+
+        write(900)
+        found: dict[str, Any] = json.loads(
+            html.unescape(re.search("<title>(.*?)</title>", visit(frame.as_uri()).dom)[1])
+        )
+        if picture is not None:
+            write(found["height"])
+            screenshot(frame.as_uri(), picture, size=(max(width, 500), found["height"]))
+    return found
 
 
 def _run(url: str, size: tuple[int, int], *flags: str) -> subprocess.CompletedProcess[str]:

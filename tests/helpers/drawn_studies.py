@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import optuna
@@ -10,11 +11,15 @@ from optuna.trial import Trial
 from searches import DIGITS
 from verdicts import sample
 
-from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
-from optuna_taylorglo.recipes.in_study import freeze
+from optuna_taylorglo.attributes import CROSS_ENTROPY, CURVE, KEY, N_CLASSES
+from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
+from optuna_taylorglo.storage.open_study import companion_name
+from optuna_taylorglo.verdict.evaluate import Plan, evaluate
+from optuna_taylorglo.verdict.files import keep_verdict
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts
+from optuna_taylorglo.verdict.tasks import Task
 
 POPULATION = 6
 GENERATIONS = 4
@@ -60,3 +65,31 @@ def made_verdict() -> Verdict:
     )
     text = "The evolved loss is significantly better than cross-entropy.\nPart of it is scale."
     return Verdict(samples, contrasts(samples[0], samples[1:]), text, "test_accuracy")
+
+
+def verdict_with_curves(
+    study: optuna.Study,
+    value: Callable[[Task, int], float | None] = lambda task, step: 0.5 + step / 2500,
+) -> Verdict:
+    """A verdict on a study whose trainings left curves, kept as `taylorglo evaluate` keeps it.
+
+    Args:
+        study: The study.
+        value: Metric of a training at a step; None for trainings that left no curve.
+    """
+    companion = optuna.create_study(
+        study_name=companion_name(study.study_name), storage=study._storage
+    )
+    tested: list[Task] = []
+
+    def do(tasks: Sequence[Task]) -> list[float | None]:
+        tested.extend(task for task in tasks if task.on_test_set)
+        return [0.9 - 0.1 * (t.loss.name != "winner") + 0.001 * (t.seed % 7) for t in tasks]
+
+    verdict = evaluate(study, frozen_recipe(study), Plan(3, ("ce", "ce-tuned", "gce")), do)
+    for task in tested:
+        curve = [[step, value(task, step)] for step in (100, 500, 1000)]
+        attrs = {KEY: task.key} | ({CURVE: curve} if curve[0][1] is not None else {})
+        companion.add_trial(optuna.create_trial(value=0.9, user_attrs=attrs))
+    keep_verdict(companion, verdict)
+    return verdict

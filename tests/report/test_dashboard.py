@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import browser
 import optuna
 import pytest
-from drawn_studies import made_verdict, searched_study
+from drawn_studies import made_verdict, searched_study, verdict_with_curves
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
@@ -21,9 +21,11 @@ from optuna_taylorglo.losses.taylor_loss import load_loss
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
-from optuna_taylorglo.storage.open_study import open_study
+from optuna_taylorglo.storage.open_study import find_companion, open_study
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss
 from optuna_taylorglo.verdict.choosing import choose
+from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep
+from optuna_taylorglo.verdict.sweeps import DataSweep
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,18 @@ def test_a_verdict_is_shown_beside_the_search():
     for _ in range(2):
         dashboard.show_verdict(study, made_verdict())
     assert graph_ids(study) == {"taylorglo-comparison"}
+
+
+def test_curves_and_sweeps_are_shown_beside_the_search():
+    study = searched_study()
+    dashboard.show_kept(study)
+    assert graph_ids(study) == set()
+    verdict_with_curves(study)
+    data = DataSweep({"evolved loss": {0.5: [0.9]}}, {}, None)
+    keep_sweep(find_companion(study), KeptSweep("fraction", "test_accuracy", data))
+    dashboard.show_kept(study)
+    expected = {"learning-curves", "comparison", "sweep-fraction"}
+    assert graph_ids(study) == {f"taylorglo-{name}" for name in expected}
 
 
 def test_another_worker_does_not_draw_what_is_drawn(searched, monkeypatch):
@@ -174,7 +188,7 @@ def test_the_study_page_shows_our_figures_in_a_browser(searched, tmp_path):
         seen = browser.visit(page, size=(1400, 3000))
         assert [message for message in seen.console if "rror" in message] == []
         # Our figures, each with its title as plotly draws it.
-        for title in ("Evolution of the fitness", "Best loss function", "State of the search"):
+        for title in ("Evolution of the fitness", "Winner and best losses", "State of the search"):
             assert title.lower() in seen.dom.lower()
         assert seen.count("main-svg") >= len(dashboard._figures())
         browser.screenshot(page, tmp_path / "dashboard.png", size=(1400, 3000))

@@ -12,7 +12,13 @@ import browser
 import optuna
 import pytest
 import yaml
-from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
+from drawn_studies import (
+    GENERATIONS,
+    POPULATION,
+    made_verdict,
+    searched_study,
+    verdict_with_curves,
+)
 from optuna.trial import TrialState
 from verdicts import Recorder
 
@@ -22,8 +28,11 @@ from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report.build import write_report
 from optuna_taylorglo.search.history import trial_loss, winner
+from optuna_taylorglo.storage.open_study import find_companion
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, chosen_loss, kept_choice
 from optuna_taylorglo.verdict.choosing import choose
+from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep
+from optuna_taylorglo.verdict.sweeps import DataSweep, RankAgreement
 from optuna_taylorglo.visualization import plot_data_fractions
 from optuna_taylorglo.visualization._style import VERMILION
 
@@ -34,7 +43,6 @@ FIGURES = (
     "theta-history",
     "search-state",
     "candidates",
-    "canonical",
 )
 
 
@@ -194,7 +202,29 @@ def test_a_search_over_logits_is_reported_without_the_figures_it_cannot_have(tmp
     text = text_of(path)
     assert "figure-theta-history" in text
     assert "figure-loss-functions" not in text
-    assert "figure-canonical" not in text
+    assert "figure-candidates" in text
+
+
+def test_curves_stand_on_top_and_sweeps_have_their_part(tmp_path):
+    study = searched_study()
+    path = tmp_path / "report.html"
+    write_report(study, path, verdict=made_verdict())
+    assert "figure-learning-curves" not in text_of(path)  # of an earlier version
+    assert "One setting varied" not in text_of(path)
+    verdict = verdict_with_curves(study)
+    companion = find_companion(study)
+    data = DataSweep({"evolved loss": {0.0: [0.9]}, "cross-entropy": {0.0: [0.8]}}, {}, 0.1)
+    keep_sweep(companion, KeptSweep("label_noise", "test_accuracy", data, loss="trial 3"))
+    agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8),)
+    keep_sweep(companion, KeptSweep("length", "steps", agreements=agreements))
+    write_report(study, path, verdict=verdict)
+    text = text_of(path)
+    assert text.index('id="figure-learning-curves"') < text.index('id="search"')
+    assert 'href="#sweeps"' in text
+    assert text.index('id="sweeps"') < text.index('id="figure-sweep-label_noise"')
+    assert 'id="figure-sweep-length"' in text
+    assert "with trial 3, called evolved loss here" in text
+    assert "Trainings that diverged count as 0.1000." in text
 
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
@@ -268,7 +298,6 @@ def test_a_browser_draws_every_figure_without_a_complaint(study, tmp_path):
         "theta-history",
         "search-state",
         "candidates",
-        "canonical",
         "comparison",
         "further-0",
     ]
@@ -277,6 +306,23 @@ def test_a_browser_draws_every_figure_without_a_complaint(study, tmp_path):
         assert 'class="main-svg"' in place, place[:40]
         # A trace that was drawn, not axes only.
         assert re.search(r'class="(trace|contour|points|bars)', place), place[:40]
+
+
+@needs_browser
+def test_a_telephone_shows_the_page_without_scrolling_sideways(tmp_path):
+    study = searched_study(
+        name="a_study_with_a_rather_long_name_and_no_space_in_it",
+        model={"init_args": {"a_long_name_of_an_argument": "and_a_long_value_of_it" * 3}},
+    )
+    verdict = verdict_with_curves(study)
+    path = tmp_path / "report.html"
+    write_report(study, path, verdict=verdict)
+    seen = browser.on_telephone(path, width=400)
+    assert seen["page"] == 400
+    assert seen["needed"] == 400
+    # Figures are as wide as the text; a table that is wider scrolls inside its own box.
+    assert len(seen["figures"]) == len(FIGURES) + 2
+    assert all(330 < width <= 400 for width in seen["figures"])
 
 
 @needs_browser

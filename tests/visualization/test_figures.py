@@ -15,23 +15,39 @@ import optuna
 import plotly.graph_objects as go
 import pytest
 import torch
-from drawn_studies import GENERATIONS, POPULATION, made_verdict, searched_study
+from drawn_studies import (
+    GENERATIONS,
+    POPULATION,
+    made_verdict,
+    searched_study,
+    verdict_with_curves,
+)
 from optuna.trial import TrialState
 from torch import nn
-from verdicts import sample
+from verdicts import Recorder, sample
 
 from optuna_taylorglo import visualization
-from optuna_taylorglo.attributes import GENERATION
+from optuna_taylorglo.attributes import GENERATION, SWEEP
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.description import target_curve
-from optuna_taylorglo.search.history import read_history, trial_loss
-from optuna_taylorglo.verdict.statistics import contrasts
-from optuna_taylorglo.visualization._candidates import _get_candidates_info, _points
+from optuna_taylorglo.recipes.in_study import frozen_recipe
+from optuna_taylorglo.search.history import read_history, trial_loss, winner
+from optuna_taylorglo.storage.open_study import companion_name
+from optuna_taylorglo.verdict.choice import FINAL_MEAN
+from optuna_taylorglo.verdict.choosing import choose
+from optuna_taylorglo.verdict.curves import RecordedCurves
+from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep, kept_sweeps
+from optuna_taylorglo.verdict.statistics import Role, contrasts
+from optuna_taylorglo.verdict.sweeps import DataSweep, RankAgreement
+from optuna_taylorglo.visualization import _style as style
+from optuna_taylorglo.visualization._candidates import _add_trained, _get_candidates_info, _points
 from optuna_taylorglo.visualization._comparison import _get_comparison_info
 from optuna_taylorglo.visualization._data_fractions import _get_data_fractions_info
+from optuna_taylorglo.visualization._learning_curves import _mean_curve
 from optuna_taylorglo.visualization._loss_functions import _get_loss_functions_info
 from optuna_taylorglo.visualization._search_state import _get_search_state_info
-from optuna_taylorglo.visualization._style import CATEGORIES, plain, short
+from optuna_taylorglo.visualization._style import CATEGORIES, VERMILION, log_axis, plain, short
+from optuna_taylorglo.visualization._style import GENERATIONS as GENERATION_COLOURS
 from optuna_taylorglo.visualization._theta_history import _get_theta_history_info
 from optuna_taylorglo.visualization.weight_space import accuracy_basin
 
@@ -61,7 +77,7 @@ def test_figures_of_a_study_are_drawn_small_and_titled(plot, study):
     assert isinstance(figure, go.Figure)
     assert figure.data
     assert figure.layout.title.text
-    assert figure.layout.xaxis.title.text or figure.layout.xaxis2.title.text
+    assert any(axis.title.text for axis in figure.select_xaxes())
     text = figure.to_json()
     assert len(text) < 100_000
     # Typed arrays are a dialect that older plotly.js, as in dashboards, does not read.
@@ -159,44 +175,133 @@ def test_normalised_loss_functions_have_the_slope_of_cross_entropy(reduction):
     )
 
 
+def test_the_winner_is_marked_among_the_loss_functions(study, history):
+    best = winner(study)
+    drawn = traces(visualization.plot_loss_functions(study))
+    marked = drawn[f"winner, trial {best.number}"]
+    assert marked.line.color == VERMILION
+    assert marked.line.width > max(t.line.width for t in drawn.values() if t is not marked)
+    whole = target_curve(trial_loss(study, best), 2)
+    y = np.array(marked.x)
+    np.testing.assert_allclose(marked.y, whole(y) - whole(1.0), rtol=1e-3, atol=1e-3)
+    part = searched_study(POPULATION)
+    assert f"best so far, trial {winner(part).number}" in traces(
+        visualization.plot_loss_functions(part)
+    )
+
+
 def test_losses_over_logits_have_no_curve():
     study = searched_study(
         6, loss={"variables": ["x", "y", "z"]}, search={"filter": "none", "population": 6}
     )
     with pytest.warns(UserWarning, match="raw logits"):
         assert not visualization.plot_loss_functions(study).data
-    assert len(visualization.plot_theta_history(study).data) == 19
+    assert len(traces(visualization.plot_theta_history(study))) == 19
 
 
-def test_theta_history_holds_the_parameters_of_the_bests(study, history):
-    info = _get_theta_history_info(history)
+def test_theta_history_is_the_distribution_of_the_search(study, history):
+    info = _get_theta_history_info(study, history)
+    states = study.sampler.search_state(study)
     assert info.labels[0] == "θ0  centre of x"
     assert info.labels[-1] == "θ7  x²y"
-    for i, values in enumerate(info.values):
-        assert values == [study.trials[t].params[f"theta_{i}"] for t in info.trials]
-    figure = visualization.plot_theta_history(study)
-    looks = {(trace.line.color, trace.line.dash) for trace in figure.data}
-    assert len(looks) == 8
+    assert info.generations == list(range(GENERATIONS + 1))
+    assert [list(row) for row in zip(*info.means, strict=True)] == [list(s.mean) for s in states]
+    # It starts at 0 with the recipe's σ, and variances add up to those of the principal axes.
+    assert [means[0] for means in info.means] == [0.0] * 8
+    assert [stds[0] for stds in info.stds] == pytest.approx([1.2] * 8)
+    for i, state in enumerate(states):
+        variance = sum(stds[i] ** 2 for stds in info.stds)
+        assert variance == pytest.approx(state.sigma**2 * sum(state.eigenvalues))
 
 
-def test_theta_history_of_a_canonical_search_speaks_greek():
-    history = read_history(searched_study(search={"space": "canonical"}))
-    assert [label[0] for label in _get_theta_history_info(history).labels] == list("αβγδ")
+def test_theta_history_draws_a_band_around_each_mean(study, history):
+    info = _get_theta_history_info(study, history)
+    bands, lines = (
+        [trace for trace in visualization.plot_theta_history(study).data if bool(trace.fill) == f]
+        for f in (True, False)
+    )
+    assert len(bands) == len(lines) == 8
+    for band, line, stds in zip(bands, lines, info.stds, strict=True):
+        n = len(line.y)
+        low, high = band.y[:n], band.y[n:][::-1]
+        assert list(line.y - np.array(stds)) == pytest.approx(list(low), abs=1e-4)
+        assert list(line.y + np.array(stds)) == pytest.approx(list(high), abs=1e-4)
 
 
-def test_candidates_lie_in_a_plane_the_same_each_time(history):
-    info = _get_candidates_info(history)
+def test_standard_deviations_are_in_the_units_of_the_parameters():
+    anchored = searched_study(
+        loss={"base": "cross_entropy"}, search={"space": "canonical", "filter": "steady"}
+    )
+    info = _get_theta_history_info(anchored, read_history(anchored))
+    assert [label[0] for label in info.labels] == list("αβγδsε")
+    units = anchored.sampler.units
+    assert len(set(units)) > 1
+    assert [stds[0] for stds in info.stds] == pytest.approx([1.2 * unit for unit in units])
+
+
+def test_candidates_lie_in_a_plane_the_same_each_time(study, history):
+    info = _get_candidates_info(study, history)
     assert info.coordinates.shape == (POPULATION * GENERATIONS, 2)
     assert np.isfinite(info.coordinates).all()
-    np.testing.assert_array_equal(info.coordinates, _get_candidates_info(history).coordinates)
-    trained = [c.fitness for c in info.candidates if c.fitness is not None]
-    assert info.candidates[info.best].fitness == max(trained)
+    again = _get_candidates_info(study, history)
+    np.testing.assert_array_equal(info.coordinates, again.coordinates)
+    trained = {c.trial: c.fitness for c in info.candidates if c.fitness is not None}
+    assert trained[info.winner.trial] == max(trained.values())
+    place = [c.trial for c in info.candidates].index(info.winner.trial)
+    np.testing.assert_array_equal(info.winner_place, info.coordinates[place])
     assert len(trained) < len(info.candidates)
 
 
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_candidates_are_coloured_by_fitness_the_better_the_darker(study, mode, monkeypatch):
+    history = read_history(study)
+    fitness = history.recipe.fitness.changed(mode=mode)
+    monkeypatch.setattr(history, "recipe", history.recipe.changed(fitness=fitness))
+    figure = go.Figure()
+    _add_trained(figure, _get_candidates_info(study, history), history)
+    marker = figure.data[0].marker
+    values = [c.fitness for c in history.candidates if c.fitness is not None]
+    assert list(marker.color) == pytest.approx(values, abs=1e-4)
+    darkest, lightest = (0, -1) if mode == "min" else (-1, 0)
+    assert marker.colorscale[darkest][1] == GENERATION_COLOURS[-1][1]
+    assert marker.colorscale[lightest][1] == GENERATION_COLOURS[0][1]
+    # The worst, which differ most, do not use up the scale.
+    if mode == "max":
+        assert min(values) < marker.cmin < marker.cmax == max(values)
+    else:
+        assert min(values) == marker.cmin < marker.cmax < max(values)
+
+
+def test_there_is_one_plane_of_functions_unless_there_is_no_such_form(history, study):
+    canonical = _get_candidates_info(study, history, space="canonical").coordinates
+    np.testing.assert_array_equal(_get_candidates_info(study, history).coordinates, canonical)
+    fourth = searched_study(12, loss={"order": 4})
+    assert len(visualization.plot_candidates(fourth).data) > 1
+
+
+def test_a_winner_that_is_no_candidate_has_its_place_too():
+    study = searched_study(choice={"candidates": 4})
+    choose(
+        study,
+        frozen_recipe(study),
+        Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5),
+    )
+    history = read_history(study)
+    info = _get_candidates_info(study, history)
+    assert info.winner.trial is None
+    assert info.coordinates.shape == (POPULATION * GENERATIONS, 2)
+    distances = np.linalg.norm(info.coordinates - info.winner_place, axis=1)
+    assert distances.min() > 0
+    drawn = traces(visualization.plot_candidates(study))
+    assert "winner, the mean of the final<br>distribution" in drawn
+    curves = traces(visualization.plot_loss_functions(study))
+    assert "winner, the mean of the final<br>distribution" in curves
+
+
 def test_canonical_coordinates_are_the_order_of_the_canonical_form(history):
-    points = _points(history, "canonical")
-    exact = np.array([to_canonical(c.parameters) for c in history.candidates])
+    parameters = [c.parameters for c in history.candidates]
+    points = _points(history, parameters, "canonical")
+    exact = np.array([to_canonical(p) for p in parameters])
     assert points.shape == (POPULATION * GENERATIONS, 4)
     np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-9)
     np.testing.assert_array_equal(points.argsort(axis=0), exact.argsort(axis=0))
@@ -287,6 +392,125 @@ def test_data_fractions_are_means_with_deviations():
         visualization.plot_data_fractions({"a": {10: [0.9]}})
     with pytest.warns(UserWarning, match="no results"):
         assert not visualization.plot_data_fractions({}).data
+
+
+@pytest.mark.parametrize("low", [3e-9, 0.0007, 0.97, 1.0, 1.23, 40.0])
+@pytest.mark.parametrize("factor", [1.0, 1.01, 1.7, 3.1, 9.0, 30.0, 2e3, 1e9, 1e17])
+@pytest.mark.parametrize("most", [4, 6])
+def test_ticks_of_logarithmic_axes_are_several_and_keep_apart(low, factor, most):
+    axis = log_axis([low, low * factor], most=most)
+    begin, end = axis["range"]
+    assert begin < math.log10(low) <= math.log10(low * factor) < end
+    places = [math.log10(tick) for tick in axis["tickvals"]]
+    assert 2 <= len(places) <= most
+    assert len(set(axis["ticktext"])) == len(places)
+    assert begin <= places[0] < places[-1] <= end
+    assert min(np.diff(places)) > 0.09 * (end - begin)
+
+
+def test_every_logarithmic_axis_has_ticks_of_ours(study):
+    figures = [
+        visualization.plot_search_state(study),
+        visualization.plot_data_fractions({"a": {0.01: [0.5], 0.012: [0.5], 0.1: [0.6], 1: [0.9]}}),
+    ]
+    axes = [axis for f in figures for axis in (*f.select_xaxes(), *f.select_yaxes())]
+    logarithmic = [axis for axis in axes if axis.type == "log"]
+    assert len(logarithmic) == 4
+    assert all(len(axis.tickvals) >= 2 for axis in logarithmic)
+    assert list(logarithmic[-1].tickvals) == [0.012, 0.1, 1]  # 1 % would touch 1.2 %
+
+
+def test_learning_curves_are_means_over_the_trainings_of_the_verdict():
+    study = searched_study()
+    seeds = {}
+
+    def value(task, step):
+        place = seeds.setdefault(task.seed, len(seeds))  # 0, 1 and 2
+        return (0.5 if task.loss.name == "winner" else 0.2) + step / 10_000 + 0.01 * place
+
+    verdict = verdict_with_curves(study, value)
+    drawn = traces(visualization.plot_learning_curves(study))
+    labels = {sample.role: sample.label for sample in verdict.samples}
+    assert list(drawn) == [
+        "evolved loss",
+        labels[Role.REFERENCE],
+        style.wrapped(max(verdict.samples[2:4], key=lambda s: s.mean).label),
+    ]
+    line = drawn["evolved loss"]
+    assert list(line.x) == [100, 500, 1000]
+    assert list(line.y) == pytest.approx([0.52, 0.56, 0.61])
+    assert list(line.customdata) == pytest.approx([0.01] * 3)
+    assert "3 trainings" in line.hovertemplate
+    bands = [t for t in visualization.plot_learning_curves(study).data if t.fill == "toself"]
+    assert list(bands[0].y) == pytest.approx([0.51, 0.55, 0.60, 0.62, 0.57, 0.53])
+
+
+def test_trainings_of_earlier_versions_have_no_curves():
+    study = searched_study()
+    with pytest.warns(UserWarning, match="no verdict"):
+        assert not visualization.plot_learning_curves(study).data
+    verdict = verdict_with_curves(study, lambda task, step: None)
+    with pytest.warns(UserWarning, match="without recording"):
+        assert not visualization.plot_learning_curves(study).data
+    older = dataclasses.replace(
+        verdict, samples=tuple(dataclasses.replace(s, keys=()) for s in verdict.samples)
+    )
+    with pytest.warns(UserWarning, match="without recording"):
+        assert not visualization.plot_learning_curves(study, verdict=older).data
+
+
+def test_curves_of_some_trainings_are_drawn_and_counted():
+    study = searched_study()
+    first = {}
+
+    def value(task, step):
+        mine = first.setdefault(task.loss.label, task.seed) == task.seed
+        return 0.1 + step / 10_000 if mine else None
+
+    verdict_with_curves(study, value)
+    figure = visualization.plot_learning_curves(study)
+    assert "1 of 3 trainings" in traces(figure)["evolved loss"].hovertemplate
+    assert not [trace for trace in figure.data if trace.fill]
+
+
+def test_curves_with_other_steps_are_interpolated():
+    sample_ = sample("winner", "evolved loss", (0.9, 0.9))
+    recorded = RecordedCurves(sample_, (((100, 0.1), (300, 0.3), (400, 0.4)), ((200, 0), (400, 0))))
+    curve = _mean_curve(recorded)
+    assert curve.steps == [300, 400]
+    assert curve.means == pytest.approx([0.15, 0.2])
+
+
+def test_sweeps_are_drawn_as_they_were_kept():
+    study = searched_study()
+    companion = optuna.create_study(
+        study_name=companion_name(study.study_name), storage=study._storage
+    )
+    with pytest.warns(UserWarning, match="no such sweep"):
+        assert not visualization.plot_sweep(study).data
+    accuracies = {"evolved loss": {0.0: [0.9, 0.92], 0.4: [0.8]}, "cross-entropy": {0.0: [0.9]}}
+    data = DataSweep(accuracies, {label: {0.0: 0} for label in accuracies}, None)
+    keep_sweep(companion, KeptSweep("label_noise", "test_accuracy", data, loss="trial 3"))
+    agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8), RankAgreement(500, 1000, 0.9, 0.01, 8))
+    keep_sweep(companion, KeptSweep("length", "steps", agreements=agreements))
+    kept = kept_sweeps(companion)
+    assert [sweep.over for sweep in kept] == ["label_noise", "length"]
+    assert kept[0].data == data
+    assert kept[1].agreements == agreements
+    noise = visualization.plot_sweep(study, over="label_noise")
+    assert list(traces(noise)["evolved loss"].x) == [0.0, 0.4]
+    assert list(traces(noise)["evolved loss"].y) == pytest.approx([0.91, 0.8])
+    assert "wrong" in noise.layout.xaxis.title.text
+    length = visualization.plot_sweep(study, over="length")
+    assert list(length.data[0].y) == [0.5, 0.9]
+    with pytest.raises(ValueError, match="over must be one of fraction, label_noise, length"):
+        visualization.plot_sweep(study, over="weather")
+
+
+def test_a_sweep_of_another_version_is_none():
+    companion = optuna.create_study()
+    companion.set_user_attr(SWEEP + "fraction", {"something": "else"})
+    assert kept_sweeps(companion) == []
 
 
 def linear_task():
