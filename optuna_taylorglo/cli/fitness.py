@@ -34,6 +34,6 @@ def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:
 
 
 def _is_behind(choice: Choice, history: SearchHistory) -> bool:
-    assert history.cross_entropy is not None
-    sign = history.recipe.fitness.sign
-    return sign * choice.winner.mean <= sign * history.cross_entropy.mean
+    sign, mean = history.recipe.fitness.sign, choice.winner.mean
+    reference = history.cross_entropy
+    return mean is not None and reference is not None and sign * (mean - reference.mean) <= 0
