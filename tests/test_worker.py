@@ -211,17 +211,16 @@ def test_a_candidate_that_diverges_is_aborted_and_tried_again(
     assert any("not finite" in str(t.user_attrs.get("taylorglo:diverged")) for t in trials)
 
 
-def test_an_evaluation_that_cannot_be_made_stops_the_worker_and_loses_no_slot(
+def test_a_recipe_that_cannot_work_is_refused_and_the_corrected_one_goes_on(
     tmp_path, data_dir, sqlite_url, caplog
 ):
     recipe = small_recipe(tmp_path / "recipe.yaml", fitness={"metric": "val_beauty"})
     create_study(sqlite_url)
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
-    assert worker.main([*words, "--recipe", str(recipe)]) == worker.USAGE
-    assert "'val_beauty' is not logged by Classifier, which logs val_accuracy" in caplog.text
-    (trial,) = load(sqlite_url, "digits").trials
-    assert (trial.state, trial.user_attrs[RELEASED]) == (TrialState.FAIL, True)
-    # The corrected recipe takes the place of the one that could not work.
+    for no_check in ([], ["--no-check"]):  # which freezes it
+        assert worker.main([*words, "--recipe", str(recipe), *no_check]) == worker.USAGE
+        assert "fitness.metric: 'val_beauty'" in caplog.text
+        assert load(sqlite_url, "digits").trials == []
     recipe = small_recipe(tmp_path / "recipe.yaml")
     assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == worker.DONE
     assert results(load(sqlite_url, "digits")).keys() >= {(0, index, 0) for index in range(4)}
@@ -278,7 +277,7 @@ BAD_USAGE = {
     "no such study": (lambda url: None, [], ["there is no study 'digits'", "optuna create-study"]),
     "minimises": (
         lambda url: study_with(url),
-        [],
+        ["--recipe", "digits_mlp"],
         ["has direction minimize", "optuna create-study --direction maximize --study-name digits"],
     ),
     "two objectives": (

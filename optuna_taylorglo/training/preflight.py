@@ -168,7 +168,8 @@ class _Witness(nn.Module):
             )
         if not logits.is_floating_point():
             raise self._blame_model(f"gives logits of type {logits.dtype}, must be floating-point")
-        if not logits.isfinite().all():
+        # After the step it may be the learning rate, which is a matter of the search.
+        if torch.is_grad_enabled() and not logits.isfinite().all():
             raise self._blame_model("gives logits that are not finite, from inputs that are")
         sums = logits.sum(dim=1)
         if len(logits) > 1 and (logits >= 0).all() and torch.allclose(sums, torch.ones_like(sums)):

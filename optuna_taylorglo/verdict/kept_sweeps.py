@@ -1,4 +1,4 @@
-"""Sweeps as they are kept with the trainings they rest on: the newest over each setting."""
+"""What sweeps come to, kept with the trainings they rest on: the newest over each setting."""
 
 from __future__ import annotations
 
@@ -10,10 +10,47 @@ from optuna.study import Study
 from pydantic import TypeAdapter, ValidationError
 
 from optuna_taylorglo.attributes import SWEEP
-from optuna_taylorglo.verdict.sweeps import DataSweep, RankAgreement
 
 SETTINGS = ("fraction", "label_noise", "length")
 """What can be swept over."""
+
+
+Accuracies = dict[str, dict[float, list[float]]]
+"""Test accuracies by label of the loss and value of the setting."""
+
+
+@dataclass(frozen=True)
+class DataSweep:
+    """What trainings at several values of a setting came to.
+
+    Attributes:
+        accuracies: Of all trainings; of one that diverged what it counts as.
+        diverged: How many diverged, by label of the loss and value of the setting.
+        divergence: What those count as; None if none did.
+    """
+
+    accuracies: Accuracies
+    diverged: dict[str, dict[float, int]]
+    divergence: float | None
+
+
+@dataclass(frozen=True)
+class RankAgreement:
+    """How well evaluations of one length rank candidates as the longest ones do.
+
+    Attributes:
+        length: Length of the shorter evaluation, in the recipe's unit.
+        longest: Length of the longest.
+        spearman: Rank correlation over the candidates, 1 for the same order.
+        p_value: Of the test that there is none.
+        n_candidates: Candidates that trained at both lengths.
+    """
+
+    length: int
+    longest: int
+    spearman: float
+    p_value: float
+    n_candidates: int
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ other sweeps and verdicts have trained.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial
@@ -24,48 +23,12 @@ from optuna_taylorglo.verdict.compared_losses import (
     cross_entropy,
 )
 from optuna_taylorglo.verdict.divergence import value_of_divergence
+from optuna_taylorglo.verdict.kept_sweeps import DataSweep, RankAgreement
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Do, Task, stage_task
 
 DATA_FIELDS = ("fraction", "label_noise")
 """Arguments of the data module that can be swept."""
-
-Accuracies = dict[str, dict[float, list[float]]]
-"""Test accuracies by label of the loss and value of the setting."""
-
-
-@dataclass(frozen=True)
-class DataSweep:
-    """What trainings at several values of a setting came to.
-
-    Attributes:
-        accuracies: Of all trainings; of one that diverged what it counts as.
-        diverged: How many diverged, by label of the loss and value of the setting.
-        divergence: What those count as; None if none did.
-    """
-
-    accuracies: Accuracies
-    diverged: dict[str, dict[float, int]]
-    divergence: float | None
-
-
-@dataclass(frozen=True)
-class RankAgreement:
-    """How well evaluations of one length rank candidates as the longest ones do.
-
-    Attributes:
-        length: Length of the shorter evaluation, in the recipe's unit.
-        longest: Length of the longest.
-        spearman: Rank correlation over the candidates, 1 for the same order.
-        p_value: Of the test that there is none.
-        n_candidates: Candidates that trained at both lengths.
-    """
-
-    length: int
-    longest: int
-    spearman: float
-    p_value: float
-    n_candidates: int
 
 
 def sweep_data(

@@ -71,7 +71,7 @@ def test_the_note_and_the_artifact_are_of_the_chosen_loss(tmp_path):
         dashboard.keep_best_loss(study, tmp_path)
     (artifact,) = tmp_path.iterdir()
     assert load_loss(artifact).theta == chosen_loss(study).loss.theta
-    assert study.user_attrs[dashboard.KEPT_LOSS].startswith(FINAL_MEAN)
+    assert study.user_attrs[dashboard.KEPT_LOSS] == f"{FINAL_MEAN} of 4 generations"
 
 
 def test_a_verdict_is_shown_beside_the_search():
