@@ -23,7 +23,7 @@ from optuna_taylorglo.verdict.compared_losses import (
     cross_entropy,
 )
 from optuna_taylorglo.verdict.divergence import value_of_divergence
-from optuna_taylorglo.verdict.kept_sweeps import DataSweep, RankAgreement
+from optuna_taylorglo.verdict.kept_sweeps import Accuracies, DataSweep, RankAgreement
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Do, Task, stage_task
 

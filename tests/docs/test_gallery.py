@@ -10,8 +10,7 @@ from drawn_studies import searched_study, verdict_with_curves
 
 from optuna_taylorglo import visualization
 from optuna_taylorglo.storage.open_study import find_companion
-from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep
-from optuna_taylorglo.verdict.sweeps import DataSweep, RankAgreement
+from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = runpy.run_path(str(DOCS / "gallery.py"))["examples"]()

@@ -24,8 +24,7 @@ from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.storage.open_study import find_companion, open_study
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss
 from optuna_taylorglo.verdict.choosing import choose
-from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep
-from optuna_taylorglo.verdict.sweeps import DataSweep
+from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, keep_sweep
 
 
 @pytest.fixture(scope="module")

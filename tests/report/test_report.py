@@ -31,8 +31,7 @@ from optuna_taylorglo.search.history import trial_loss, winner
 from optuna_taylorglo.storage.open_study import find_companion
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, chosen_loss, kept_choice
 from optuna_taylorglo.verdict.choosing import choose
-from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep
-from optuna_taylorglo.verdict.sweeps import DataSweep, RankAgreement
+from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep
 from optuna_taylorglo.visualization import plot_data_fractions
 from optuna_taylorglo.visualization._style import VERMILION
 

@@ -36,9 +36,14 @@ from optuna_taylorglo.storage.open_study import companion_name
 from optuna_taylorglo.verdict.choice import FINAL_MEAN
 from optuna_taylorglo.verdict.choosing import choose
 from optuna_taylorglo.verdict.curves import RecordedCurves
-from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep, kept_sweeps
+from optuna_taylorglo.verdict.kept_sweeps import (
+    DataSweep,
+    KeptSweep,
+    RankAgreement,
+    keep_sweep,
+    kept_sweeps,
+)
 from optuna_taylorglo.verdict.statistics import Role, contrasts
-from optuna_taylorglo.verdict.sweeps import DataSweep, RankAgreement
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._candidates import _add_trained, _get_candidates_info, _points
 from optuna_taylorglo.visualization._comparison import _get_comparison_info
