@@ -248,7 +248,7 @@ def test_a_choice_whose_trainings_crash_is_not_made(tmp_path, monkeypatch, caplo
     with monkeypatch.context() as patch:
         patch.setattr(TaskRunner, "__call__", crash)
         assert worker.main(words) == worker.BROKEN
-    assert "failed 3 times" in caplog.text
+    assert "every evaluation fails with the same exception" in caplog.text
     assert "KeyError: 'a bug of mine'" in caplog.text
     assert CHOICE not in load(url, "mine").user_attrs
     assert worker.main(words) == worker.DONE
