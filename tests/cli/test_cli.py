@@ -32,6 +32,14 @@ def children_of(pid: int) -> list[int]:
     return [child for child in found if b"worker" in open(f"/proc/{child}/cmdline", "rb").read()]
 
 
+def has_study(directory, url: str) -> bool:
+    """Whether the study is there; workers on standby are there before it."""
+    try:
+        return (directory / "taylorglo.db").exists() and bool(load(url, "tiny"))
+    except KeyError:
+        return False
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A directory in which a small search was run to its end, one worker killed on the way."""
@@ -39,7 +47,7 @@ def finished(tmp_path_factory):
     small_recipe(directory / "tiny.yaml", budget={"evaluation": 12, "full": 12})
     run = process("optuna_taylorglo.cli", "run", "tiny.yaml", "--workers", "2", cwd=directory)
     url = URL.replace("///", f"///{directory}/")
-    wait_until(lambda: (directory / "taylorglo.db").exists() and len(children_of(run.pid)) == 2)
+    wait_until(lambda: has_study(directory, url) and len(children_of(run.pid)) == 2)
     study = load(url, "tiny")
 
     def running():

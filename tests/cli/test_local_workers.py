@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
 import torch
 
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.cli.local_workers import _environments, supervise
+from optuna_taylorglo.cli.standby import StandbyWorkers
 
 
 def started_with(*words):
@@ -65,13 +65,13 @@ def test_workers_are_started_with_the_users_words_and_without_the_password(tmp_p
     url = "postgresql://me:secret@host/db"
     arguments = started_with("-v", "--allow", "mine", "--threads", "2")
     baseline = ["optuna_taylorglo.cli", "baseline", "s"]
-    supervisor, count = supervise("s", url, arguments, [baseline])
+    supervisor, count = supervise("s", url, arguments, StandbyWorkers(), [baseline])
     assert count == 2
     first, *workers = supervisor._children
-    assert first.command == [sys.executable, "-m", *baseline]
+    assert first.command == baseline
     for child in workers:
-        python, flag, module, *words = child.command
-        assert (python, flag, module) == (sys.executable, "-m", "optuna_taylorglo.worker")
+        module, *words = child.command
+        assert module == "optuna_taylorglo.worker"
         heard = worker.build_parser().parse_args(words)
         assert (heard.study_name, heard.allow, heard.threads) == ("s", ["mine"], 2)
         assert heard.verbose
