@@ -209,7 +209,7 @@ def evaluation_advice(choice: Choice, recipe: Recipe) -> str:
     if length == budget.full:
         lines.append(
             "Both are full trainings, so what is missing to 1 is the noise of seeds"
-            + (": raise search.repeats." if disagree else ".")
+            + (", which the choice averages out." if disagree else ".")
         )
     elif disagree and noisy:
         lines.append(

@@ -175,7 +175,7 @@ def test_full_evaluations_are_never_too_short(recipe):
         choice_of(ASCENDING, SHUFFLED, SHUFFLED), recipe.changed(budget=budget)
     )
     assert "Both are full trainings" in text
-    assert "raise search.repeats" in text
+    assert "the noise of seeds, which the choice averages out" in text
     assert "n = 10" in text
     assert "longer" not in text
 
