@@ -32,7 +32,7 @@ _IMPORTED = (
 )
 
 
-SPARE_AFTER = 300.0
+SPARE_AFTER = 60.0
 """Seconds after the first worker's start until one more is put on standby. Where a search takes
 longer than that, to be able to replace a worker at once is worth the memory."""
 
