@@ -25,6 +25,10 @@ EVALUATION_LENGTH = "taylorglo:evaluation_length"
 CLASS_WEIGHTS = "taylorglo:class_weights"
 """What ``loss.class_weights: balanced`` came to."""
 
+LOOK_AT = "taylorglo:look_at"
+"""Results at which it is worth while for a worker without work to look at the whole study, and how
+far the study was when somebody last did."""
+
 CHOICE = "taylorglo:choice"
 """Which loss is the winner by full trainings, with all that were compared."""
 
@@ -84,8 +88,14 @@ WORKER = "taylorglo:worker"
 ERROR = "taylorglo:error"
 """The exception that ended the trial: its type, its message and the end of its traceback."""
 
+READY = "taylorglo:ready"
+"""Of a trial that waits: its own number, if it lies where it was meant to and may be taken."""
+
 RELEASED = "taylorglo:handed_back"
 """The worker gave the trial back unfinished, on purpose."""
+
+LOST = "taylorglo:lost"
+"""How the trial was lost with its worker, which is no fault of the candidate's."""
 
 BEAT = "taylorglo:beat"
 """Signs of life so far, in a storage without a clock of its own."""

@@ -88,6 +88,25 @@ class StorageUnreachable(OperationError, ConnectionError):
     """A database that cannot be reached or refuses us; the message says which and why."""
 
 
+class StudyDeleted(OperationError):
+    """The study was deleted by somebody while it was worked on.
+
+    Args:
+        name: Its name, if known.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        which = "the study" if name is None else f"study {name!r}"
+        super().__init__(
+            f"{which} was deleted while this command worked on it; its trials are gone too."
+        )
+
+    @staticmethod
+    def tells(error: BaseException) -> bool:
+        """Whether an error is how Optuna's storages tell of a study or trial that is gone."""
+        return isinstance(error, KeyError) and error.args == ("Record does not exist.",)
+
+
 class UserCodeError(UsageError):
     """The user's own code raised; the message has the part of the traceback that is theirs."""
 

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -69,7 +69,9 @@ from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.recipe_changes import check_recipe
 from optuna_taylorglo.search.study import attach_recipe, direction_of
+from optuna_taylorglo.storage.first_contact import WORKER_PATIENCE
 from optuna_taylorglo.storage.open_study import companion_name, create_companion, open_study
+from optuna_taylorglo.storage.optuna_private import storage_of
 from optuna_taylorglo.storage.urls import resolve_storage_url
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ Decision = TypeVar("Decision")
 MAX_FAILURES_IN_A_ROW = 3
 """Crashed evaluations after which a worker takes itself for the cause."""
 
-LONGEST_WAIT = 2.0
+LONGEST_WAIT = 10.0
 """Seconds between two looks at a queue in which there is nothing to do, at most."""
 
 
@@ -148,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = stop_on_signals()
     # What follows imports for seconds; whoever looks at the log wants to know that it has begun.
     logger.info("worker %d starts on study %s", os.getpid(), arguments.study_name)
-    return exit_code(lambda: run(arguments, stop), logger)
+    return exit_code(lambda: run(arguments, stop), logger, arguments.study_name)
 
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
@@ -172,6 +174,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             direction="maximize" if recipe is None else direction_of(recipe),
             heartbeat=arguments.heartbeat,
             grace=arguments.grace,
+            patience=WORKER_PATIENCE,
         )
 
     study = open_(arguments.study_name)
@@ -217,6 +220,17 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     return worker.train_for_verdict(companion, patience)
 
 
+class EitherEvent(threading.Event):
+    """An event that counts as set when one of several is."""
+
+    def __init__(self, *events: threading.Event) -> None:
+        super().__init__()
+        self._events = events
+
+    def is_set(self) -> bool:
+        return any(event.is_set() for event in self._events)
+
+
 class Limits:
     """When a worker has done enough.
 
@@ -246,6 +260,7 @@ class Worker:
         machine: Where it runs.
         limits: When enough is done.
         stop: Ends the work when set.
+        unwanted: Ends the training in hand when set.
     """
 
     study: Study
@@ -253,6 +268,12 @@ class Worker:
     machine: Machine
     limits: Limits
     stop: threading.Event
+    unwanted: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def ends(self) -> threading.Event:
+        """What ends a training: the request to stop, or that nobody waits for it any more."""
+        return EitherEvent(self.stop, self.unwanted)
 
     def by_the_recipe_of_now(self) -> Worker:
         """The same worker by what the study's recipe has become.
@@ -328,7 +349,8 @@ class Worker:
             dashboard.refresh_if_due()
             return failures_in_a_row < MAX_FAILURES_IN_A_ROW
 
-        self._work(scheduler, Objective(training, sampler, self.stop), _place_in_search, goes_on)
+        objective = Objective(training, sampler, self.ends)
+        self._work(scheduler, objective, _place_in_search, goes_on)
         if failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
             logger.error("giving up after %d failed evaluations in a row", failures_in_a_row)
             return FAILED
@@ -397,7 +419,7 @@ class Worker:
         from optuna_taylorglo.verdict.task_runner import TaskRunner
         from optuna_taylorglo.verdict.tasks import Task
 
-        runner = TaskRunner(self.recipe, self.machine, self.stop)
+        runner = TaskRunner(self.recipe, self.machine, self.ends)
 
         def train(trial: Trial) -> float:
             task = Task.of(trial)
@@ -425,6 +447,17 @@ class Worker:
             place_of: What a trial is, for the log.
             goes_on: Told after each trial whether it got a result; says whether to take another.
         """
+        from optuna_taylorglo.storage.outage_tolerant import release_connections
+
+        def until_stopped(trial: Trial) -> float:
+            try:
+                return evaluate(trial)
+            except SystemExit as ended:
+                # Lightning hears SIGTERM too, and now and then ends a training before we do.
+                if self.stop.is_set():
+                    raise StopRequested from ended
+                raise
+
         limits, longest_wait = self.limits, LONGEST_WAIT
         failures: list[Failure] = []
         while not self.stop.is_set() and not limits.reached():
@@ -438,8 +471,9 @@ class Worker:
             except RecipeMismatch:
                 queue.release(trial)
                 raise
+            release_connections(storage_of(self.study))
             begin = time.monotonic()
-            failure = _evaluate(queue, trial, evaluate, place_of(trial))
+            failure = _evaluate(queue, trial, until_stopped, place_of(trial), self.unwanted)
             # Where trainings are short, a wait for the others must be short too.
             longest_wait = min(LONGEST_WAIT, max(0.1, (time.monotonic() - begin) / 10))
             limits.done += 1
@@ -468,9 +502,20 @@ def _end_if_nothing_can_succeed(queue: TrialQueue, failures: Sequence[Failure]) 
 
 
 def _evaluate(
-    queue: TrialQueue, trial: Trial, evaluate: Callable[[Trial], float], place: str
+    queue: TrialQueue,
+    trial: Trial,
+    evaluate: Callable[[Trial], float],
+    place: str,
+    unwanted: threading.Event,
 ) -> Failure | None:
     """Evaluate one trial and record what became of it, with a line in the log.
+
+    Args:
+        queue: Where it comes from.
+        trial: The trial.
+        evaluate: Turns it into its value.
+        place: What it is, for the log.
+        unwanted: Set, to end the training, if the trial was given up and is made by another.
 
     Returns:
         None if it got a result, be it an abort; otherwise why it failed or was released.
@@ -486,8 +531,14 @@ def _evaluate(
     from optuna_taylorglo.queue.heartbeat import Heartbeat
 
     begin = time.monotonic()
+    unwanted.clear()
+
+    def on_given_up() -> None:
+        if not queue.is_wanted(trial):
+            unwanted.set()
+
     # Signs of life go on until the database has the result.
-    with Heartbeat(trial):
+    with Heartbeat(trial, on_given_up):
         try:
             value = evaluate(trial)
         except (TrialPruned, Diverged) as early_end:
@@ -497,6 +548,9 @@ def _evaluate(
             return None
         except StopRequested as request:
             queue.release(trial)
+            if unwanted.is_set():
+                logger.info("%s: left to the worker that it was given to meanwhile", place)
+                return None
             logger.info("%s: released", place)
             return Failure.of(request)
         except Exception as error:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import optuna
 import pytest
 from databases import (
@@ -12,6 +14,8 @@ from databases import (
     postgresql_url,
     sqlite_url,
 )
+
+from optuna_taylorglo.storage.retry import stop_waiting_when
 
 __all__ = [
     "database_url",
@@ -29,3 +33,10 @@ __all__ = [
 def quiet_optuna() -> None:
     """Trials are told one by one in tests; warnings and errors are still shown."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture(autouse=True)
+def nobody_asked_to_stop() -> Iterator[None]:
+    """What a command sets up for its process must not outlast the test that ran it."""
+    yield
+    stop_waiting_when(None)

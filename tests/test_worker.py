@@ -171,9 +171,10 @@ def test_a_signal_releases_the_trial_at_once(tmp_path, data_dir, sqlite_url, num
     output, _ = running.communicate()
     assert running.returncode == worker.INTERRUPTED, output
     assert "Traceback" not in output
-    (trial,) = study.trials
+    trial, *others = study.trials
     assert trial.state == TrialState.FAIL
     assert trial.user_attrs[RELEASED]
+    assert {other.state for other in others} == {TrialState.WAITING}
 
 
 def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):
@@ -182,8 +183,9 @@ def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
     assert worker.main([*words, "--recipe", str(recipe), "--max-trials", "1"]) == worker.DONE
     study = load(sqlite_url, "digits")
-    (trial,) = study.trials
+    trial, *others = study.trials
     assert trial.state.is_finished()
+    assert {other.state for other in others} == {TrialState.WAITING}
     lines = [r.message for r in caplog.records if r.message.startswith("trial 0")]
     assert len(lines) == 1
     assert lines[0].startswith("trial 0: generation 1, candidate 1")
@@ -375,7 +377,8 @@ BAD_STORAGES = {
 
 
 @pytest.mark.parametrize("case", BAD_STORAGES)
-def test_wrong_storages_are_named_without_their_password(caplog, case):
+def test_wrong_storages_are_named_without_their_password(caplog, case, monkeypatch):
+    monkeypatch.setattr(worker, "WORKER_PATIENCE", 0.5)
     url, code, expected = BAD_STORAGES[case]
     assert worker.main(["--study-name", "s", "--storage", url]) == code
     assert expected in caplog.text

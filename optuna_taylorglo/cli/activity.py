@@ -13,8 +13,12 @@ from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, INDEX
 from optuna_taylorglo.queue.identity import WorkerIdentity, worker_of
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.storage.open_study import find_companion
-from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
-from optuna_taylorglo.storage.signs_of_life import seconds_since_last_sign
+from optuna_taylorglo.storage.optuna_private import storage_of, study_id_of, trial_id_of
+from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
+from optuna_taylorglo.storage.transitions import last_signs
+
+SILENT = 120.0
+"""Seconds without a sign of life, of which a worker gives one a minute, that are worth a word."""
 
 _RECENT = 50
 """Evaluations by which the speed of a search is measured."""
@@ -28,13 +32,23 @@ class Activity:
         worker: Who does it; None for a worker of an earlier version.
         doing: What it is, in words.
         seconds: For how long it has been going on.
-        silent: Seconds since the last sign of life; None where the storage cannot say.
+        silent: Seconds since the last sign of life; None where the storage cannot say, or there
+            was none.
+        watched: Whether the storage knows of signs of life.
     """
 
     worker: WorkerIdentity | None
     doing: str
     seconds: float
     silent: float | None
+    watched: bool = True
+
+    @property
+    def seems_lost(self) -> bool:
+        """Whether nobody seems to be at work on it, though it is not given up."""
+        if self.silent is None:
+            return self.watched
+        return self.silent > SILENT
 
 
 def activities(study: Study) -> list[Activity]:
@@ -49,7 +63,10 @@ def activities(study: Study) -> list[Activity]:
 
 def _activities(study: Study) -> list[Activity]:
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    silent = seconds_since_last_sign(storage_of(study), [trial_id_of(t) for t in running])
+    storage = storage_of(study)
+    watched = isinstance(storage, OutageTolerantStorage)
+    signs = last_signs(storage, study_id_of(study)) if watched else {}
+    silent = {trial_id: seconds for trial_id, (sign, seconds) in signs.items() if sign is not None}
     now = datetime.now()
     return [
         Activity(
@@ -57,6 +74,7 @@ def _activities(study: Study) -> list[Activity]:
             _in_words(trial, in_companion=COMPANION_OF in study.user_attrs),
             (now - (trial.datetime_start or now)).total_seconds(),
             silent.get(trial_id_of(trial)),
+            watched=watched,
         )
         for trial in running
     ]

@@ -10,6 +10,7 @@ from typing import Self
 from optuna.study import Study
 from rich.console import Console
 
+from optuna_taylorglo.cli.foreign_text import visible
 from optuna_taylorglo.cli.progress import live_bar
 from optuna_taylorglo.cli.supervisor import Supervisor
 from optuna_taylorglo.errors import StopRequested
@@ -50,8 +51,10 @@ class LocalTrainings:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-        self._supervisor.stop()
+        try:
+            self._bar.stop()
+        finally:  # a terminal that was closed takes no last words
+            self._supervisor.stop()
 
     def __call__(self, tasks: Sequence[Task]) -> list[float | None]:
         """Do tasks that are not done yet.
@@ -84,7 +87,7 @@ class LocalTrainings:
             self._line,
             total=before + total,
             completed=before + done,
-            stage=stage,
+            stage=visible(stage),
             count=f"{before + done}/{before + total}",
             text="trainings",
         )

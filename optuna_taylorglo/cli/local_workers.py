@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -13,24 +14,41 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from optuna_taylorglo.cli.options import OpenedStudy, machine_of, machine_words, positive
+from optuna_taylorglo.cli.foreign_text import as_file_name
+from optuna_taylorglo.cli.options import (
+    MOST_PROCESSES,
+    OpenedStudy,
+    machine_of,
+    machine_words,
+    up_to,
+)
 from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.standby import WORKER, StandbyWorkers
 from optuna_taylorglo.cli.supervisor import Process, Supervisor, start_command
-from optuna_taylorglo.errors import StorageUnreachable, StudyError
+from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.queue.identity import WorkerIdentity
 from optuna_taylorglo.queue.lost_workers import give_up_trials_of
 from optuna_taylorglo.storage.open_study import companion_name, create_companion, open_study
+from optuna_taylorglo.storage.retry import without_retry
 
 if TYPE_CHECKING:
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
 LOG_DIR = Path("taylorglo-logs")
 
+logger = logging.getLogger(__name__)
+
+
+def log_dir(study_name: str) -> Path:
+    """Where the processes that work on a study write their logs, whatever its name."""
+    return LOG_DIR / as_file_name(study_name)
+
 
 def add_workers_option(parser: argparse.ArgumentParser) -> None:
     """The option that says how many."""
-    parser.add_argument("--workers", type=positive, help="processes; default: one per core or GPU")
+    parser.add_argument(
+        "--workers", type=up_to(MOST_PROCESSES), help="processes; default: one per core or GPU"
+    )
 
 
 def count_workers(arguments: argparse.Namespace) -> int:
@@ -71,7 +89,7 @@ def supervise(
 
     supervisor = Supervisor(
         words,
-        LOG_DIR / study_name,
+        log_dir(study_name),
         [extra | storage for extra in (*([{}] * len(others)), *environments)],
         lambda dead, cause: _give_back(study_name, url, dead, cause),
         start,
@@ -98,9 +116,18 @@ def trained_by_workers(
 def _give_back(study_name: str, url: str, dead: WorkerIdentity, cause: str) -> None:
     """Let others go on at once with what a dead worker held, in the study or beside it."""
     for name in (study_name, companion_name(study_name)):
-        # Without the database nothing can be given back; it is found by its silence later.
-        with contextlib.suppress(StudyError, StorageUnreachable):
-            give_up_trials_of(open_study(name, url), dead, cause)
+        try:
+            with without_retry():
+                study = open_study(name, url, patience=0.0)
+        except StudyError:
+            continue
+        except Exception as error:
+            # Whoever looks after workers must not end with the database, nor wait for it.
+            logger.warning(
+                "what worker %s held is given back after the grace period: %s", dead, error
+            )
+            return
+        give_up_trials_of(study, dead, cause)
 
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:

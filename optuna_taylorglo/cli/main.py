@@ -53,4 +53,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     configure_logging(verbose=arguments.verbose, quiet=arguments.quiet)
     stop = stop_on_signals()
-    return exit_code(lambda: arguments.action(arguments, stop), logger)
+    study = getattr(arguments, "study", None) or getattr(arguments, "study_name", None)
+    return exit_code(lambda: arguments.action(arguments, stop), logger, study)

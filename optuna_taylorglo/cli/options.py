@@ -153,7 +153,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--threads",
-        type=positive,
+        type=up_to(MOST_PROCESSES),
         default=1,
         help="CPU threads per worker; several workers of 1 beat one of several (%(default)s)",
     )
@@ -218,12 +218,31 @@ def _flag(option: str) -> str:
     return "--" + option.replace("_", "-")
 
 
+MOST_TRAININGS = 1000
+"""Of one kind that a command may be asked for, so that a slip of the pen starts no endless work."""
+
+MOST_PROCESSES = 1000
+"""That a command starts; a machine with more cores needs more commands."""
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not allowed, must be at least 1")
     return value
+
+
+def up_to(most: int) -> Callable[[str], int]:
+    """Whole numbers of at least 1 and at most so much, for argparse."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not allowed, must be from 1 to {most}")
+        return value
+
+    return number
 
 
 def seconds(text: str) -> float:

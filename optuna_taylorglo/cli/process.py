@@ -11,21 +11,34 @@ import warnings
 from collections.abc import Callable
 from types import FrameType
 
-from optuna_taylorglo.errors import EvaluationsFail, OperationError, StopRequested, UsageError
-from optuna_taylorglo.storage.retry import is_outage, outage_reason
+from optuna_taylorglo.cli import lifeline
+from optuna_taylorglo.cli.foreign_text import VisibleFormatter
+from optuna_taylorglo.errors import (
+    EvaluationsFail,
+    OperationError,
+    StopRequested,
+    StorageUnreachable,
+    StudyDeleted,
+    UsageError,
+)
+from optuna_taylorglo.storage.retry import is_outage, outage_reason, stop_waiting_when
 
 DONE, FAILED, USAGE, BROKEN, INTERRUPTED = 0, 1, 2, 3, 130
 
+_stop = threading.Event()
+"""Set when this process was told to stop."""
 
-def exit_code(action: Callable[[], int], logger: logging.Logger) -> int:
+
+def exit_code(action: Callable[[], int], logger: logging.Logger, study: str | None = None) -> int:
     """Do something and turn what goes wrong into a message and an exit code.
 
     Args:
         action: What to do; returns an exit code.
         logger: Where messages go.
+        study: Name of the study that it is about, for messages.
     """
     try:
-        return action()
+        return _do(action, study)
     except UsageError as error:
         logger.error("%s", error)
         return USAGE
@@ -46,20 +59,46 @@ def exit_code(action: Callable[[], int], logger: logging.Logger) -> int:
         return FAILED
 
 
+def _do(action: Callable[[], int], study: str | None) -> int:
+    """Do something; what a stop or a deleted study leads to gets its name.
+
+    Raises:
+        StopRequested: If the database was away when this process was told to stop.
+        StudyDeleted: If the study is not there any more.
+    """
+    try:
+        return action()
+    except Exception as error:
+        if _stop.is_set() and (is_outage(error) or isinstance(error, StorageUnreachable)):
+            raise StopRequested from error
+        if StudyDeleted.tells(error):
+            raise StudyDeleted(study) from error
+        raise
+
+
 def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
     """One line for each event, on standard error; Optuna's and Lightning's chatter off."""
     import optuna
 
     level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.INFO
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(VisibleFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(handlers=[handler])
     for name in ("optuna_taylorglo", "lightning_modules"):
         logging.getLogger(name).setLevel(level)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for own in logging.getLogger("optuna").handlers:
+        own.setFormatter(VisibleFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGINT or SIGTERM sets; the second signal ends the process at once."""
+    """An event that is set when this process is to stop; a second signal ends it at once.
+
+    It is to stop at SIGINT, SIGTERM or SIGHUP, or when the command that started it is gone. Then
+    it waits for no database any more.
+    """
+    global _stop
     stop = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -68,6 +107,16 @@ def stop_on_signals() -> threading.Event:
         stop.set()
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handle)
-        signal.signal(signal.SIGTERM, handle)
+        _stop = stop
+        stop_waiting_when(stop)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # not every system has the last one
+            number = getattr(signal, name, None)
+            # Under nohup a command is to go on when its terminal is closed.
+            if number is not None and not (name == "SIGHUP" and _is_ignored(number)):
+                signal.signal(number, handle)
+        lifeline.end_with_parent()
     return stop
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) == signal.SIG_IGN

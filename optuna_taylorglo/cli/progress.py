@@ -22,11 +22,11 @@ def live_bar(console: Console) -> tuple[Progress, TaskID]:
         The bar, and its only task, with the fields ``stage``, ``count`` and ``text``.
     """
     bar = Progress(
-        TextColumn("{task.fields[stage]}", table_column=_elastic(2)),
+        TextColumn("{task.fields[stage]}", markup=False, table_column=_elastic(2)),
         BarColumn(bar_width=None, table_column=Column(min_width=8, max_width=24, ratio=1)),
-        TextColumn("{task.fields[count]}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[count]}", markup=False, table_column=Column(no_wrap=True)),
         TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[text]}", table_column=_elastic(2)),
+        TextColumn("{task.fields[text]}", markup=False, table_column=_elastic(2)),
         console=console,
         speed_estimate_period=120,
         disable=not console.is_terminal,

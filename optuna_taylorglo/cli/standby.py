@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from optuna_taylorglo.cli import lifeline
+
 WORKER = "optuna_taylorglo.worker"
 
 _IMPORTED = (
@@ -95,6 +97,7 @@ def _start_waiting() -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         # A Ctrl-C in the terminal is for the supervisor, which tells the workers.
         start_new_session=True,
+        pass_fds=lifeline.descriptors(),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import signal
 import socket
@@ -10,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
+from optuna_taylorglo.cli import lifeline
 from optuna_taylorglo.cli.process import BROKEN, INTERRUPTED, USAGE
 from optuna_taylorglo.errors import WorkersFailed
 from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, new_token
@@ -19,8 +22,25 @@ from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, new_
 OnDeath = Callable[[WorkerIdentity, str], object]
 """Told who died, and how."""
 
-MAX_RESTARTS = 5
-"""How often one worker is started again after it died."""
+SHORTEST_WAIT = 1.0
+LONGEST_WAIT = 60.0
+"""Seconds before a worker that dies again and again is started once more; each time twice as long.
+The first time there is no wait."""
+
+STEADY = 10.0
+"""Seconds that a worker lives after which its next death is the first again."""
+
+MAX_FAILURES = 5
+"""Ends in a row by a worker's own fault after which it is left alone: one on a broken device would
+go on to spoil candidate after candidate."""
+
+SOUND = 600.0
+"""Seconds that a worker lives after which such an end is the first again."""
+
+_FAULTS = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+"""Signals that a process brings upon itself; all others are sent by somebody."""
+
+logger = logging.getLogger(__name__)
 
 
 class Process(Protocol):
@@ -56,6 +76,7 @@ def start_command(command: Sequence[str], log: Path, environment: Mapping[str, s
             env=environment,
             # A Ctrl-C in the terminal is for the supervisor, which tells the workers.
             start_new_session=True,
+            pass_fds=lifeline.descriptors(),
         )
 
 
@@ -67,7 +88,10 @@ class _Child:
     start_process: Start
     process: Process | None = None
     token: str = ""
-    restarts: int = 0
+    began: float = 0.0
+    deaths: int = 0
+    failures: int = 0
+    due: float | None = None
     finished: bool = False
     mourned: bool = False
 
@@ -76,10 +100,30 @@ class _Child:
         assert self.process is not None
         return WorkerIdentity(socket.gethostname(), self.process.pid, self.token)
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether it has failed too often to be started again."""
+        return self.due == math.inf
+
     def start(self) -> None:
-        self.token, self.mourned = new_token(), False
-        environment = self.environment | {TOKEN_VARIABLE: self.token}
+        self.token, self.mourned, self.due = new_token(), False, None
+        self.began = time.monotonic()
+        environment = self.environment | {TOKEN_VARIABLE: self.token} | lifeline.environment()
         self.process = self.start_process(self.command, self.log, environment)
+
+    def plan_restart(self, code: int) -> float:
+        """Settle when it is started again after its death; returns the seconds until then."""
+        lived = time.monotonic() - self.began
+        self.deaths = 1 if lived >= STEADY else self.deaths + 1
+        self.failures = (0 if lived >= SOUND else self.failures) + _is_own_fault(code)
+        wait = 0.0
+        if self.failures >= MAX_FAILURES:
+            wait = math.inf
+        elif self.deaths > 1:
+            # Not by a power of the deaths alone, which in a long run is no number any more.
+            wait = min(SHORTEST_WAIT * 2.0 ** min(self.deaths - 2, 30), LONGEST_WAIT)
+        self.due = time.monotonic() + wait
+        return wait
 
 
 class Supervisor:
@@ -113,36 +157,74 @@ class Supervisor:
         """Start all processes, also those that have come to their end."""
         for child in self._children:
             if child.process is None or child.process.poll() is not None:
-                child.finished = False
+                child.finished, child.deaths, child.failures = False, 0, 0
                 child.start()
 
     def poll(self) -> bool:
-        """Look after the processes: restart what died.
+        """Look after the processes: restart what died. Never waits.
+
+        However often a worker is killed, it is started again. One that fails by its own fault
+        again and again is left alone while others go on.
 
         Returns:
-            Whether any is still running; False before the start.
+            Whether any is running or will be started again; False before the start.
 
         Raises:
-            WorkersFailed: If one ends with wrong usage, or none is left and one has failed.
+            WorkersFailed: If one ends with wrong usage or because no evaluation can succeed, or
+                if all that are left fail by their own fault again and again.
         """
         for child in self._children:
-            code = None if child.process is None else child.process.poll()
-            if child.finished or code is None:
+            if child.finished or child.process is None:
                 continue
-            if code == 0:
-                child.finished = True
-                continue
-            self._tell_of_death(child, code)
-            if code in (USAGE, BROKEN) or child.restarts >= MAX_RESTARTS:
-                child.finished = True
-                self.stop()
-                raise WorkersFailed(
-                    f"a worker ended with code {code}; its log {child.log} ends with\n"
-                    + _tail(child.log)
-                )
-            child.restarts += 1
-            child.start()
-        return any(c.process is not None and not c.finished for c in self._children)
+            if child.due is None and (code := child.process.poll()) is not None:
+                self._look_after(child, code)
+            if child.due is not None and time.monotonic() >= child.due:
+                child.start()
+        left = [c for c in self._children if c.process is not None and not c.finished]
+        if left and all(child.hopeless for child in left):
+            self._give_up(left[0])
+        return bool(left)
+
+    def _look_after(self, child: _Child, code: int) -> None:
+        """Settle what becomes of a process that has ended."""
+        if code == 0:
+            child.finished = True
+            for other in self._children:
+                # What all of them are there for is done.
+                if other.command == child.command and other.due is not None:
+                    other.finished, other.due = True, None
+            return
+        self._tell_of_death(child, code)
+        if code in (USAGE, BROKEN):
+            self._give_up(child)
+        if any(other.finished and other.command == child.command for other in self._children):
+            child.finished = True
+            return
+        wait = child.plan_restart(code)
+        if child.hopeless:
+            logger.error(
+                "%s, as %d times before; it is left alone (log: %s)",
+                _cause(code),
+                child.failures - 1,
+                child.log,
+            )
+        elif wait:
+            logger.warning(
+                "%s, %d times in a row soon after its start; it is started again in %.0f s "
+                "(log: %s)",
+                _cause(code),
+                child.deaths,
+                wait,
+                child.log,
+            )
+
+    def _give_up(self, child: _Child) -> NoReturn:
+        child.finished = True
+        self.stop()
+        assert child.process is not None
+        assert child.process.returncode is not None
+        code = child.process.returncode
+        raise WorkersFailed(f"{_cause(code)}; its log {child.log} ends with\n" + _tail(child.log))
 
     def stop(self, longest_wait: float = 60.0) -> None:
         """Ask all processes to release what they hold and to end; end those that do not."""
@@ -169,6 +251,13 @@ class Supervisor:
         if not child.mourned and code not in (0, USAGE, BROKEN, INTERRUPTED):
             child.mourned = True
             self._on_death(child.identity, _cause(code))
+
+
+def _is_own_fault(code: int) -> bool:
+    """Whether a process ended by itself, and not because it was told to or killed."""
+    if code < 0:
+        return any(-code == getattr(signal, name, None) for name in _FAULTS)
+    return code != INTERRUPTED
 
 
 def _cause(code: int) -> str:

@@ -17,9 +17,14 @@ def counted_trials(study: Study, states: Container[TrialState] | None = None) ->
         study: The study.
         states: States to restrict them to.
     """
-    first = study.user_attrs.get(FIRST_TRIAL) or 0
+    first = first_counted(study)
     trials = study.get_trials(deepcopy=False, states=states)
     return [trial for trial in trials if trial.number >= first] if first else trials
+
+
+def first_counted(study: Study) -> int:
+    """Number of the first trial that counts."""
+    return study.user_attrs.get(FIRST_TRIAL) or 0
 
 
 def has_results(study: Study) -> bool:

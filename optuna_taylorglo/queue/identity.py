@@ -57,7 +57,11 @@ def own_identity() -> WorkerIdentity:
 
 def worker_of(trial: FrozenTrial) -> WorkerIdentity | None:
     """Who evaluates a trial; None for one of an earlier version, or of somebody else."""
-    content = trial.user_attrs.get(WORKER)
+    return worker_in(trial.user_attrs.get(WORKER))
+
+
+def worker_in(content: object) -> WorkerIdentity | None:
+    """The worker that an attribute of a trial names."""
     if not isinstance(content, dict) or content.keys() != WorkerIdentity.__annotations__.keys():
         return None
     return WorkerIdentity(**content)

@@ -2,40 +2,94 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import asdict
+import time
+from datetime import datetime
 
-from optuna.exceptions import ExperimentalWarning
 from optuna.logging import get_logger
-from optuna.storages import fail_stale_trials
 from optuna.study import Study
 from optuna.trial import TrialState
 
-from optuna_taylorglo.attributes import ERROR
-from optuna_taylorglo.queue.failures import Failure
+from optuna_taylorglo.attributes import LOST
+from optuna_taylorglo.queue.heartbeat import heartbeat_interval
 from optuna_taylorglo.queue.identity import WorkerIdentity, worker_of
-from optuna_taylorglo.storage.locks import study_lock
-from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
-from optuna_taylorglo.storage.retry import retry_during_outage
+from optuna_taylorglo.storage.notices import Notices
+from optuna_taylorglo.storage.optuna_private import storage_of, study_id_of, trial_id_of
+from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
+from optuna_taylorglo.storage.retry import last_outage_end, retry_during_outage
+from optuna_taylorglo.storage.transitions import end, last_signs
 
 _logger = get_logger(__name__)
+
+WATCH = 30.0
+"""Seconds for which a process must itself have heard nothing of a trial before it gives it up.
+Longer than a worker needs, after the database was away, to give its next sign of life."""
+
+MAX_LOSSES = 20
+"""Workers that may be lost over one evaluation; with one more, it is taken for what kills them."""
 
 # Whoever looks after workers must not be held up; a trial that stays is found by its silence.
 _LIMIT = 10.0
 
 
-def give_up_silent_trials(study: Study) -> None:
-    """Give up the running trials whose workers have given no sign of life for the grace period."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        fail_stale_trials(study)
+class SilenceWatch:
+    """Gives up running trials whose workers have given no sign of life for the grace period.
+
+    Silence is measured by the database's clock, and besides by this process's own, from the moment
+    at which it could first have heard something: nobody is given up for an outage of the database.
+    A trial that never gave a sign of life, as one of another tool, is given up when this process
+    has seen it run for the grace period.
+
+    Args:
+        study: The study.
+        watch: Seconds for which this process must have heard nothing; `WATCH`, or the grace period
+            if that is shorter, unless given.
+    """
+
+    def __init__(self, study: Study, watch: float | None = None) -> None:
+        self._study = study
+        self._storage = storage_of(study)
+        self._watch = watch
+        self._heard: dict[int, tuple[datetime | None, float]] = {}
+
+    def give_up(self) -> list[int]:
+        """Give up what has been silent for too long; returns the ids of the trials."""
+        if heartbeat_interval(self._storage) is None:
+            return []
+        return [
+            trial_id
+            for trial_id, seen in self._silent().items()
+            if end(
+                self._storage,
+                trial_id,
+                TrialState.FAIL,
+                attributes={LOST: "its worker gave no sign of life"},
+                seen=seen,
+            )
+        ]
+
+    def _silent(self) -> dict[int, datetime | None]:
+        """Trials to give up, with their last sign of life."""
+        study_id = study_id_of(self._study)
+        if not isinstance(self._storage, OutageTolerantStorage):
+            # Storages without a clock watch for themselves.
+            return dict.fromkeys(self._storage._get_stale_trial_ids(study_id))
+        grace = float(self._storage.database.grace_period or 0)
+        watch = min(grace, WATCH if self._watch is None else self._watch)
+        now = time.monotonic()
+        heard: dict[int, tuple[datetime | None, float]] = {}
+        silent = {}
+        for trial_id, (sign, age) in last_signs(self._storage, study_id).items():
+            before = self._heard.get(trial_id)
+            heard[trial_id] = before if before is not None and before[0] == sign else (sign, now)
+            quiet = now - max(heard[trial_id][1], last_outage_end())
+            if age > grace and quiet >= (grace if sign is None else watch):
+                silent[trial_id] = sign
+        self._heard = heard
+        return silent
 
 
 def give_up_trials_of(study: Study, dead: WorkerIdentity, cause: str) -> list[int]:
     """Give up the running trials of a worker that has died, so that another takes them at once.
-
-    They count as lost, as trials without signs of life do: what kills its worker every time comes
-    to an end.
 
     Args:
         study: A study that it may have worked on.
@@ -46,7 +100,10 @@ def give_up_trials_of(study: Study, dead: WorkerIdentity, cause: str) -> list[in
         Numbers of the trials.
     """
     try:
-        return retry_during_outage(lambda: _give_up(study, dead, cause), limit=_LIMIT)
+        given_up = retry_during_outage(lambda: _give_up(study, dead, cause), limit=_LIMIT)
+        if given_up:
+            Notices(storage_of(study), study.study_name).send(len(given_up))
+        return given_up
     except Exception as error:
         _logger.warning(f"What worker {dead} held could not be given back: {error}")
         return []
@@ -54,12 +111,9 @@ def give_up_trials_of(study: Study, dead: WorkerIdentity, cause: str) -> list[in
 
 def _give_up(study: Study, dead: WorkerIdentity, cause: str) -> list[int]:
     storage = storage_of(study)
-    given_up = []
-    with study_lock(storage, study.study_name):
-        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if worker_of(trial) == dead:
-                died = Failure("WorkerDied", cause)
-                storage.set_trial_user_attr(trial_id_of(trial), ERROR, asdict(died))
-                storage.set_trial_state_values(trial_id_of(trial), TrialState.FAIL)
-                given_up.append(trial.number)
-    return given_up
+    return [
+        trial.number
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        if worker_of(trial) == dead
+        and end(storage, trial_id_of(trial), TrialState.FAIL, attributes={LOST: cause})
+    ]

@@ -74,8 +74,16 @@ def _not_empty(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     return prefixes
 
 
+# Far above what anybody has the time for, and low enough that a slip of the pen, or of whoever
+# can write the database, fills no memory and overflows no counter.
+_LONGEST = 10**9
+_MOST_EXAMPLES = 10**7
+_MOST_CANDIDATES = 10_000
+_MOST_GENERATIONS = 100_000
+_MOST_TRAININGS = 1000
+
 Unit = Literal["steps", "epochs"]
-Length = Annotated[int, Strict(), Field(ge=1), AsWhole]
+Length = Annotated[int, Strict(), Field(ge=1, le=_LONGEST), AsWhole]
 
 ClassPath = Annotated[
     StrictStr,
@@ -98,7 +106,7 @@ Milestones = Annotated[
     FromList,
     AfterValidator(_ascending),
     Field(json_schema_extra={"uniqueItems": True}),
-    Allowed("an ascending list of whole numbers of at least 1"),
+    Allowed(f"an ascending list of whole numbers of at least 1 and at most {_LONGEST}"),
 ]
 Variables = Annotated[
     tuple[StrictStr, ...],
@@ -268,7 +276,7 @@ class ScheduleSettings(Section):
     gamma: Number = Field(default=0.1, gt=0)
     """Factor at each milestone."""
 
-    warmup: WholeNumber = Field(default=0, ge=0)
+    warmup: WholeNumber = Field(default=0, ge=0, le=_LONGEST)
     """How long the learning rate rises to `optimiser.lr` at first, linearly, step by step."""
 
     @property
@@ -331,7 +339,7 @@ class TrainerSettings(Section):
     gradient_clip_algorithm: Literal["norm", "value"] = "norm"
     """norm: that of all gradients together; value: each entry."""
 
-    accumulate_grad_batches: WholeNumber = Field(default=1, ge=1)
+    accumulate_grad_batches: WholeNumber = Field(default=1, ge=1, le=_LONGEST)
     """Batches whose gradients make one optimiser step; lengths count optimiser steps."""
 
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] | None = None
@@ -357,7 +365,7 @@ class BudgetSettings(Section):
     """Length of a candidate's training in the search; auto: a pilot takes a tenth of `full`, a
     third or the whole, the shortest that ranks candidates like full trainings."""
 
-    full: WholeNumber = Field(ge=1)
+    full: WholeNumber = Field(ge=1, le=_LONGEST)
     """Length of a full training, for choice and verdict."""
 
     @property
@@ -409,14 +417,14 @@ class EarlyAbortSettings(Section):
     unit: Unit = "epochs"
     """What `at` counts."""
 
-    at: WholeNumber = Field(default=10, ge=1)
+    at: WholeNumber = Field(default=10, ge=1, le=_LONGEST)
     """When the metric is looked at."""
 
     threshold: Number = 0.15
     """A metric worse than this, below it or with `fitness.mode: min` above it, aborts the attempt;
     the default is an accuracy, so with any other metric it must be given."""
 
-    attempts: WholeNumber = Field(default=3, ge=1)
+    attempts: WholeNumber = Field(default=3, ge=1, le=_MOST_TRAININGS)
     """Trainings a candidate gets in all, each from fresh weights."""
 
 
@@ -430,7 +438,7 @@ class EarlyStopSettings(Section):
     unit: Unit = "steps"
     """What `at` counts."""
 
-    at: WholeNumber = Field(ge=1)
+    at: WholeNumber = Field(ge=1, le=_LONGEST)
     """When the metric is looked at."""
 
     keep: Number = Field(default=0.5, gt=0, lt=1)
@@ -466,20 +474,22 @@ class LossSettings(Section):
     """ε: the targets x of every candidate and of every loss that it is compared with become
     (1 - ε) x + ε/K; a baseline that has its label smoothing tuned has its own."""
 
-    ignore_index: WholeNumber = -100
+    ignore_index: WholeNumber = Field(default=-100, ge=-_LONGEST, le=_LONGEST)
     """Label that neither losses nor metrics count, as in `nn.CrossEntropyLoss`."""
 
 
 class SearchSettings(Section):
     """CMA-ES and what it works on."""
 
-    population: WholeNumber = Field(default=28, ge=2)
+    newer = ("overlap",)
+
+    population: WholeNumber = Field(default=28, ge=2, le=_MOST_CANDIDATES)
     """λ, candidates per generation."""
 
     sigma: Number = Field(default=1.2, gt=0, lt=100)
     """First step size, in units of θ."""
 
-    generations: WholeNumber = Field(default=60, ge=1)
+    generations: WholeNumber = Field(default=60, ge=1, le=_MOST_GENERATIONS)
     """Generations of a complete search."""
 
     seed: WholeNumber = Field(default=0, ge=0, le=2**32 - 1)
@@ -496,11 +506,25 @@ class SearchSettings(Section):
     """normalised: every candidate's first gradient is as long as cross-entropy's; with a base s
     stays 0."""
 
-    repeats: WholeNumber = Field(default=1, ge=1)
+    repeats: WholeNumber = Field(default=1, ge=1, le=_MOST_TRAININGS)
     """Trainings averaged for one fitness."""
 
     seed_policy: Literal["independent", "common"] = "independent"
     """independent: each candidate its own training seeds; common: a generation shares them."""
+
+    overlap: WholeNumber = Field(default=0, ge=0)
+    """First candidates of each generation that are drawn without the results of the generation
+    before it, so that workers begin them while its last ones still train; below `population`."""
+
+    def _problems_together(self) -> list[Problem]:
+        problems = super()._problems_together()
+        if self.overlap >= self.population:
+            sentence = (
+                f"{self.overlap} is not allowed, must be below search.population, "
+                f"{self.population}: half of it is a good choice"
+            )
+            problems.append(Problem("overlap", sentence))
+        return problems
 
 
 class ChoiceSettings(Section):
@@ -577,7 +601,7 @@ class Recipe(Section):
 
     schedule: ScheduleSettings = ScheduleSettings()
     trainer: TrainerSettings = TrainerSettings()
-    batch_size: WholeNumber = Field(ge=1)
+    batch_size: WholeNumber = Field(ge=1, le=_MOST_EXAMPLES)
     """Examples per batch."""
 
     budget: BudgetSettings

@@ -148,7 +148,11 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     if (pace := recipe.early_stop) is not None:
         step = in_steps(pace.at, pace.unit)
         stop = FallingBehindPruner(
-            popsize=recipe.search.population, keep=pace.keep, step=step, sign=recipe.fitness.sign
+            popsize=recipe.search.population,
+            keep=pace.keep,
+            step=step,
+            sign=recipe.fitness.sign,
+            overlap=recipe.search.overlap,
         )
     return EarlyEndPruner(abort, stop)
 

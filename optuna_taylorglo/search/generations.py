@@ -8,12 +8,17 @@ workers agree on it without talking to each other:
   slot k, and (generation, index) = divmod(k, popsize).
 - A retry names its slot and the trial it repeats in its user attributes.
 
-There are two kinds of "again", and one of "no further". An *abort* (PRUNED: below the threshold, or
-diverged) says something about the candidate: the next attempt starts from fresh weights, and
-attempts are limited as in the paper. A *failure* (FAIL: crash, kill, no sign of life) says nothing
-about it: the same attempt is made again, with the same training seed, so that the result is the one
-an undisturbed run would have had. A *stop* (PRUNED and marked so: it fell behind the generation
+There are three kinds of "again", and one of "no further". An *abort* (PRUNED: below the threshold,
+or diverged) says something about the candidate: the next attempt starts from fresh weights, and
+attempts are limited as in the paper. A *failure* (FAIL: the training raised an exception) says
+little about it, and a *loss* (FAIL and marked so: its worker was killed, or gave no sign of life)
+nothing: the same attempt is made again, with the same training seed, so that the result is the one
+an undisturbed run would have had. Failures are limited; losses only so far that a candidate which
+kills its workers comes to an end. A *stop* (PRUNED and marked so: it fell behind the generation
 before) closes the slot; what it reported is its result.
+
+Generations may *overlap*: the first candidates of one are then drawn without the results of the one
+before it, so that workers without a slot there can go on.
 """
 
 from __future__ import annotations
@@ -28,11 +33,13 @@ from optuna_taylorglo.attributes import (
     ATTEMPT,
     GENERATION,
     INDEX,
+    LOST,
     RELEASED,
     RETRY_OF,
     SLOT,
     STOPPED,
 )
+from optuna_taylorglo.queue.lost_workers import MAX_LOSSES
 
 
 @dataclass(frozen=True)
@@ -44,17 +51,29 @@ class Rules:
         attempts: Evaluations a candidate gets before it counts as aborted; 3 is the paper's "tried
             again up to two more times".
         max_failures: Failures that a slot is made up for; one more closes it as the worst.
+        overlap: First slots of each generation that do not wait for the results of the generation
+            before it; fewer than ``popsize``.
     """
 
     popsize: int = 28
     attempts: int = 1
     max_failures: int = 0
+    overlap: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("popsize", 2), ("attempts", 1), ("max_failures", 0)):
+        leasts = {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}
+        for name, least in leasts.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        if self.overlap >= self.popsize:
+            raise ValueError(
+                f"overlap must be smaller than popsize {self.popsize}, got {self.overlap!r}."
+            )
+
+    def generations_behind(self, generation: int, index: int) -> int:
+        """How many generations' results candidate (generation, index) is drawn from."""
+        return max(0, generation - (index < self.overlap))
 
 
 @dataclass(frozen=True)
@@ -91,6 +110,7 @@ class Slot:
             for trial in self.trials
             if (trial.user_attrs.get(GENERATION), trial.user_attrs.get(INDEX))
             in (place, (None, None))
+            and not (trial.state == TrialState.FAIL and trial.datetime_start is None)
         ]
 
     @property
@@ -115,18 +135,33 @@ class Slot:
 
     @property
     def failures(self) -> int:
-        """Failures so far; a trial released on purpose is not one."""
+        """Failures so far; a trial released on purpose, or lost with its worker, is not one."""
         failed = self._in_state(TrialState.FAIL)
-        return sum(1 for trial in failed if not trial.user_attrs.get(RELEASED))
+        return sum(not t.user_attrs.get(RELEASED) and LOST not in t.user_attrs for t in failed)
+
+    @property
+    def losses(self) -> int:
+        """Workers that were lost over this candidate."""
+        return sum(LOST in trial.user_attrs for trial in self._in_state(TrialState.FAIL))
+
+    @property
+    def kills_workers(self) -> bool:
+        """Whether the slot was closed because one worker after the other was lost over it."""
+        return self.losses > MAX_LOSSES and not self._has_outcome
+
+    @property
+    def _has_outcome(self) -> bool:
+        return (
+            self.result is not None
+            or self.stop is not None
+            or self.next_attempt >= self.rules.attempts
+        )
 
     @property
     def closed(self) -> bool:
         """Whether the slot has its final result."""
         return (
-            self.result is not None
-            or self.stop is not None
-            or self.next_attempt >= self.rules.attempts
-            or self.failures > self.rules.max_failures
+            self._has_outcome or self.failures > self.rules.max_failures or self.losses > MAX_LOSSES
         )
 
     @property
@@ -174,11 +209,12 @@ class GenerationLog:
     """The slots of a growing list of trials, brought up to date at the cost of what is new.
 
     Trials of finished generations never change, so the leading ones are settled once; what remains
-    to be looked at is about one generation, however long the study.
+    to be looked at is one generation or, where they overlap, two, however long the study.
 
     Attributes:
         finished: The slots of each finished generation.
         leftovers: Trials that wait for a slot which has its result: added twice, in an outage.
+        n_trials: Trials of the study, those included that do not count.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -190,6 +226,7 @@ class GenerationLog:
         self._open: dict[int, Slot] = {}
         self._slot_of: dict[int, int] = {}
         self.leftovers: list[FrozenTrial] = []
+        self.n_trials = 0
         self._settled = 0
         self._settled_fresh = 0
         self._last_settled: object = None
@@ -203,6 +240,8 @@ class GenerationLog:
         """Take in all trials of a study, in order of their numbers."""
         if not self._continues(trials):
             self._forget()
+        if trials:
+            self.n_trials = trials[-1].number + 1
         n_fresh = self._settled_fresh
         groups: dict[int, list[FrozenTrial]] = {}
         slot_of: dict[int, int] = {}
@@ -263,10 +302,26 @@ class GenerationLog:
 
     def current_slots(self) -> tuple[Slot, ...]:
         """All slots of the current generation, those without a trial included."""
+        return self._slots(self.rules.popsize)
+
+    def open_slots(self, n_generations: int | None = None) -> tuple[Slot, ...]:
+        """Slots whose candidates can be drawn and evaluated now, closed ones among them included.
+
+        Args:
+            n_generations: Generations of the search, beyond which nothing is open; None for no end.
+
+        Returns:
+            The current generation's, then those of the next one that overlap with it: the order in
+            which they are to be started.
+        """
+        last = n_generations is not None and self.generation >= n_generations - 1
+        return self._slots(self.rules.popsize + (0 if last else self.rules.overlap))
+
+    def _slots(self, count: int) -> tuple[Slot, ...]:
         start = self.generation * self.rules.popsize
         return tuple(
             self._open.get(number, Slot(number, self.rules))
-            for number in range(start, start + self.rules.popsize)
+            for number in range(start, start + count)
         )
 
     def slot_number(self, trial_number: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -150,7 +151,7 @@ class SearchHistory:
         """Candidates of the search that have their result."""
         if self.finished:
             return self.n_slots
-        in_hand = sum(slot.closed for slot in self._log.current_slots())
+        in_hand = sum(slot.closed for slot in self._open_slots())
         return self.n_finished * self.recipe.search.population + in_hand
 
     @cached_property
@@ -169,16 +170,16 @@ class SearchHistory:
         """The finished generations."""
         return [self._generation(*numbered) for numbered in enumerate(self._log.finished)]
 
-    @cached_property
-    def in_hand(self) -> Generation:
-        """The generation that is being evaluated, as far as it is."""
-        closed = (slot for slot in self._log.current_slots() if slot.closed)
-        return self._generation(self._log.generation, closed)
+    @property
+    def in_hand(self) -> list[Candidate]:
+        """Candidates that have their result, of generations that are not finished."""
+        closed = (self._candidate(slot) for slot in self._open_slots() if slot.closed)
+        return [candidate for candidate in closed if candidate is not None]
 
     @property
     def candidates(self) -> list[Candidate]:
         """All of them, in order, those in hand included."""
-        return [c for g in [*self.generations, self.in_hand] for c in g.candidates]
+        return [*(c for g in self.generations for c in g.candidates), *self.in_hand]
 
     @property
     def best_of_each(self) -> list[Candidate]:
@@ -195,8 +196,8 @@ class SearchHistory:
 
     @cached_property
     def ranked(self) -> list[FrozenTrial]:
-        """Complete trials from the best to the worst, the earlier of equal ones first."""
-        return _ranked(self.trials, self.recipe.fitness.sign)
+        """Complete candidates from the best to the worst, the earlier of equal ones first."""
+        return _ranked(self.trials, self.recipe)
 
     @property
     def best(self) -> FrozenTrial | None:
@@ -219,6 +220,9 @@ class SearchHistory:
         by_seed = self._attributes.get(CROSS_ENTROPY)
         return CrossEntropy(by_seed) if by_seed else None
 
+    def _open_slots(self) -> tuple[Slot, ...]:
+        return self._log.open_slots(self.recipe.search.generations)
+
     def _generation(self, number: int, slots: Iterable[Slot]) -> Generation:
         candidates = map(self._candidate, slots)
         known = tuple(c for c in candidates if c is not None)
@@ -227,9 +231,9 @@ class SearchHistory:
     def _candidate(self, slot: Slot) -> Candidate | None:
         result = slot.result
         for trial in [result] if result is not None else slot.made_for_it:
-            if all(name in trial.params for name in self.names):
+            if _is_candidate(trial, self.names):
                 parameters = tuple(float(trial.params[name]) for name in self.names)
-                fitness = None if result is None else trial.values[0]
+                fitness = trial.values[0] if _has_fitness(trial) else None
                 return Candidate(trial.number, slot.generation, parameters, fitness)
         return None
 
@@ -242,10 +246,12 @@ def read_history(study: Study) -> SearchHistory | None:
 
 
 def ranked_trials(study: Study) -> list[FrozenTrial]:
-    """Complete trials from the best to the worst, the earlier of equal ones first."""
+    """Complete candidates from the best to the worst, the earlier of equal ones first.
+
+    None for a study without a recipe, which says what a candidate is.
+    """
     recipe = settled_recipe(study)
-    sign = 1 if recipe is None else recipe.fitness.sign
-    return _ranked(study.get_trials(deepcopy=False), sign)
+    return [] if recipe is None else _ranked(study.get_trials(deepcopy=False), recipe)
 
 
 def winner(study: Study) -> FrozenTrial | None:
@@ -279,9 +285,9 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
 
     recipe, n_classes = recipe_and_classes(study)
     names = parameter_names(recipe)
-    missing = [name for name in names if name not in trial.params]
-    if missing:
-        raise StudyError(f"trial {trial.number} has no {missing[0]}: it is no candidate.")
+    wrong = [name for name in names if not _is_number(trial.params.get(name))]
+    if wrong:
+        raise StudyError(f"trial {trial.number} has no {wrong[0]}: it is no candidate.")
     loss = candidate_loss(recipe, [trial.params[name] for name in names], n_classes)
     loss.origin = Origin(
         study=study.study_name,
@@ -292,6 +298,20 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
     return loss
 
 
-def _ranked(trials: Iterable[FrozenTrial], sign: int) -> list[FrozenTrial]:
-    complete = (trial for trial in trials if trial.state == TrialState.COMPLETE)
+def _ranked(trials: Iterable[FrozenTrial], recipe: Recipe) -> list[FrozenTrial]:
+    names, sign = parameter_names(recipe), recipe.fitness.sign
+    # Anybody may add trials to a study; what is no candidate must not be in the way of those.
+    complete = (trial for trial in trials if _has_fitness(trial) and _is_candidate(trial, names))
     return sorted(complete, key=lambda trial: (-sign * trial.values[0], trial.number))
+
+
+def _has_fitness(trial: FrozenTrial) -> bool:
+    return trial.state == TrialState.COMPLETE and math.isfinite(trial.values[0])
+
+
+def _is_candidate(trial: FrozenTrial, names: Iterable[str]) -> bool:
+    return all(_is_number(trial.params.get(name)) for name in names)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -17,6 +17,7 @@ from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.pruners import EarlyEndPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.seeds import training_seed
+from optuna_taylorglo.storage.outage_tolerant import release_connections
 from optuna_taylorglo.training.run import Training
 
 
@@ -69,6 +70,7 @@ class Objective:
                     if isinstance(pruner, EarlyEndPruner) and pruner.reason == "stop":
                         annotate(trial, STOPPED, True)
                     raise optuna.TrialPruned(f"{value:.4f} at step {step}")
+                release_connections(trial.storage)
 
         try:
             return self.training.run(

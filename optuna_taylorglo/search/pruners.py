@@ -10,6 +10,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
+from optuna_taylorglo.search.generations import Rules
 
 
 class EarlyAbortPruner(BasePruner):
@@ -53,17 +54,22 @@ class FallingBehindPruner(BasePruner):
     reached by then; a candidate of that generation without a report at the step counts as slower
     than all others. That generation is finished, so the answer depends on results alone, and any
     number of workers stops the same candidates. The first generation has nobody to keep up with.
+    A candidate that does not wait for the generation before keeps up with the one before that.
 
     Args:
         popsize: Candidates a generation (λ).
         keep: Share of the generation before to keep up with, in (0, 1).
         step: Step at which the value is looked at.
         sign: 1 if greater reports are better, -1 if smaller ones are.
+        overlap: First candidates of each generation that do not wait for the one before it.
     """
 
-    def __init__(self, *, popsize: int, keep: float, step: int, sign: int = 1) -> None:
+    def __init__(
+        self, *, popsize: int, keep: float, step: int, sign: int = 1, overlap: int = 0
+    ) -> None:
         if not 0 < keep < 1:
             raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
+        self.rules = Rules(popsize, overlap=overlap)
         self.place = math.ceil(keep * popsize)
         self.step = step
         self.sign = sign
@@ -73,11 +79,12 @@ class FallingBehindPruner(BasePruner):
         value = trial.intermediate_values.get(self.step)
         if generation is None or value is None:
             return False
+        pacing = self.rules.generations_behind(generation, trial.user_attrs[INDEX]) - 1
         reached: dict[int, float] = {}
         # The reports of a trial that was lost come again with its repetition.
         told = (TrialState.COMPLETE, TrialState.PRUNED)
         for other in study.get_trials(deepcopy=False, states=told):
-            if other.user_attrs.get(GENERATION) == generation - 1:
+            if other.user_attrs.get(GENERATION) == pacing:
                 index = other.user_attrs[INDEX]
                 report = other.intermediate_values.get(self.step, -self.sign * math.inf)
                 reached[index] = max(self.sign * report, reached.get(index, -math.inf))

@@ -22,13 +22,14 @@ from optuna_taylorglo.attributes import (
     EVALUATION_LENGTH,
     FIRST_TRIAL,
     GENERATION,
+    LOOK_AT,
     N_CLASSES,
     RELEASED,
 )
 from optuna_taylorglo.errors import RecipeMismatch
 from optuna_taylorglo.queue.counted import counted_trials, has_results
 from optuna_taylorglo.queue.identity import worker_of
-from optuna_taylorglo.queue.lost_workers import give_up_silent_trials
+from optuna_taylorglo.queue.lost_workers import SilenceWatch
 from optuna_taylorglo.recipes.in_study import (
     CHANGEABLE,
     freeze,
@@ -120,7 +121,7 @@ def _change(study: Study, held: Recipe, changed: Recipe, asked_for: int) -> None
 def _running(studies: list[Study]) -> list[FrozenTrial]:
     found = []
     for study in studies:
-        give_up_silent_trials(study)
+        SilenceWatch(study, watch=0.0).give_up()
         found += study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return found
 
@@ -147,7 +148,7 @@ def _begin_anew(studies: list[Study], recipe: Recipe) -> None:
                     )
                 )
     # Optuna has no way to remove an attribute.
-    for key in (N_CLASSES, EVALUATION_LENGTH, CLASS_WEIGHTS, CHOICE):
+    for key in (N_CLASSES, EVALUATION_LENGTH, CLASS_WEIGHTS, CHOICE, LOOK_AT):
         if key in study.user_attrs:
             study.set_user_attr(key, None)
     study.set_user_attr(CROSS_ENTROPY, {})

@@ -19,17 +19,22 @@ from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.queue.counted import counted_trials
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank, slot_attrs
 from optuna_taylorglo.seeds import candidate_seed
-from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS, storage_of, trial_id_of
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
 
 # With half of all draws refused, a thousand refusals in a row have probability 1e-301.
 _MAX_REFUSALS = 1000
 
+# Numbers that cmaes refuses; whoever enqueues one must not stop the search.
+_TOO_LARGE = 1e32
+
 
 @dataclass(frozen=True)
 class SearchState:
-    """The distribution N(mean, σ²C) that one generation is drawn from.
+    """The distribution N(mean, σ²C) after the results of all generations before one.
+
+    That generation is drawn from it, but for candidates that do not wait for those results.
 
     Attributes:
         generation: The generation.
@@ -57,8 +62,10 @@ class TaylorGLOSampler(CmaEsSampler):
     The k-th trial of a study belongs to slot k, and (generation, index) = divmod(k, popsize).
     Candidate (generation, index) is a pure function of the seed and of the results of the
     generations before it: mean 0 and σ from the very first trial, exactly ``popsize`` evaluations
-    to an update, none of them ignored. Nothing is stored but three small numbers a trial; each
-    process replays the finished generations for itself.
+    to an update, none of them ignored. The first ``overlap`` candidates of a generation do not
+    depend on the generation right before it, and can be evaluated beside its last ones. Nothing is
+    stored but three small numbers a trial; each process replays the finished generations for
+    itself.
 
     Used with :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, a generation
     starts when the one before it is finished, and any number of workers, crashes and restarts
@@ -81,6 +88,8 @@ class TaylorGLOSampler(CmaEsSampler):
         attempts: Evaluations an aborted (pruned) candidate gets; more than 1 needs the gate.
         max_failures: Failed evaluations of a candidate that are repeated; more than 0 needs the
             gate.
+        overlap: First candidates of each generation that are drawn from the distribution one
+            generation older.
         accept: Tells whether a candidate is worth evaluating; others are drawn again.
         bound: Parameters lie in [−bound, bound]; the default is as good as unbounded.
         units: Of some parameters, what counts as 1 for CMA-ES: they start with the standard
@@ -103,6 +112,7 @@ class TaylorGLOSampler(CmaEsSampler):
         seed: int = 0,
         attempts: int = 1,
         max_failures: int = 0,
+        overlap: int = 0,
         accept: Callable[[Sequence[float]], bool] | None = None,
         bound: float = 1000.0,
         units: Mapping[str, float] | None = None,
@@ -137,7 +147,7 @@ class TaylorGLOSampler(CmaEsSampler):
             if not low <= start <= high:
                 raise ValueError(f"x0 has {name} {start:g}, which is not in [{low:g}, {high:g}].")
         self.source = None if source_trials is None else self._solutions(source_trials)
-        self.rules = Rules(popsize=popsize, attempts=attempts, max_failures=max_failures)
+        self.rules = Rules(popsize, attempts, max_failures, overlap)
         self._start()
 
     def _start(self) -> None:
@@ -258,7 +268,12 @@ class TaylorGLOSampler(CmaEsSampler):
 
 
 class _Replay:
-    """CMA-ES brought to the newest finished generation by telling it the finished ones."""
+    """CMA-ES brought to the newest finished generation by telling it the finished ones.
+
+    Where generations overlap, a second one follows a generation behind, for the candidates that are
+    drawn from the older distribution. It is told the same, because a copy would not do: cmaes
+    rounds its matrix in a copy, too.
+    """
 
     def __init__(self, sampler: TaylorGLOSampler) -> None:
         self._sampler = sampler
@@ -275,18 +290,24 @@ class _Replay:
                 for params, value in sampler.source
             ]
             mean, sigma, cov = cmaes.get_warm_start_mgd(solutions)
-        # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
-        with np.errstate(divide="ignore"):
-            self._cma = cmaes.CMA(
-                mean=mean,
-                sigma=sigma,
-                bounds=np.array(sampler.limits) / self._units[:, None],
-                population_size=sampler.rules.popsize,
-                cov=cov,
-                lr_adapt=sampler.lr_adapt,
-            )
+
+        def first_distribution() -> cmaes.CMA:
+            # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
+            with np.errstate(divide="ignore"):
+                return cmaes.CMA(
+                    mean=mean,
+                    sigma=sigma,
+                    bounds=np.array(sampler.limits) / self._units[:, None],
+                    population_size=sampler.rules.popsize,
+                    cov=cov,
+                    lr_adapt=sampler.lr_adapt,
+                )
+
+        self._cma = first_distribution()
+        self._older = first_distribution() if sampler.rules.overlap else None
         self._maximize = maximize
         self._told: list[tuple[Slot, ...]] = []
+        self._not_told_older: list[tuple[FloatArray, float]] = []
         self.states = [self._state()]
 
     def _state(self) -> SearchState:
@@ -312,16 +333,27 @@ class _Replay:
         for slots in finished[len(self._told) :]:
             thetas = [np.array(self._theta(slot)) / self._units for slot in slots]
             ranks = enumerate(rank(slots, maximize=maximize))
-            self._cma.tell([(thetas[i], float(place)) for place, i in ranks])
+            ranked = [(thetas[i], float(place)) for place, i in ranks]
+            if self._older is not None:
+                if self._told:
+                    self._older.tell(self._not_told_older)
+                self._not_told_older = ranked
+            self._cma.tell(ranked)
             self._told.append(slots)
             self.states.append(self._state())
 
     def _theta(self, slot: Slot) -> list[float]:
-        """What was evaluated in a slot, or would have been if nothing ever was."""
+        """What was evaluated in a slot, or would have been if nothing ever was.
+
+        What is stored counts, not what would be drawn here and now: another processor may draw
+        something else.
+        """
         names = self._sampler.names
         for trial in [slot.result] if slot.result is not None else slot.made_for_it:
-            if all(isinstance(trial.params.get(name), float) for name in names):
-                return [trial.params[name] for name in names]
+            params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
+            theta = [params.get(name) for name in names]
+            if all(isinstance(value, float) and abs(value) < _TOO_LARGE for value in theta):
+                return theta
         return self.draw(slot.generation, slot.index)
 
     def _within_limits(self, internal: FloatArray) -> list[float]:
@@ -331,17 +363,23 @@ class _Replay:
         return [min(max(value, low), high) for value, (low, high) in ranges]
 
     def draw(self, generation: int, index: int) -> list[float]:
-        """Draw candidate (generation, index) from the newest distribution."""
-        self._cma.reseed_rng(candidate_seed(self._sampler.seed, generation, index))
+        """Draw candidate (generation, index).
+
+        Its distribution is the newest or, if it must not depend on the results of the last finished
+        generation, the one before.
+        """
+        due = self._sampler.rules.generations_behind(generation, index)
+        cma = self._cma if self._older is None or due >= len(self._told) else self._older
+        cma.reseed_rng(candidate_seed(self._sampler.seed, generation, index))
         accept = self._sampler.accept
         for _ in range(_MAX_REFUSALS):
-            theta = self._within_limits(self._cma.ask())
+            theta = self._within_limits(cma.ask())
             if accept is None or accept(theta):
                 return theta
         raise RuntimeError(
             f"accept refused {_MAX_REFUSALS} draws in a row for candidate {index} of generation "
             f"{generation}: it leaves CMA-ES nothing to propose around mean "
-            f"{[round(float(m), 3) for m in self._cma.mean]}."
+            f"{[round(float(m), 3) for m in cma.mean]}."
         )
 
 

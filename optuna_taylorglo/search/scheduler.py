@@ -1,21 +1,32 @@
 """Which candidate is evaluated next, generation by generation.
 
-A generation starts when every slot of the one before it is closed; slots that were begun and came
-to nothing go first.
+A generation starts when every slot of the one before it is closed, but for the first ones where
+generations overlap; slots that were begun and came to nothing go first.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from optuna.logging import get_logger
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_taylorglo.attributes import ATTEMPT, GENERATION
-from optuna_taylorglo.queue.trial_queue import TrialQueue
+from optuna_taylorglo.attributes import ATTEMPT, GENERATION, READY, RETRY_OF
+from optuna_taylorglo.queue.counted import first_counted
+from optuna_taylorglo.queue.trial_queue import LatePlace, Look, TrialQueue
 from optuna_taylorglo.search.generations import GenerationLog, Slot, slot_attrs
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
-from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS, trial_id_of
+from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS
+from optuna_taylorglo.storage.transitions import Marks
+
+_logger = get_logger(__name__)
+
+LARGEST = 1e6
+"""Largest parameter that may be enqueued; far greater ones make CMA-ES's numbers overflow."""
+
+# Generations ahead of the last one seen that a worker takes trials of without a look at the study.
+_WINDOW = 20
 
 
 class GenerationScheduler(TrialQueue):
@@ -37,19 +48,47 @@ class GenerationScheduler(TrialQueue):
         self.sampler = study.sampler
         self.n_generations = n_generations
         self._log = GenerationLog(self.sampler.rules)
+        self._told: set[int] = set()
 
-    def _choose(self) -> FrozenTrial | None:
+    def _look(self) -> Look:
         log = self._log = self.sampler.read(self.study)
         self.over = self.n_generations is not None and log.generation >= self.n_generations
-        if log.leftovers:
-            return log.leftovers[0]
-        if self.over:
-            return None
-        idle = [slot for slot in log.current_slots() if not slot.closed and not slot.running]
-        slot = min(idle, key=lambda slot: not slot.trials, default=None)
-        if slot is None:
-            return None
-        return slot.waiting[0] if slot.waiting else self._new_trial(slot)
+        not_ready, due = list(log.leftovers), []
+        for slot in () if self.over else log.open_slots(self.n_generations):
+            if slot.kills_workers:
+                self._tell_of_killer(slot)
+            if slot.closed:
+                continue
+            not_ready += [trial for trial in slot.waiting if not _is_ready(trial, slot)]
+            if not slot.waiting and not slot.running:
+                due.append(self._new_trial(slot))
+        # What was begun and came to nothing goes first; the others stay in order.
+        due.sort(key=lambda trial: not self._is_repeat(trial))
+        n_trials = max(log.n_trials, first_counted(self.study))
+        in_hand = sum(not slot.closed for slot in log.current_slots())
+        return Look(n_trials, due, not_ready, results_needed=in_hand, stage=log.generation)
+
+    def _ends_at(self, stage: int) -> bool:
+        return self.n_generations is not None and stage >= self.n_generations
+
+    def _is_repeat(self, trial: FrozenTrial) -> bool:
+        return RETRY_OF in trial.user_attrs
+
+    def _marks(self) -> Marks:
+        if self.n_generations is None:
+            return Marks(READY)
+        # Others may go on for longer. A look at the study moves the window on.
+        first = self._log.generation
+        return Marks(READY, GENERATION, range(min(first + _WINDOW, self.n_generations)))
+
+    def _tell_of_killer(self, slot: Slot) -> None:
+        if slot.number not in self._told:
+            self._told.add(slot.number)
+            _logger.error(
+                f"Candidate {slot.index + 1} of generation {slot.generation + 1} has cost "
+                f"{slot.losses} workers their lives, perhaps for lack of memory. It counts as the "
+                "worst of its generation."
+            )
 
     def _of_what(self) -> str:
         return f" of generation {self._log.generation + 1}"
@@ -78,32 +117,55 @@ class GenerationScheduler(TrialQueue):
             system_attrs={FIXED_PARAMS: fixed} if fixed else {},
         )
 
-    def _admit(self, waiting: FrozenTrial) -> bool:
+    def _admit(self, waiting: FrozenTrial) -> dict[str, Any] | None:
         slot = _slot_of(waiting, self._log)
-        attempt = waiting.user_attrs.get(ATTEMPT)
-        if (
-            slot is None
-            or slot.closed
-            or waiting not in slot.made_for_it
-            or attempt not in (None, slot.next_attempt)
-        ):
+        if slot is None or slot.closed or not _is_meant_for(waiting, slot):
             # It was made for another slot, which somebody else took just before, or for an
-            # attempt that has its result by now.
-            self._withdraw(waiting)
-            return False
-        if GENERATION not in waiting.user_attrs:
-            for key, value in slot_attrs(slot, attempt=0).items():
-                self._storage.set_trial_user_attr(trial_id_of(waiting), key, value)
-        return True
-
-    def _place_of_late_result(self, given_up: FrozenTrial) -> dict[str, Any] | None:
-        slot = _slot_of(given_up, self.sampler.read(self.study))
-        if slot is None or slot.closed or slot.running:
+            # attempt that has its result by now, or it was added twice.
             return None
-        return slot_attrs(slot, attempt=slot.next_attempt, retry_of=given_up)
+        if GENERATION in waiting.user_attrs:
+            return {}
+        if (fault := self._fault(waiting)) is not None:
+            _logger.warning(f"Trial {waiting.number} was enqueued with {fault}; it is left out.")
+            return None
+        return dict(slot_attrs(slot, attempt=0))
+
+    def _fault(self, enqueued: FrozenTrial) -> str | None:
+        """What CMA-ES could not digest in a candidate that somebody enqueued."""
+        params = enqueued.params | enqueued.system_attrs.get(FIXED_PARAMS, {})
+        for name in self.sampler.names:
+            value = params.get(name, 0.0)
+            if not isinstance(value, int | float) or not abs(value) <= LARGEST:
+                return f"{name} {value!r}, which is no number of at most {LARGEST:g}"
+        return None
+
+    def _place_of_late_result(self, given_up: FrozenTrial) -> LatePlace | None:
+        slot = _slot_of(given_up, self.sampler.read(self.study))
+        # A repetition with the same seed may have used up the attempt.
+        if slot is None or slot.closed or given_up.user_attrs.get(ATTEMPT) != slot.next_attempt:
+            return None
+        attrs = slot_attrs(slot, attempt=slot.next_attempt, retry_of=given_up)
+        return LatePlace(dict(attrs), [*slot.waiting, *slot.running])
 
 
 def _slot_of(trial: FrozenTrial, log: GenerationLog) -> Slot | None:
-    """The slot of a trial, if it is one of the current generation."""
+    """The slot of a trial, if it is one of those that can be evaluated now."""
     number = log.slot_number(trial.number)
-    return next((slot for slot in log.current_slots() if slot.number == number), None)
+    return next((slot for slot in log.open_slots() if slot.number == number), None)
+
+
+def _is_meant_for(waiting: FrozenTrial, slot: Slot) -> bool:
+    """Whether a trial that waits is the one to be evaluated next in its slot."""
+    if slot.running:
+        return False
+    meant = (
+        trial.number
+        for trial in slot.made_for_it
+        if trial.state == TrialState.WAITING
+        and trial.user_attrs.get(ATTEMPT) in (None, slot.next_attempt)
+    )
+    return waiting.number == next(meant, None)
+
+
+def _is_ready(waiting: FrozenTrial, slot: Slot) -> bool:
+    return waiting.user_attrs.get(READY) == waiting.number and _is_meant_for(waiting, slot)

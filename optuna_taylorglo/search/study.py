@@ -72,4 +72,4 @@ def wait_for_evaluation_length(study: Study, stop: threading.Event) -> Recipe:
 def slot_rules(recipe: Recipe) -> Rules:
     """How the trials of a recipe's study fill the slots of its generations."""
     attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
-    return Rules(recipe.search.population, attempts, MAX_FAILURES)
+    return Rules(recipe.search.population, attempts, MAX_FAILURES, recipe.search.overlap)

@@ -10,9 +10,10 @@ from optuna.study import Study, StudyDirection
 
 from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.storage.first_contact import PATIENCE
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.optuna_private import storage_of
-from optuna_taylorglo.storage.urls import file_of, shown_url
+from optuna_taylorglo.storage.urls import file_of, is_proxy, shown_url
 
 Direction = Literal["maximize", "minimize"]
 
@@ -24,6 +25,7 @@ def open_study(
     direction: Direction = "maximize",
     heartbeat: int = 60,
     grace: int = 240,
+    patience: float = PATIENCE,
 ) -> Study:
     """Load a study that a TaylorGLO search can run in.
 
@@ -33,6 +35,7 @@ def open_study(
         direction: That a study which does not exist is to be created with.
         heartbeat: Seconds between two signs of life of a running trial.
         grace: Seconds without one after which a trial is given up.
+        patience: Seconds to wait for a database that is not ready.
 
     Raises:
         StudyError: If it does not exist, has several objectives, or holds trials of something else.
@@ -41,7 +44,7 @@ def open_study(
     """
     try:
         check_file_exists(url)
-        storage = open_storage(url, heartbeat=heartbeat, grace=grace)
+        storage = open_storage(url, heartbeat=heartbeat, grace=grace, patience=patience)
         study = optuna.load_study(study_name=study_name, storage=storage)
     except (KeyError, MissingFile) as error:
         missing = ", a file that does not exist" if isinstance(error, MissingFile) else ""
@@ -79,12 +82,13 @@ def create_study(
     direction: Direction = "maximize",
     heartbeat: int = 60,
     grace: int = 240,
+    patience: float = PATIENCE,
 ) -> Study:
     """Create a study for a TaylorGLO search, or load it if it is there.
 
     Args and errors as `open_study`; one that is there must have the direction.
     """
-    storage = open_storage(url, heartbeat=heartbeat, grace=grace)
+    storage = open_storage(url, heartbeat=heartbeat, grace=grace, patience=patience)
     study = optuna.create_study(
         study_name=study_name,
         storage=storage,
@@ -134,7 +138,10 @@ def companion_name(study_name: str) -> str:
 def create_command(study_name: str, url: str | None, direction: Direction = "maximize") -> str:
     """The command that creates a study, for people to copy; without a password."""
     command = ["optuna", "create-study", "--direction", direction, "--study-name", study_name]
-    return shlex.join([*command, *(() if url is None else ("--storage", shown_url(url)))])
+    if url is not None:
+        # Optuna's command line does not know proxies, only what is behind them.
+        command += ["--storage", "DATABASE_OF_THE_PROXY" if is_proxy(url) else shown_url(url)]
+    return shlex.join(command)
 
 
 def check_direction(study: Study, direction: Direction, url: str | None = None) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from optuna.storages import BaseStorage, RDBStorage
+from optuna.trial import FrozenTrial
 
-from optuna_taylorglo.storage.optuna_private import BaseHeartbeat, CachedStorage
+from optuna_taylorglo.errors import StorageUnreachable
+from optuna_taylorglo.storage.optuna_private import BaseHeartbeat, CachedStorage, trial_id_of
 from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT, retry_during_outage
+from optuna_taylorglo.storage.urls import sqlite_file
 
 
 class OutageTolerantStorage(BaseStorage, BaseHeartbeat):
@@ -26,14 +32,74 @@ class OutageTolerantStorage(BaseStorage, BaseHeartbeat):
         self.database = database
         self.outage_limit = outage_limit
         self._cached = CachedStorage(database)
+        self._file = sqlite_file(database.engine.url)
+        self._identity = None if self._file is None else _identity(self._file)
+        self._known: FrozenTrial | None = None
 
     def remove_session(self) -> None:
         """Give the connection of this thread back."""
         self.database.remove_session()
 
+    def check_file(self) -> None:
+        """Make sure that the file of an SQLite database is still the one that was opened.
+
+        One that was deleted or replaced goes on taking what is written, and nobody finds it again.
+
+        Raises:
+            StorageUnreachable: If it is not.
+        """
+        if self._file is not None and _identity(self._file) != self._identity:
+            raise StorageUnreachable(
+                f"The database {self._file} was deleted or replaced while it was in use. Put it "
+                "back and start again; what was written since then is lost."
+            )
+
+    @contextlib.contextmanager
+    def knowing(self, trial: FrozenTrial) -> Iterator[None]:
+        """Answer with a trial that was read a moment ago while the body runs."""
+        self._known = trial
+        try:
+            yield
+        finally:
+            self._known = None
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """A trial, from the database unless it is known."""
+        known = self._known
+        if known is not None and trial_id_of(known) == trial_id:
+            return known
+        self.check_file()
+        read = self._cached.get_trial
+        return retry_during_outage(lambda: read(trial_id), limit=self.outage_limit)
+
+    def release(self) -> None:
+        """Close the connections to a server that no thread is using right now.
+
+        The next call connects again. A worker calls it before it trains or waits, so that others
+        find room.
+        """
+        if self.database.engine.dialect.name != "sqlite":
+            # The pool is used again afterwards, which it allows: it has no limit to keep count of.
+            self.database.engine.pool.dispose()
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def release_connections(storage: BaseStorage) -> None:
+    """Hold no connection to a database while nothing is asked of it."""
+    if isinstance(storage, OutageTolerantStorage):
+        storage.release()
+
 
 def _delegate(name: str) -> None:
     def call(self: OutageTolerantStorage, *args: Any, **kwargs: Any) -> Any:
+        self.check_file()
         method = getattr(self._cached, name)
         return retry_during_outage(lambda: method(*args, **kwargs), limit=self.outage_limit)
 
@@ -43,6 +109,7 @@ def _delegate(name: str) -> None:
 
 for _name in vars(CachedStorage):
     # The cache's methods are those of Optuna's two interfaces, one of which has a hidden name.
-    if not _name.startswith("_") or _name == "_get_stale_trial_ids":
+    _is_public = not _name.startswith("_") or _name == "_get_stale_trial_ids"
+    if _is_public and _name not in vars(OutageTolerantStorage):
         _delegate(_name)
 abc.update_abstractmethods(OutageTolerantStorage)  # type: ignore[type-abstract]

@@ -32,25 +32,39 @@ def resolve_storage_url(option: str | None = None) -> str:
     return option or os.environ.get("OPTUNA_STORAGE") or DEFAULT_STORAGE
 
 
-def parse_url(url: str) -> URL:
-    """Parse a URL and choose a driver that is installed.
+def read_url(url: str) -> URL:
+    """Take a URL apart.
 
     Raises:
-        StorageURLError: If it cannot be read, or nothing here can open it.
+        StorageURLError: If it cannot be read.
     """
     try:
-        parsed = make_url(url)
+        return make_url(url)
     except (sqlalchemy.exc.ArgumentError, ValueError) as error:
         # The error would quote the URL, password and all.
         raise StorageURLError(
             f"Storage URL with scheme {url.split('://')[0]!r} cannot be read: expected "
             "scheme://user:password@host:port/database, special characters percent-encoded."
         ) from error
+
+
+def is_proxy(url: str) -> bool:
+    """Whether a URL is that of Optuna's gRPC proxy."""
+    return url.startswith("grpc://")
+
+
+def parse_url(url: str) -> URL:
+    """Parse the URL of a database and choose a driver that is installed.
+
+    Raises:
+        StorageURLError: If it cannot be read, or nothing here can open it.
+    """
+    parsed = read_url(url)
     scheme = parsed.get_backend_name()
     if scheme not in _BACKENDS:
         raise StorageURLError(
             f"Storage URL {hide_password(parsed)} has the unknown scheme {scheme!r}: expected one "
-            f"of {', '.join(sorted(_BACKENDS))}, or the path of a journal file."
+            f"of {', '.join(sorted({*_BACKENDS, 'grpc'}))}, or the path of a journal file."
         )
     backend = _BACKENDS[scheme]
     if backend == "sqlite":
@@ -85,6 +99,8 @@ def file_of(url: str) -> Path | None:
     """
     if "://" not in url:
         return Path(url)
+    if is_proxy(url):
+        return None
     parsed = parse_url(url)
     name = parsed.database
     is_file = parsed.get_backend_name() == "sqlite" and name and name != ":memory:"
@@ -92,8 +108,15 @@ def file_of(url: str) -> Path | None:
     return Path(name) if is_file and name and not name.startswith("file:") else None
 
 
+def sqlite_file(url: URL) -> Path | None:
+    """The file of an SQLite database, also of one that is given as a URI of SQLite's own."""
+    name = (url.database or "").removeprefix("file:")
+    is_file = url.get_backend_name() == "sqlite" and name and name != ":memory:"
+    return Path(name).absolute() if is_file and url.query.get("mode") != "memory" else None
+
+
 def _check_directory(url: URL) -> None:
-    directory = Path(url.database or ".").parent
+    directory = Path((url.database or ".").removeprefix("file:")).parent
     if not directory.is_dir():
         raise StorageURLError(
             f"Directory {str(directory)!r} of {hide_password(url)} does not exist."

@@ -6,24 +6,30 @@ matters, tells whether it was done before, so nothing is ever trained twice.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
+from optuna.logging import get_logger
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_taylorglo.attributes import ASKED_ANEW, KEY, RELEASED, TASK
+from optuna_taylorglo.attributes import ASKED_ANEW, KEY, LOST, READY, RELEASED, TASK
 from optuna_taylorglo.errors import TrainingFailed, UsageError
-from optuna_taylorglo.queue.counted import counted_trials
+from optuna_taylorglo.queue.counted import first_counted
 from optuna_taylorglo.queue.failures import failure_of
-from optuna_taylorglo.queue.trial_queue import TrialQueue
+from optuna_taylorglo.queue.lost_workers import MAX_LOSSES
+from optuna_taylorglo.queue.trial_queue import LatePlace, Look, TrialQueue
 from optuna_taylorglo.storage.locks import study_lock
+from optuna_taylorglo.storage.outage_tolerant import release_connections
 from optuna_taylorglo.storage.retry import retry_during_outage
 from optuna_taylorglo.verdict.tasks import Task
 
+_logger = get_logger(__name__)
+
 MAX_FAILURES = 3
-"""Crashes of one task after which it is given up."""
+"""Exceptions of one task after which it is given up."""
 
 IDLE_SECONDS = 30.0
 """Time without a task waiting or running after which a verdict counts as complete."""
@@ -49,7 +55,7 @@ class TaskQueue(TrialQueue):
         super().__init__(study)
         self.until: Sequence[Task] | None = None
         self._idle_seconds = idle_seconds
-        self._nothing_since: float | None = None
+        self._nothing_since = math.inf
         # Keys of tasks that were open at some time since this queue was made.
         self._seen_open: set[str] = set()
 
@@ -58,19 +64,30 @@ class TaskQueue(TrialQueue):
 
         What was given up before this queue was made is asked for anew: its cause may be mended.
         """
-        tasks = list(tasks)
+        by_key = {task.key: task for task in tasks}
+        seen = set(self._seen_open)
 
         def add_missing() -> None:
             with study_lock(self._storage, self.study.study_name):
-                known = self._trials_by_key()
-                for key, task in {task.key: task for task in tasks}.items():
-                    if key not in known:
-                        self.study.add_trial(_new_trial(task))
-                    elif _outcome(known[key]) == _GIVEN_UP and key not in self._seen_open:
-                        self.study.add_trial(_new_trial(task, {ASKED_ANEW: True}))
-                    self._seen_open.add(key)
+                while (look := self._look_for(by_key, seen)).due:
+                    self._add(look)
 
         retry_during_outage(add_missing, limit=self._outage_limit)
+        self._seen_open.update(by_key)
+        self._notices.send()
+        release_connections(self._storage)
+
+    def _look_for(self, by_key: Mapping[str, Task], seen: Container[str]) -> Look:
+        """Which of some tasks have to be added."""
+        trials = self.study.get_trials(deepcopy=False)
+        known = self._by_key(trials)
+        due = []
+        for key, task in by_key.items():
+            if key not in known:
+                due.append(_new_trial(task))
+            elif _outcome(known[key]) == _GIVEN_UP and key not in seen:
+                due.append(_new_trial(task, {ASKED_ANEW: True}))
+        return Look(len(trials), due)
 
     def results(self, tasks: Sequence[Task]) -> list[float | None] | None:
         """Values of tasks in order, None for one that diverged; None while any is open.
@@ -94,44 +111,66 @@ class TaskQueue(TrialQueue):
         """Whether each task has come to an end, good or bad."""
         return [outcome != _OPEN for outcome in self._outcomes(tasks)]
 
-    def _choose(self) -> FrozenTrial | None:
-        by_key = self._trials_by_key()
+    def _look(self) -> Look:
+        trials = self.study.get_trials(deepcopy=False)
+        by_key = self._by_key(trials)
+        counted = [trial for trial in trials if trial.number >= first_counted(self.study)]
+        waiting = [trial for trial in counted if trial.state == TrialState.WAITING]
         # Repeats come first: if all trainings end with the same exception, three are enough.
-        waiting = sorted(
-            counted_trials(self.study, (TrialState.WAITING,)),
-            key=lambda trial: not _failures(by_key.get(trial.user_attrs.get(KEY), [])),
-        )
-        lost = (
-            trials[0]
-            for trials in by_key.values()
-            if _outcome(trials) == _OPEN and all(t.state == TrialState.FAIL for t in trials)
-        )
-        chosen = next(lost, waiting[0] if waiting else None)
-        running = counted_trials(self.study, (TrialState.RUNNING,))
+        due = [
+            create_trial(state=TrialState.WAITING, user_attrs=_lasting_attrs(trials_of_it[0]))
+            for trials_of_it in by_key.values()
+            if _outcome(trials_of_it) == _OPEN
+            and all(trial.state == TrialState.FAIL for trial in trials_of_it)
+        ]
+        busy = due or waiting or any(trial.state == TrialState.RUNNING for trial in counted)
         now = time.monotonic()
-        if chosen is not None or running or self._nothing_since is None:
+        if busy:
+            self._nothing_since = math.inf
+        elif self._nothing_since == math.inf:
             self._nothing_since = now
+        again_at = math.inf
         if self.until is None:
             longest = IDLE_SECONDS if self._idle_seconds is None else self._idle_seconds
             self.over = now - self._nothing_since > longest
+            again_at = self._nothing_since + longest
         else:
             self.over = self.results(self.until) is not None
             if self.over:
-                return None
-        if chosen is None or chosen.state == TrialState.WAITING:
-            return chosen
-        return create_trial(state=TrialState.WAITING, user_attrs=_lasting_attrs(chosen))
+                return Look(len(trials))
+        not_ready = [
+            trial
+            for trial in waiting
+            if trial.user_attrs.get(READY) != trial.number
+            or _outcome(by_key.get(trial.user_attrs.get(KEY), [])) != _OPEN
+        ]
+        # Apart from what fails, only the end of a round is worth a look.
+        in_hand = [
+            trials_of_it for trials_of_it in by_key.values() if _outcome(trials_of_it) == _OPEN
+        ]
+        return Look(len(trials), due, not_ready, results_needed=len(in_hand), again_at=again_at)
 
-    def _admit(self, waiting: FrozenTrial) -> bool:
-        if _outcome(self._trials_by_key().get(waiting.user_attrs.get(KEY), [])) == _OPEN:
-            return True
-        # A result that came late has made it needless.
-        self._withdraw(waiting)
-        return False
+    def _is_repeat(self, trial: FrozenTrial) -> bool:
+        return True  # what is new comes from `enqueue`
 
-    def _place_of_late_result(self, given_up: FrozenTrial) -> dict[str, Any] | None:
+    def _admit(self, waiting: FrozenTrial) -> dict[str, Any] | None:
+        try:
+            Task.of(waiting)
+        except Exception as error:
+            _logger.warning(
+                f"Trial {waiting.number} of study {self.study.study_name!r} is no training of a "
+                f"verdict, and is left out: {type(error).__name__}: {error}"
+            )
+            return None
+        trials = self._trials_by_key().get(waiting.user_attrs.get(KEY), [])
+        # Otherwise a result that came late has made it needless.
+        return {} if _outcome(trials) == _OPEN else None
+
+    def _place_of_late_result(self, given_up: FrozenTrial) -> LatePlace | None:
         trials = self._trials_by_key().get(given_up.user_attrs.get(KEY), [])
-        return {} if _outcome(trials) in (_OPEN, _GIVEN_UP) else None
+        if _outcome(trials) not in (_OPEN, _GIVEN_UP):
+            return None
+        return LatePlace({}, [trial for trial in trials if not trial.state.is_finished()])
 
     def _outcomes(self, tasks: Sequence[Task]) -> list[float | str]:
         known = self._trials_by_key()
@@ -147,20 +186,22 @@ class TaskQueue(TrialQueue):
 
     def _reason(self, task: Task) -> UsageError | TrainingFailed:
         """Why a task was given up."""
-        failures = _failures(self._trials_by_key()[task.key])
+        trials = self._trials_by_key()[task.key]
+        failures = _failures(trials)
         told = [failure for trial in failures if (failure := failure_of(trial)) is not None]
-        told = [failure for failure in told if failure.traceback or failure.is_usage]
         usage = [failure for failure in told if failure.is_usage]
         if usage:
             return UsageError(f"{usage[-1].message} ({usage[-1].worker})")
-        heading = (
-            f"the training of {task.loss.label} with seed {task.seed} failed {len(failures)} times"
-        )
+        training = f"the training of {task.loss.label} with seed {task.seed}"
         if told:
             last = told[-1]
+            heading = f"{training} failed {len(failures)} times"
             lines = [f"{heading}, last ({last.worker}) with {last.in_words}", last.traceback]
         else:
-            lines = [f"{heading}: its workers died without a word, perhaps for lack of memory."]
+            lines = [
+                f"{training} has cost {len(_losses(trials)) or len(failures)} workers their lives, "
+                "perhaps for lack of memory."
+            ]
         return TrainingFailed(
             "\n".join(lines)
             + "\nNone of it counts as a result: when the cause is mended, the same "
@@ -168,9 +209,13 @@ class TaskQueue(TrialQueue):
         )
 
     def _trials_by_key(self) -> dict[object, list[FrozenTrial]]:
+        return self._by_key(self.study.get_trials(deepcopy=False))
+
+    def _by_key(self, trials: Sequence[FrozenTrial]) -> dict[object, list[FrozenTrial]]:
+        first = first_counted(self.study)
         found: dict[object, list[FrozenTrial]] = {}
-        for trial in counted_trials(self.study):
-            if KEY in trial.user_attrs:
+        for trial in trials:
+            if trial.number >= first and KEY in trial.user_attrs:
                 found.setdefault(trial.user_attrs[KEY], []).append(trial)
         return found
 
@@ -198,17 +243,25 @@ def _outcome(trials: Sequence[FrozenTrial]) -> float | str:
         return _OPEN
     failures = _failures(trials)
     told = [failure for trial in failures if (failure := failure_of(trial)) is not None]
-    hopeless = len(failures) >= MAX_FAILURES or any(failure.is_usage for failure in told)
+    hopeless = (
+        len(failures) >= MAX_FAILURES
+        or any(failure.is_usage for failure in told)
+        or len(_losses(trials)) > MAX_LOSSES
+    )
     return _GIVEN_UP if hopeless else _OPEN
 
 
 def _failures(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Trials of a task that were lost since it was last asked for."""
+    """Trials of a task that ended with an exception since it was last asked for."""
+    failed = _failed_since_asked(trials)
+    return [t for t in failed if not t.user_attrs.get(RELEASED) and LOST not in t.user_attrs]
+
+
+def _losses(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Trials of a task that were lost with their workers since it was last asked for."""
+    return [trial for trial in _failed_since_asked(trials) if LOST in trial.user_attrs]
+
+
+def _failed_since_asked(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     anew = max((t.number for t in trials if t.user_attrs.get(ASKED_ANEW)), default=0)
-    return [
-        trial
-        for trial in trials
-        if trial.state == TrialState.FAIL
-        and trial.number >= anew
-        and not trial.user_attrs.get(RELEASED)
-    ]
+    return [trial for trial in trials if trial.state == TrialState.FAIL and trial.number >= anew]

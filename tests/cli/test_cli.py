@@ -12,9 +12,7 @@ from optuna.trial import TrialState
 from searches import load, process, small_recipe, wait_until
 
 from optuna_taylorglo import cli, load_loss
-from optuna_taylorglo.cli.supervisor import MAX_RESTARTS, Supervisor
 from optuna_taylorglo.cli.verbs import run
-from optuna_taylorglo.errors import WorkersFailed
 from optuna_taylorglo.queue.identity import worker_of
 from optuna_taylorglo.recipes.in_study import replace_recipe
 from optuna_taylorglo.search.history import SearchHistory
@@ -163,7 +161,9 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
     assert run.returncode == cli.INTERRUPTED, output
     assert "the same command goes on where it was" in output
     assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
-    assert [t.state for t in study.trials] == [TrialState.FAIL]
+    states = [trial.state for trial in study.trials]
+    assert states[0] == TrialState.FAIL
+    assert set(states[1:]) == {TrialState.WAITING}
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,3 @@ def test_wrong_trial_and_verb(finished, monkeypatch, caplog, capsys):
         cli.main(["evolve"])
     assert exit_.value.code == cli.USAGE
     assert "evolve" in capsys.readouterr().err
-
-
-def test_the_supervisor_gives_up_on_a_worker_that_always_dies(tmp_path):
-    supervisor = Supervisor([["sh", "-c", "echo last words; exit 7"]], tmp_path)
-    supervisor.start()
-
-    with pytest.raises(WorkersFailed, match=r"code 7(.|\n)*last words"):
-        wait_until(lambda: not supervisor.poll())
-    assert (tmp_path / "0.log").read_text().count("last words") == MAX_RESTARTS + 1

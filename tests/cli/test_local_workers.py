@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 
 import pytest
+import sqlalchemy
 import torch
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.cli.local_workers import _environments, supervise
+from optuna_taylorglo.cli import local_workers
+from optuna_taylorglo.cli.local_workers import _environments, _give_back, supervise
 from optuna_taylorglo.cli.standby import StandbyWorkers
+from optuna_taylorglo.errors import StopRequested, StorageUnreachable
+from optuna_taylorglo.queue.identity import WorkerIdentity
 
 
 def started_with(*words):
@@ -86,3 +90,20 @@ def test_workers_are_started_with_the_users_words_and_without_the_password(tmp_p
 def test_one_device_that_was_named_gets_one_worker_unless_told_otherwise(device):
     assert gpus_of("--device", device) == [None]
     assert gpus_of("--device", device, "--workers", "2") == [None] * 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        sqlalchemy.exc.OperationalError("SELECT 1", None, Exception("gone")),
+        StorageUnreachable("gone"),
+        StopRequested("gone"),
+    ],
+)
+def test_a_death_during_an_outage_does_not_end_the_command(monkeypatch, caplog, error):
+    def open_(name, url):
+        raise error
+
+    monkeypatch.setattr(local_workers, "open_study", open_)
+    _give_back("s", "postgresql://host/db", WorkerIdentity("host", 7, "token"), "killed")
+    assert "what worker host:7 held is given back after the grace period" in caplog.text

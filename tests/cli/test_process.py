@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy
 
+from optuna_taylorglo.cli import process as process_module
 from optuna_taylorglo.cli.process import (
     DONE,
     FAILED,
@@ -112,6 +113,37 @@ def test_how_much_is_said(options: dict[str, bool], level: int) -> None:
     assert logging.getLogger("optuna").getEffectiveLevel() == logging.WARNING
 
 
+ESCAPES = """
+import logging
+import optuna
+from optuna_taylorglo.cli.process import configure_logging
+configure_logging()
+for name in ("optuna_taylorglo.worker", "optuna"):
+    logging.getLogger(name).warning("study %s", "\\x1b[31m")
+"""
+
+
+def test_terminal_escapes_reach_no_log() -> None:
+    ended = subprocess.run([sys.executable, "-c", ESCAPES], capture_output=True, text=True)
+    assert ended.stderr.count(r"study \x1b[31m") == 2
+    assert "\x1b" not in ended.stderr
+
+
+def test_who_is_told_to_stop_during_an_outage_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop = threading.Event()
+    monkeypatch.setattr(process_module, "_stop", stop)
+    outages = [
+        sqlalchemy.exc.OperationalError("SELECT 1", None, Exception("closed")),
+        StorageUnreachable("nobody listens"),
+    ]
+    assert [ended_by(outage) for outage in outages] == [FAILED, FAILED]
+    stop.set()
+    assert [ended_by(outage) for outage in outages] == [INTERRUPTED, INTERRUPTED]
+    assert ended_by(OperationError("it broke")) == FAILED
+
+
 STUBBORN = """
 import time
 from optuna_taylorglo.cli.process import stop_on_signals
@@ -123,7 +155,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_ends(first: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

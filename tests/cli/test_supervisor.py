@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from searches import wait_until
 
+from optuna_taylorglo.cli import supervisor as supervisor_module
 from optuna_taylorglo.cli.process import BROKEN
-from optuna_taylorglo.cli.supervisor import Supervisor
+from optuna_taylorglo.cli.supervisor import MAX_FAILURES, Supervisor, _Child, start_command
 from optuna_taylorglo.errors import WorkersFailed
 from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity
 
@@ -175,3 +176,100 @@ def test_evaluations_that_all_fail_are_not_begun_again(supervisors: Supervisors)
     with pytest.raises(WorkersFailed, match="KeyError"):
         until_over(supervisor)
     assert supervisors.log(1) == "KeyError\n"
+
+
+@pytest.fixture
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "SHORTEST_WAIT", 0.01)
+    monkeypatch.setattr(supervisor_module, "LONGEST_WAIT", 0.05)
+
+
+@pytest.mark.usefixtures("_short_waits")
+@pytest.mark.parametrize("death", ["kill -KILL $$", "kill -TERM $$", "exit 130"])
+def test_kills_never_end_a_run(supervisors: Supervisors, tmp_path: Path, death: str) -> None:
+    lives = 3 * MAX_FAILURES
+    counter = tmp_path / "counter"
+    script = f"echo >> {counter}; [ $(wc -l < {counter}) -gt {lives} ] && exit 0; {death}"
+    supervisor = supervisors(shell(script))
+    supervisor.start()
+    until_over(supervisor)
+    assert counter.read_text().count("\n") == lives + 1
+
+
+@pytest.mark.usefixtures("_short_waits")
+@pytest.mark.parametrize("death", ["exit 7", "exit 1", "kill -SEGV $$"])
+def test_workers_that_all_fail_again_and_again_end_it(
+    supervisors: Supervisors, tmp_path: Path, death: str
+) -> None:
+    failing = shell(f"echo last words; {death}")
+    supervisor = supervisors(shell("exit 0"), failing, failing)
+    supervisor.start()
+    with pytest.raises(WorkersFailed, match=r"the worker (.|\n)*ends with\n(.|\n)*last words"):
+        until_over(supervisor)
+    assert running(supervisor) == [False] * 3
+    for number in (1, 2):
+        assert supervisors.log(number).count("last words") == MAX_FAILURES
+
+
+@pytest.mark.usefixtures("_short_waits")
+def test_one_that_always_fails_does_not_stop_the_others(
+    supervisors: Supervisors, tmp_path: Path
+) -> None:
+    """And when these have come to the end, there is nothing left for it to do."""
+    gate = tmp_path / "gate"
+    # The same command, as with workers; who is broken is decided by its environment.
+    script = shell(f"[ $BROKEN = yes ] && exit 1; while [ ! -e {gate} ]; do sleep 0.05; done")
+    supervisor = supervisors(script, script, environments=[{"BROKEN": "yes"}, {"BROKEN": "no"}])
+    supervisor.start()
+    wait_until(lambda: supervisor.poll() and supervisor._children[0].hopeless)
+    assert supervisor.poll()
+    assert running(supervisor) == [False, True], "it would spoil one candidate after the other"
+    gate.touch()
+    until_over(supervisor)
+    # For more work it is tried again.
+    supervisor.start()
+    assert supervisor.poll()
+    until_over(supervisor)
+
+
+def test_a_worker_in_back_off_keeps_nobody_waiting(
+    supervisors: Supervisors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "SHORTEST_WAIT", 50.0)
+    supervisor = supervisors(shell("kill -KILL $$"), SLEEPER)
+    supervisor.start()
+    wait_until(lambda: supervisor.poll() and supervisor._children[0].due is not None)
+    begin = time.monotonic()
+    for _ in range(20):
+        assert supervisor.poll()
+    assert time.monotonic() - begin < 1
+    assert running(supervisor) == [False, True]
+    supervisor.stop()
+    assert time.monotonic() - begin < 10
+    assert running(supervisor) == [False, False]
+
+
+def test_waits_grow_and_begin_anew_after_a_while_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(supervisor_module.time, "monotonic", lambda: now)
+    child = _Child([], tmp_path / "log", {}, start_command)
+
+    def wait_after_living(seconds: float, code: int = -9) -> float:
+        nonlocal now
+        child.began = now
+        now += seconds
+        return child.plan_restart(code)
+
+    assert [wait_after_living(3) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert [wait_after_living(s) for s in (30, 3, 3, 30)] == [0, 1, 2, 0]
+    for _ in range(2000):
+        assert wait_after_living(0) <= 60
+    assert not child.hopeless
+    # Three failed evaluations take a while, and are a worker's own fault all the same.
+    for expected in (False, False, False, False, True):
+        wait_after_living(90, code=1)
+        assert child.hopeless is expected
+    wait_after_living(3600, code=1)
+    assert not child.hopeless

@@ -1,4 +1,4 @@
-"""Real databases for tests: PostgreSQL, MariaDB, SQLite and Optuna journal files."""
+"""Real databases for tests: PostgreSQL, MariaDB, SQLite, Optuna journal files and its proxy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -14,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import sqlalchemy
 
@@ -42,7 +45,9 @@ class PostgreSQL:
         process.wait(60)
 
     def close(self) -> None:
-        self._server.cleanup()
+        # The library trips over a server that ends at this very moment.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._server.cleanup()
 
     def start(self) -> None:
         # The library gives a start ten seconds, which a busy machine may not have.
@@ -55,6 +60,146 @@ class PostgreSQL:
                 time.sleep(1)
             else:
                 return
+
+
+class MariaDB:
+    """A MariaDB server that can be stopped and started again."""
+
+    @staticmethod
+    def installed() -> bool:
+        return (
+            shutil.which("mariadbd") is not None and shutil.which("mariadb-install-db") is not None
+        )
+
+    def __init__(self, directory: Path) -> None:
+        data, self._socket = directory / "data", directory / "sock"
+        options = ["--no-defaults", f"--datadir={data}"]
+        if os.geteuid() == 0:
+            options.append("--user=root")
+        subprocess.run(
+            ["mariadb-install-db", *options, "--auth-root-authentication-method=normal"],
+            check=True,
+            capture_output=True,
+        )
+        self._command = ["mariadbd", *options, f"--socket={self._socket}", "--skip-networking"]
+        self._url = f"mysql+pymysql://root@localhost/?unix_socket={self._socket}"
+        self.start()
+
+    def new_database(self) -> str:
+        """URL of an empty database, in the plain form that people write."""
+        name = f"test_{uuid.uuid4().hex}"
+        engine = _unpooled(sqlalchemy.make_url(self._url))
+        with engine.connect() as connection:
+            connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
+        return self._url.replace("mysql+pymysql://", "mysql://").replace(
+            "localhost/", f"localhost/{name}"
+        )
+
+    def stop(self) -> None:
+        """Pull the plug."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        engine = _unpooled(sqlalchemy.make_url(self._url))
+        while True:
+            with contextlib.suppress(sqlalchemy.exc.OperationalError), engine.connect():
+                return
+            assert self._process.poll() is None, "mariadbd ended"
+            time.sleep(0.1)
+
+
+_PROXY = """
+import sys
+from optuna.storages import run_grpc_proxy_server
+from optuna_taylorglo.storage.open_storage import open_storage
+
+url, port, heartbeat, grace = sys.argv[1:]
+storage = open_storage(url, heartbeat=int(heartbeat), grace=int(grace))
+run_grpc_proxy_server(storage, host="localhost", port=int(port))
+"""
+
+
+class GrpcProxy:
+    """Optuna's storage proxy in a process of its own, before a database.
+
+    Args:
+        database_url: The database.
+        heartbeat: Seconds between two signs of life.
+        grace: Seconds without one after which a trial is given up.
+    """
+
+    def __init__(self, database_url: str, *, heartbeat: int = 60, grace: int = 240) -> None:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            self._port = free.getsockname()[1]
+        words = [database_url, str(self._port), str(heartbeat), str(grace)]
+        self._command = [sys.executable, "-c", _PROXY, *words]
+        self.url = f"grpc://localhost:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("localhost", self._port)):
+                return
+            assert self._process.poll() is None, "the proxy ended"
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Pull the plug."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        self.stop()
+
+
+def cut_connections(url: str, at_most: int) -> int:
+    """Let the server end some connections to one of its databases, chosen at random.
+
+    Args:
+        url: A database of a PostgreSQL or MariaDB server.
+        at_most: How many.
+
+    Returns:
+        How many were ended.
+    """
+    plain = sqlalchemy.make_url(url)
+    if plain.get_backend_name() == "postgresql":
+        engine = _unpooled(plain.set(drivername="postgresql+psycopg"))
+        query = (
+            "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE "
+            "datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() "
+            "LIMIT :n) AS chosen"
+        )
+        with engine.connect() as connection:
+            return len(connection.execute(sqlalchemy.text(query), {"n": at_most}).all())
+    engine = _unpooled(plain.set(drivername="mysql+pymysql"))
+    query = (
+        "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND "
+        "id <> CONNECTION_ID() ORDER BY RAND() LIMIT :n"
+    )
+    with engine.connect() as connection:
+        chosen = connection.execute(sqlalchemy.text(query), {"n": at_most}).scalars().all()
+        for number in chosen:
+            # It may have ended by itself in the meantime.
+            with contextlib.suppress(sqlalchemy.exc.DBAPIError):
+                connection.execute(sqlalchemy.text(f"KILL {number}"))
+    return len(chosen)
+
+
+def _unpooled(url: sqlalchemy.URL) -> sqlalchemy.Engine:
+    return sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
 
 
 @contextlib.contextmanager
@@ -101,52 +246,18 @@ def journal_path(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a MariaDB server of our own, without a database."""
-    server = shutil.which("mariadbd")
-    install = shutil.which("mariadb-install-db")
-    if server is None or install is None:
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    """A MariaDB server of our own."""
+    if not MariaDB.installed():
         pytest.skip("mariadbd is not installed (Debian: mariadb-server)")
-    directory = tmp_path_factory.mktemp("mariadb")
-    data, socket = directory / "data", directory / "sock"
-    options = ["--no-defaults", f"--datadir={data}"]
-    if os.geteuid() == 0:
-        options.append("--user=root")
-    subprocess.run(
-        [install, *options, "--auth-root-authentication-method=normal"],
-        check=True,
-        capture_output=True,
-    )
-    process = subprocess.Popen(
-        [server, *options, f"--socket={socket}", "--skip-networking"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"mysql+pymysql://root@localhost/?unix_socket={socket}"
-    engine = sqlalchemy.create_engine(url)
-    try:
-        while True:
-            with contextlib.suppress(sqlalchemy.exc.OperationalError), engine.connect():
-                break
-            assert process.poll() is None, "mariadbd ended"
-            time.sleep(0.2)
-        yield url
-    finally:
-        engine.dispose()
-        process.terminate()
-        process.wait()
+    server = MariaDB(tmp_path_factory.mktemp("mariadb"))
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def mariadb_url(mariadb: str) -> str:
-    name = f"test_{uuid.uuid4().hex}"
-    engine = sqlalchemy.create_engine(mariadb)
-    with engine.connect() as connection:
-        connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return mariadb.replace("mysql+pymysql://", "mysql://").replace(
-        "localhost/", f"localhost/{name}"
-    )
+def mariadb_url(mariadb: MariaDB) -> str:
+    return mariadb.new_database()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from optuna.trial import Trial
-from schedulers import COMPLETE, PRUNED, age_heartbeats, new_scheduler, place, take
+from schedulers import COMPLETE, PRUNED, give_up_running, new_scheduler, place, take
 
 from optuna_taylorglo.attributes import STOPPED
 from optuna_taylorglo.queue.late_words import annotate, report, should_prune
@@ -18,17 +18,11 @@ def scheduler(sqlite_url: str) -> GenerationScheduler:
     return new_scheduler(open_storage(sqlite_url), popsize=2, attempts=3)
 
 
-def give_up(scheduler: GenerationScheduler) -> None:
-    age_heartbeats(scheduler._storage)
-    scheduler._stale_check_due = 0.0
-    scheduler._fail_stale_trials()
-
-
 @pytest.mark.parametrize("given_up", [False, True])
 def test_a_stop_is_a_stop_whenever_it_comes(scheduler: GenerationScheduler, given_up: bool) -> None:
     trial = take(scheduler)
     if given_up:
-        give_up(scheduler)
+        give_up_running(scheduler)
     report(trial, 0.3, 50)
     annotate(trial, STOPPED, True)
     scheduler.finish(trial, state=PRUNED)
@@ -42,7 +36,7 @@ def test_a_stop_is_a_stop_whenever_it_comes(scheduler: GenerationScheduler, give
 def test_a_late_result_brings_its_reports(scheduler: GenerationScheduler) -> None:
     trial = take(scheduler)
     report(trial, 0.1, 10)
-    give_up(scheduler)
+    give_up_running(scheduler)
     report(trial, 0.5, 50)
     scheduler.finish(trial, 0.9)
     (late,) = scheduler.study.get_trials(states=(COMPLETE,))
@@ -71,5 +65,5 @@ def test_who_is_pruned_does_not_depend_on_being_given_up(scheduler: GenerationSc
     alive, lost = take(scheduler), take(scheduler)
     expected = [(False, None), (True, "stop")]
     assert answers(alive) == expected
-    give_up(scheduler)
+    give_up_running(scheduler)
     assert answers(lost) == expected

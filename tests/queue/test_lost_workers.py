@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
+import threading
+import time
 from dataclasses import replace
 
+import optuna
 import pytest
-from schedulers import FAIL, new_scheduler, place, take
+from schedulers import FAIL, age_heartbeats, new_scheduler, place, take
 
-from optuna_taylorglo.attributes import ERROR, RELEASED
+from optuna_taylorglo.attributes import LOST, RELEASED
 from optuna_taylorglo.queue import trial_queue
 from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, own_identity, worker_of
-from optuna_taylorglo.queue.lost_workers import give_up_trials_of
+from optuna_taylorglo.queue.lost_workers import MAX_LOSSES, SilenceWatch, give_up_trials_of
+from optuna_taylorglo.search import generations
+from optuna_taylorglo.search.generations import rank
+from optuna_taylorglo.storage import retry
 from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 
 
 def claimed_by(worker: WorkerIdentity, monkeypatch: pytest.MonkeyPatch, scheduler):
@@ -29,7 +38,7 @@ def test_only_trials_of_the_very_worker_are_given_up(kind, tmp_path, monkeypatch
     assert give_up_trials_of(scheduler.study, dead, "killed") == [lost.number]
     trials = scheduler.study.trials
     assert [t.state == FAIL for t in trials] == [True, False, False, False]
-    assert trials[0].user_attrs[ERROR]["message"] == "killed"
+    assert trials[0].user_attrs[LOST] == "killed"
     # Another takes its place at once: the same candidate, attempt and so the same seed.
     again = take(scheduler)
     assert (place(again), again.params) == (place(lost), lost.params)
@@ -37,15 +46,41 @@ def test_only_trials_of_the_very_worker_are_given_up(kind, tmp_path, monkeypatch
     assert [t.state == FAIL for t in scheduler.study.trials[1:4]] == [False] * len(kept)
 
 
-def test_what_kills_its_worker_every_time_comes_to_an_end(sqlite_url, monkeypatch):
-    scheduler = new_scheduler(open_storage(sqlite_url), popsize=2, max_failures=3)
+def test_what_kills_its_worker_every_time_comes_to_an_end(sqlite_url, monkeypatch, caplog):
+    monkeypatch.setattr(generations, "MAX_LOSSES", 5)
+    scheduler = new_scheduler(open_storage(sqlite_url), popsize=2, max_failures=0)
     dead = WorkerIdentity("here", 17, "a")
-    for _ in range(4):
+    for _ in range(6):
         trial = claimed_by(dead, monkeypatch, scheduler)
         assert place(trial) == (0, 0, 0)
         give_up_trials_of(scheduler.study, dead, "out of memory")
     assert not any(RELEASED in t.user_attrs for t in scheduler.study.trials)
-    assert place(take(scheduler)) == (0, 1, 0)
+    optuna.logging.enable_propagation()
+    other = take(scheduler)
+    optuna.logging.disable_propagation()
+    assert place(other) == (0, 1, 0)
+    assert "Candidate 1 of generation 1 has cost 6 workers their lives" in caplog.text
+    scheduler.finish(other, 0.1)
+    ((killer, survivor),) = scheduler.sampler.read(scheduler.study).finished
+    assert (killer.kills_workers, survivor.kills_workers) == (True, False)
+    assert rank([killer, survivor], maximize=True) == [1, 0]
+
+
+def test_deaths_of_workers_are_not_charged_to_the_candidate(sqlite_url, monkeypatch):
+    scheduler = new_scheduler(open_storage(sqlite_url), popsize=2, max_failures=3)
+    dead = WorkerIdentity("here", 17, "a")
+    for _ in range(MAX_LOSSES):
+        trial = claimed_by(dead, monkeypatch, scheduler)
+        give_up_trials_of(scheduler.study, dead, "killed")
+    for _ in range(3):
+        trial = take(scheduler)
+        assert place(trial) == (0, 0, 0)
+        scheduler.finish(trial, state=FAIL)
+    trial = take(scheduler)
+    assert place(trial) == (0, 0, 0)
+    scheduler.finish(trial, 0.5)
+    slot = scheduler.sampler.read(scheduler.study).current_slots()[0]
+    assert (slot.losses, slot.failures, slot.result.value) == (MAX_LOSSES, 3, 0.5)
 
 
 def test_a_trial_says_who_evaluates_it(sqlite_url, monkeypatch):
@@ -71,3 +106,26 @@ def test_who_waits_says_for_whom(sqlite_url, monkeypatch, caplog):
     (line,) = {record.message for record in caplog.records}
     assert line.startswith("waiting for 2 trainings of generation 1: on here:17 since ")
     assert ", on here:18 since " in line
+
+
+def test_nobody_is_given_up_when_nobody_could_write(tmp_path, monkeypatch):
+    """A process that is suspended amid a write to SQLite keeps all others from signs of life."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    monkeypatch.setattr(retry._process, "last_end", -math.inf)
+    scheduler = new_scheduler(open_storage(url, heartbeat=1, grace=2), popsize=2)
+    trial = take(scheduler)
+    age_heartbeats(storage_of(scheduler.study))
+    watch = SilenceWatch(scheduler.study, watch=0.5)
+    assert watch.give_up() == []
+    time.sleep(0.6)
+    suspended = sqlite3.connect(tmp_path / "a.db", check_same_thread=False, isolation_level=None)
+    suspended.execute("BEGIN IMMEDIATE")
+    threading.Timer(2.0, suspended.execute, ["COMMIT"]).start()
+    began = time.monotonic()
+    assert watch.give_up() == []
+    assert time.monotonic() - began > 1.5
+    # It had half a second for its next sign of life, and has given none.
+    assert watch.give_up() == []
+    time.sleep(0.6)
+    assert watch.give_up() == [trial_id_of(trial)]
+    suspended.close()

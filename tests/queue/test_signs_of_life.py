@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import optuna
 import pytest
 import sqlalchemy
 from optuna.trial import TrialState
-from schedulers import COMPLETE, age_heartbeats, new_scheduler, place, take
+from schedulers import COMPLETE, PRUNED, new_scheduler, place, silence, take
 
+from optuna_taylorglo.queue import heartbeat
 from optuna_taylorglo.queue.heartbeat import Heartbeat
 from optuna_taylorglo.queue.late_words import report
-from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.storage.open_storage import open_storage
-
-Silenced = tuple[str, Callable[[GenerationScheduler], None]]
 
 
 @pytest.fixture(params=["sqlite", "journal"])
-def silenced(request: pytest.FixtureRequest, tmp_path: Path) -> Silenced:
-    """A storage, and how to make all its running trials look dead to a scheduler."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/a.db"
-
-        def silence(scheduler: GenerationScheduler) -> None:
-            age_heartbeats(scheduler._storage)
-            scheduler._stale_check_due = 0.0
-
-    else:
-        url = str(tmp_path / "a.log")
-
-        def silence(scheduler: GenerationScheduler) -> None:
-            scheduler._stale_check_due = 0.0
-            scheduler.claim()
-            scheduler._storage.grace_period = -1
-            scheduler._stale_check_due = 0.0
-
-    return url, silence
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else str(tmp_path / "a.log")
 
 
-def test_worker_killed_before_its_first_beat_blocks_nothing(
-    silenced: tuple[str, Callable[[GenerationScheduler], None]],
-) -> None:
-    url, silence = silenced
+def test_worker_killed_before_its_first_beat_blocks_nothing(url: str) -> None:
     dead, alive = new_scheduler(open_storage(url)), new_scheduler(open_storage(url))
     lost = [take(dead), take(dead)]
     assert alive.claim() is None
@@ -55,27 +32,38 @@ def test_worker_killed_before_its_first_beat_blocks_nothing(
     assert [trial.params for trial in again] == [trial.params for trial in lost]
 
 
-def test_result_of_a_worker_given_up_too_early(
-    silenced: tuple[str, Callable[[GenerationScheduler], None]], caplog: pytest.LogCaptureFixture
-) -> None:
-    url, silence = silenced
+def test_result_of_a_worker_given_up_too_early(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Who finishes first counts, and the other one is told that nobody waits for him."""
     slow, quick = new_scheduler(open_storage(url)), new_scheduler(open_storage(url))
     first, second = take(slow), take(slow)
     silence(quick)
     again = take(quick)
     assert place(again) == place(first)
-    optuna.logging.enable_propagation()
     report(first, 0.5, 1)
-    # Somebody else is at the first slot by now; the second is still free.
+    assert not slow.is_wanted(first), "another is at work on it"
+    assert slow.is_wanted(second), "nobody has taken it up"
     slow.finish(first, 1.0)
     slow.finish(second, 2.0)
-    optuna.logging.disable_propagation()
-    assert "Trial 0 was given up as lost before it ended as COMPLETE" in caplog.text
+    assert not quick.is_wanted(again)
+    optuna.logging.enable_propagation()
     quick.finish(again, 3.0)
+    optuna.logging.disable_propagation()
+    assert "was given up as lost before it ended as COMPLETE with value 3.0" in caplog.text
     assert place(take(quick)) == (1, 0, 0)
     (slots,) = quick.sampler.read(quick.study).finished
-    assert [slot.result.value for slot in slots if slot.result] == [3.0, 2.0]
-    assert [t.value for t in quick.study.trials if t.state == COMPLETE] == [3.0, 2.0]
+    assert [slot.result.value for slot in slots if slot.result] == [1.0, 2.0]
+    assert [t.value for t in quick.study.trials if t.state == COMPLETE] == [1.0, 2.0]
+    assert [s.failures for s in slots] == [0, 0]
+
+
+def test_a_late_abort_counts_too(url: str) -> None:
+    slow, quick = new_scheduler(open_storage(url)), new_scheduler(open_storage(url))
+    late = take(slow)
+    silence(quick)
+    again = take(quick)
+    slow.finish(late, state=PRUNED)
+    quick.finish(again, state=PRUNED)
+    assert place(take(quick)) == (0, 0, 1), "one attempt is used up, not two"
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "journal"])
@@ -98,12 +86,13 @@ def test_heartbeat_survives_an_outage(sqlite_url: str, monkeypatch: pytest.Monke
     trial = take(scheduler)
     beats: list[float] = []
 
-    def beat(trial_id: int) -> None:
+    def beat(storage: object, trial_id: int) -> bool:
         beats.append(time.monotonic())
         if len(beats) == 1:
             raise sqlalchemy.exc.OperationalError("UPDATE", None, Exception("gone"))
+        return True
 
-    monkeypatch.setattr(scheduler._storage, "record_heartbeat", beat)
+    monkeypatch.setattr(heartbeat, "beat", beat)
     with Heartbeat(trial):
         while len(beats) < 3:
             time.sleep(0.05)

@@ -237,12 +237,13 @@ def test_every_mistake_is_told_in_a_line_of_its_own() -> None:
         recipe_from_dict(content, "my.yaml")
     assert str(error.value).splitlines() == [
         "my.yaml: search.3: unknown field, known are population, sigma, generations, seed, space, "
-        "filter, scale, repeats, seed_policy",
+        "filter, scale, repeats, seed_policy, overlap",
         "my.yaml: optimizer: unknown field, did you mean optimiser?",
         "my.yaml: data_dir: belongs to the machine, not to the recipe: give the worker --data-dir",
         'my.yaml: schedule.milestones: [0, "7"] is not allowed, must be an ascending list of whole '
-        "numbers of at least 1",
-        "my.yaml: batch_size: 2.5 is not allowed, must be a whole number of at least 1",
+        "numbers of at least 1 and at most 1000000000",
+        "my.yaml: batch_size: 2.5 is not allowed, must be a whole number of at least 1 and at most "
+        "10000000",
         'my.yaml: search.sigma: "wide" is not allowed, must be a finite number above 0 and below '
         "100 (text, not a number)",
         "my.yaml: search.seed: -1 is not allowed, must be a whole number of at least 0 and at most "
@@ -507,6 +508,7 @@ def test_reference_names_every_field_with_its_default() -> None:
         "loss": {"class_weights": "balanced", "label_smoothing": 0.1, "ignore_index": 255},
         "early_abort": {"threshold": 3.0},
         "early_stop": {"at": 5},
+        "search": {"overlap": 5},
         "choice": {},
     }
     content = recipe_from_dict(filled).to_dict()
@@ -517,7 +519,8 @@ def test_reference_names_every_field_with_its_default() -> None:
     }
     assert fields == expected
     assert "| `search.sigma` | a finite number above 0 and below 100 | `1.2` |" in reference
-    assert "| `batch_size` | a whole number of at least 1 | required |" in reference
+    whole = "a whole number of at least 1 and at most 10000000"
+    assert f"| `batch_size` | {whole} | required |" in reference
 
 
 def test_what_earlier_versions_do_not_know_is_written_only_where_it_is_used() -> None:
@@ -525,14 +528,17 @@ def test_what_earlier_versions_do_not_know_is_written_only_where_it_is_used() ->
     plain = recipe_from_dict(minimal()).to_dict()
     assert {"checkpoint", "trainer", "choice"}.isdisjoint(plain)
     assert set(plain["schedule"]) == {"unit", "milestones", "gamma"}
+    assert "overlap" not in plain["search"]
     newer = {
         "checkpoint": {"path": "weights.pt", "skip": ["head."]},
         "schedule": {"kind": "cosine", "unit": "steps", "warmup": 10},
+        "search": {"overlap": 14},
         "trainer": {"gradient_clip_val": 1.0, "callbacks": [{"class_path": "my.Callback"}]},
     }
     recipe = recipe_from_dict(minimal() | newer)
     written = recipe.to_dict()
     assert (written["schedule"]["kind"], written["schedule"]["warmup"]) == ("cosine", 10)
+    assert written["search"]["overlap"] == 14
     assert written["checkpoint"] == newer["checkpoint"]
     assert recipe_from_dict(json.loads(json.dumps(written))) == recipe
     without_optimiser = recipe_from_dict(without("optimiser"))

@@ -157,10 +157,44 @@ def test_retry_of_a_slot_that_does_not_exist_counts_as_fresh(slot: object) -> No
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("popsize", 1), ("popsize", 2.0), ("attempts", 0), ("max_failures", -1), ("attempts", True)],
+    [
+        ("popsize", 1),
+        ("popsize", 2.0),
+        ("attempts", 0),
+        ("max_failures", -1),
+        ("attempts", True),
+        ("overlap", -1),
+        ("overlap", 0.5),
+    ],
 )
 def test_bad_rules_are_named(field: str, value: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"{field} must be an integer of at least \d, got {value}"
     ):
         Rules(**{field: value})
+
+
+def test_overlap_of_a_whole_generation_is_refused() -> None:
+    with pytest.raises(ValueError, match="overlap must be smaller than popsize 4, got 4"):
+        Rules(popsize=4, overlap=4)
+    assert Rules(popsize=4, overlap=3).overlap == 3
+
+
+def test_slots_are_open_in_the_order_in_which_they_start() -> None:
+    log = GenerationLog(Rules(popsize=3, overlap=2))
+    log.read(study_of(done(), {"state": RUNNING}, done(), done()))
+    assert [slot.number for slot in log.current_slots()] == [0, 1, 2]
+    assert [slot.number for slot in log.open_slots()] == [0, 1, 2, 3, 4]
+    assert [slot.closed for slot in log.open_slots()] == [True, False, True, True, False]
+    assert log.open_slots(n_generations=2) == log.open_slots()
+    assert log.open_slots(n_generations=1) == log.current_slots()
+
+
+def test_trials_that_wait_for_a_closed_slot_of_the_next_generation_are_left_over() -> None:
+    log = GenerationLog(Rules(popsize=2, attempts=2, max_failures=3, overlap=1))
+    trials = study_of(
+        done(), {"state": RUNNING}, {"state": FAIL}, done(retry=2), {"state": WAITING, "retry": 2}
+    )
+    log.read(trials)
+    assert log.generation == 0
+    assert log.leftovers == [trials[4]]

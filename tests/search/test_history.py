@@ -22,6 +22,7 @@ from optuna_taylorglo.search.history import (
     trial_loss,
     winner,
 )
+from optuna_taylorglo.search.scheduler import GenerationScheduler
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def told(*values):
 def test_generations_hold_the_trials_that_were_made_for_them(study, history):
     assert history.finished
     assert [generation.number for generation in history.generations] == list(range(GENERATIONS))
-    assert history.in_hand.candidates == ()
+    assert history.in_hand == []
     assert len(history.candidates) == POPULATION * GENERATIONS
     for candidate in history.candidates:
         trial = study.trials[candidate.trial]
@@ -85,12 +86,24 @@ def test_counts_and_slots_of_a_search_under_way():
     assert not history.finished
     assert history.n_finished == 1
     assert (history.n_filled, history.n_slots) == (POPULATION + 2, POPULATION * GENERATIONS)
-    assert [c.generation for c in history.in_hand.candidates] == [1, 1]
+    assert [c.generation for c in history.in_hand] == [1, 1]
     assert {state: n for state, n in history.counts.items() if n} == {
         TrialState.RUNNING: 1,
         TrialState.COMPLETE: POPULATION + 1,
         TrialState.PRUNED: 1,
     }
+
+
+def test_results_of_the_next_generation_count_where_generations_overlap():
+    study = searched_study(POPULATION, search={"overlap": 2})
+    scheduler = GenerationScheduler(study)
+    trials = [scheduler.claim() for _ in range(POPULATION + 2)]
+    for trial in trials[1:]:
+        scheduler.finish(trial, 0.5)
+    history = read_history(study)
+    assert (history.n_finished, history.n_filled) == (1, 2 * POPULATION + 1)
+    assert [c.generation for c in history.in_hand] == [1] * (POPULATION - 1) + [2] * 2
+    assert history.candidates[POPULATION:] == history.in_hand
 
 
 def test_trials_beyond_the_last_generation_fill_no_slot():

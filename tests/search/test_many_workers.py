@@ -17,6 +17,7 @@ import optuna
 import pytest
 from databases import PostgreSQL
 from optuna.trial import Trial
+from proxies import Proxy
 from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, sampler
 
 from optuna_taylorglo.attributes import RELEASED, RETRY_OF
@@ -180,6 +181,22 @@ def test_mariadb_runs_a_search(mariadb_url: str, tmp_path: Path) -> None:
 def test_journal_file_runs_a_search(journal_path: str, tmp_path: Path) -> None:
     Crew(4, journal_path, tmp_path / "log", 3, False).see_it_through()
     assert_like_serial(journal_path, 3)
+
+
+def test_grpc_proxy_runs_a_search_and_is_killed_twice(sqlite_url: str, tmp_path: Path) -> None:
+    proxy, log = Proxy(sqlite_url), tmp_path / "log"
+    crew = Crew(4, proxy.url, log, 3, False)
+    for n_results in (4, 12):
+        while not log.exists() or len(log.read_text().splitlines()) < n_results:
+            crew.replace_the_dead()
+            time.sleep(0.02)
+        proxy.kill()
+        time.sleep(0.5)
+        proxy.start()
+    crew.see_it_through()
+    proxy.kill()
+    # This process never speaks to the proxy: its library does not like to be forked.
+    assert_like_serial(sqlite_url, 3)
 
 
 def test_database_server_goes_and_comes_back(own_postgresql: PostgreSQL, tmp_path: Path) -> None:

@@ -80,25 +80,29 @@ PACE = [(COMPLETE, 0.8), (COMPLETE, 0.6), (PRUNED, 0.4), (PRUNED, None)]
 
 
 def falls_behind(
-    value: float, before: list[tuple[TrialState, float | None]], **changes: Any
+    value: float,
+    before: list[tuple[TrialState, float | None]],
+    generation: int = 1,
+    index: int = 0,
+    **changes: Any,
 ) -> bool:
-    """Whether a candidate of generation 1 with this value at step 5 is stopped."""
+    """Whether a candidate with this value at step 5 is stopped by the pace of generation 0."""
     study = optuna.create_study(
         pruner=FallingBehindPruner(**({"popsize": 4, "keep": 0.5, "step": 5} | changes)),
         direction="maximize",
     )
-    for index, (state, report) in enumerate(before):
+    for other, (state, report) in enumerate(before):
         study.add_trial(
             optuna.create_trial(
                 state=state,
                 value=0.9 if state == COMPLETE else None,
-                user_attrs={GENERATION: 0, INDEX: index % 4},
+                user_attrs={GENERATION: 0, INDEX: other % 4},
                 intermediate_values={} if report is None else {5: report, 9: 1.0},
             )
         )
     trial = study.ask()
-    trial.set_user_attr(GENERATION, changes.pop("generation", 1))
-    trial.set_user_attr(INDEX, 0)
+    trial.set_user_attr(GENERATION, generation)
+    trial.set_user_attr(INDEX, index)
     trial.report(0.0, 4)
     assert not trial.should_prune()
     trial.report(value, 5)
@@ -119,6 +123,17 @@ def falls_behind(
 )
 def test_pace_is_that_of_the_generation_before(value: float, keep: float, stopped: bool) -> None:
     assert falls_behind(value, PACE, keep=keep) == stopped
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2, 3])
+@pytest.mark.parametrize("index", [0, 1, 2, 3])
+def test_pace_of_a_candidate_that_did_not_wait_is_that_of_the_generation_before(
+    generation: int, index: int
+) -> None:
+    assert falls_behind(0.0, PACE, generation, index, overlap=2) == (
+        generation == (2 if index < 2 else 1)
+    )
+    assert falls_behind(0.0, PACE, generation, index) == (generation == 1)
 
 
 def test_an_unfinished_or_missing_generation_sets_no_pace() -> None:

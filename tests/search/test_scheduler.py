@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from typing import Any
 
 import optuna
 import pytest
 import sqlalchemy
-from optuna.storages import RDBStorage
 from optuna.trial import TrialState
-from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, take
+from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, sampler, take
 
 from optuna_taylorglo.attributes import RELEASED, RETRY_OF
+from optuna_taylorglo.queue import trial_queue
 from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.storage.transitions import Glance, add_waiting
 
 
 def test_generation_starts_when_the_one_before_is_finished() -> None:
@@ -153,7 +155,7 @@ def test_waiting_ends_when_told_or_when_there_is_work() -> None:
 
 
 def test_somebody_elses_trial_at_the_worst_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial is enqueued between our look at the study and our own new trial."""
+    """A trial is enqueued between our look at the study and our own new trials."""
     scheduler = new_scheduler(popsize=2)
     create = scheduler._storage.create_new_trial
     theirs = [dict.fromkeys(THETA_NAMES, 7.0)]
@@ -163,61 +165,70 @@ def test_somebody_elses_trial_at_the_worst_moment(monkeypatch: pytest.MonkeyPatc
             scheduler.study.enqueue_trial(theirs.pop())
         return create(*args, **kwargs)
 
-    first = take(scheduler)
     monkeypatch.setattr(scheduler._storage, "create_new_trial", create_after_them)
-    second = take(scheduler)
-    assert scheduler.sampler.suggest(second) == [7.0] * 8
+    first, second = take(scheduler), take(scheduler)
+    first, second = sorted((first, second), key=place)
+    assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
+    assert scheduler.sampler.suggest(first) == [7.0] * 8
+    # Ours had landed in the second slot, and is made again for it with the right candidate.
+    candidate = scheduler.sampler.candidate(Slot(1, scheduler.sampler.rules))
+    assert scheduler.sampler.suggest(second) == candidate
     assert scheduler.claim() is None
-    scheduler.finish(first, 1.0)
-    scheduler.finish(second, 2.0)
-    # Ours had landed in the next generation; it is made again when that generation comes.
-    third, fourth = take(scheduler), take(scheduler)
-    assert [place(third), place(fourth)] == [(1, 0, 0), (1, 1, 0)]
-    assert scheduler.sampler.suggest(third) == scheduler.sampler.candidate(
-        Slot(2, scheduler.sampler.rules)
-    )
+
+
+def test_two_that_open_up_at_once_add_one_generation(database_url: str) -> None:
+    """The lock was lost, or its holder suspended: one's trials come too late, and stay out."""
+    one, other = (new_scheduler(open_storage(database_url), popsize=4) for _ in range(2))
+    look = one._look()
+    trials = [take(other), take(other)]
+    assert one._add(look) == []
+    assert len(one.study.trials) == 4
+    trials += [take(one), take(one)]
+    assert [place(trial) for trial in trials] == [(0, index, 0) for index in range(4)]
 
 
 def test_lost_answer_leaves_nothing_behind(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database creates a trial, and the connection breaks before it can say so."""
-    scheduler = new_scheduler(open_storage(sqlite_url), popsize=2)
-    create = RDBStorage._create_new_trial
+    """The database adds trials, and the connection breaks before it can say so."""
+    scheduler = new_scheduler(open_storage(database_url), popsize=2)
     lost = []
 
-    def lose_first_answer(*args: Any) -> Any:
-        created = create(*args)
+    def lose_first_answer(*args: Any) -> list[int]:
+        added = add_waiting(*args)
         if not lost:
-            lost.append(created.number)
+            lost.extend(added)
             raise sqlalchemy.exc.OperationalError("COMMIT", None, Exception("connection lost"))
-        return created
+        return added
 
-    monkeypatch.setattr(RDBStorage, "_create_new_trial", lose_first_answer)
+    monkeypatch.setattr(trial_queue, "add_waiting", lose_first_answer)
     first, second = take(scheduler), take(scheduler)
-    assert lost == [0]
+    assert len(lost) == 2
     assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
     assert scheduler.claim() is None
     assert [trial.state for trial in scheduler.study.trials] == [TrialState.RUNNING] * 2
 
 
-@pytest.mark.parametrize("step", ["record_heartbeat", "set_trial_state_values"])
-def test_death_between_adding_a_trial_and_running_it(
-    sqlite_url: str, step: str, monkeypatch: pytest.MonkeyPatch
+def test_death_between_adding_trials_and_taking_one(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a worker leaves behind at any step of a claim, the next one takes up."""
 
     class Killed(BaseException):
         pass
 
-    def die(*args: Any) -> None:
-        raise Killed
-
     dying = new_scheduler(open_storage(sqlite_url), popsize=2)
-    monkeypatch.setattr(dying._storage, step, die)
-    with pytest.raises(Killed):
-        dying.claim()
-    assert [trial.state for trial in dying.study.trials] == [TrialState.WAITING]
+
+    def die(*args: Any) -> tuple[Glance, None]:
+        if dying.study.trials:
+            raise Killed
+        return Glance(Counter(), None), None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trial_queue, "look_and_take", die)
+        with pytest.raises(Killed):
+            dying.claim()
+    assert [trial.state for trial in dying.study.trials] == [TrialState.WAITING] * 2
     other = new_scheduler(open_storage(sqlite_url), popsize=2)
     trials = [take(other), take(other)]
     assert [trial.number for trial in trials] == [0, 1]
@@ -227,16 +238,18 @@ def test_death_between_adding_a_trial_and_running_it(
 
 
 def test_trial_left_waiting_in_a_wrong_slot_never_runs(database_url: str) -> None:
-    """Its maker lost the lock, then died before he saw that another slot had become its own."""
+    """One of another version, or another tool, added it after the lock was lost."""
     scheduler = new_scheduler(open_storage(database_url), popsize=2)
-    chosen = scheduler._choose()
-    assert chosen is not None
-    first = take(scheduler)
+    chosen = scheduler._look().due[0]
+    first, second = take(scheduler), take(scheduler)
     scheduler.study.add_trial(chosen)
-    second = take(scheduler)
-    assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
-    assert second.params != first.params
-    withdrawn = scheduler.study.trials[1]
+    assert scheduler.claim() is None
+    for trial in (first, second):
+        scheduler.finish(trial, 1.0)
+    third, fourth = take(scheduler), take(scheduler)
+    assert sorted([place(third), place(fourth)]) == [(1, 0, 0), (1, 1, 0)]
+    assert first.params not in (third.params, fourth.params)
+    withdrawn = scheduler.study.trials[2]
     assert (withdrawn.state, withdrawn.datetime_start) == (FAIL, None)
     assert withdrawn.user_attrs[RELEASED]
 
@@ -245,8 +258,7 @@ def test_trial_added_twice_does_not_wait_for_ever() -> None:
     """Optuna repeats an insert by itself when the answer is lost; the second one must end too."""
     scheduler = new_scheduler(n_generations=1)
     scheduler.finish(take(scheduler), state=PRUNED)
-    retry = scheduler._choose()
-    assert retry is not None
+    (retry,) = scheduler._look().due
     assert RETRY_OF in retry.user_attrs
     for _ in range(2):
         scheduler.study.add_trial(retry)
@@ -254,6 +266,38 @@ def test_trial_added_twice_does_not_wait_for_ever() -> None:
         scheduler.finish(take(scheduler), value)
     assert scheduler.claim() is None
     assert scheduler.over
-    leftover = scheduler.study.trials[2]
-    assert (leftover.state, leftover.datetime_start) == (FAIL, None)
+    states = [trial.state for trial in scheduler.study.trials]
+    assert sorted(states, key=str) == sorted([PRUNED, COMPLETE, COMPLETE, FAIL], key=str)
+    (leftover,) = [trial for trial in scheduler.study.trials if trial.state == FAIL]
+    assert leftover.datetime_start is None
     assert leftover.user_attrs[RELEASED]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e33])
+def test_what_cma_es_cannot_digest_is_left_out(
+    database_url: str, value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = new_scheduler(open_storage(database_url), popsize=2, n_generations=3)
+    scheduler.study.enqueue_trial({"theta_0": value, "theta_3": 1.0})
+    optuna.logging.enable_propagation()
+    while (trial := scheduler.claim()) is not None:
+        theta = scheduler.sampler.suggest(trial)
+        scheduler.finish(trial, -sum(x * x for x in theta))
+    optuna.logging.disable_propagation()
+    assert scheduler.over
+    assert "Trial 0 was enqueued with theta_0" in caplog.text
+    first = scheduler.sampler.read(scheduler.study).finished[0][0]
+    assert first.result is not None
+    values = [first.result.params[name] for name in THETA_NAMES]
+    assert values == sampler(popsize=2).candidate(Slot(0, scheduler.sampler.rules))
+
+
+def test_a_worker_with_fewer_generations_takes_none_of_a_later_one(database_url: str) -> None:
+    long, short = (
+        new_scheduler(open_storage(database_url), n_generations=n, popsize=2) for n in (3, 1)
+    )
+    trials = [take(long), take(short)]
+    for trial in trials:
+        long.finish(trial, 1.0)
+    assert place(take(long)) == (1, 0, 0)
+    assert (short.claim(), short.over) == (None, True)

@@ -80,6 +80,8 @@ def test_slots_follow_the_recipe(tmp_path: Path) -> None:
     recipe = recipe_with(tmp_path, search={"population": 7}, early_abort={"attempts": 3})
     assert slot_rules(recipe) == Rules(popsize=7, attempts=3, max_failures=MAX_FAILURES)
     assert slot_rules(recipe_with(tmp_path, early_abort=None)).attempts == 1
+    overlapping = recipe_with(tmp_path, search={"population": 7, "overlap": 3})
+    assert slot_rules(overlapping).overlap == 3
 
 
 def test_parameters_are_those_of_the_space(tmp_path: Path) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.pool
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+import sqlalchemy
 from optuna.storages import InMemoryStorage
 
+from optuna_taylorglo.storage import engines, locks
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.open_storage import open_storage
 
@@ -63,6 +68,96 @@ def test_lock_dies_with_its_holder(any_url: str) -> None:
     process.join()
     with study_lock(storage, "a"):
         pass
+
+
+@contextlib.contextmanager
+def suspended_process(target: Callable[[str, Any], None], url: str) -> Iterator[None]:
+    """A process that has been stopped, though not ended, as soon as it holds something."""
+    held = fork.Event()
+    process = fork.Process(target=target, args=(url, held))
+    process.start()
+    assert held.wait(30)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    yield
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+def test_nobody_waits_for_a_suspended_holder_for_ever(
+    any_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", 1.0)
+    monkeypatch.setattr(locks, "STUCK_PATIENCE", 0.1)
+    monkeypatch.setattr(locks, "_stuck", {})
+    optuna.logging.enable_propagation()
+    storage = open_storage(any_url)
+    study = optuna.create_study(storage=storage)
+    with suspended_process(_hold, any_url):
+        for longest in (5.0, 0.9):
+            start = time.monotonic()
+            with study_lock(storage, "a"):
+                assert time.monotonic() - start < longest
+                # The work that the lock protects can be done.
+                study.ask()
+    with study_lock(storage, "a"):
+        pass
+    assert caplog.text.count("going on without it") == 1
+
+
+def _hold_rows(url: str, held: Any) -> None:
+    storage = open_storage(url)
+    with study_lock(storage, "a"), storage.database.engine.connect() as connection:
+        connection.execute(sqlalchemy.text("SELECT * FROM studies FOR UPDATE"))
+        held.set()
+        time.sleep(3600)
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_the_server_takes_the_locks_of_a_suspended_process_back(
+    database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock on a study, and those on rows in the middle of a transaction."""
+    monkeypatch.setitem(engines._POSTGRESQL_SETTINGS, "idle_in_transaction_session_timeout", "2s")
+    monkeypatch.setitem(engines._MYSQL_SETTINGS, "wait_timeout", 2)
+    monkeypatch.setattr(locks, "_stuck", {})
+    url = request.getfixturevalue(f"{database}_url")
+    storage = open_storage(url)
+    study = optuna.create_study(storage=storage)
+    with suspended_process(_hold_rows, url):
+        start = time.monotonic()
+        study.ask()
+        with study_lock(storage, "a"):
+            pass
+        assert time.monotonic() - start < 10
+    assert "of study 'a'" not in locks._stuck
+
+
+def _keep_busy(url: str, path: Path, end: float) -> None:
+    storage = open_storage(url)
+    while time.time() < end:
+        with study_lock(storage, "a"):
+            path.touch(exist_ok=False)
+            time.sleep(0.2)
+            path.unlink()
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"])
+def test_a_lock_that_changes_hands_is_waited_for(
+    database: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the queue for it is: nobody goes on without it."""
+    url = request.getfixturevalue(f"{database}_url")
+    monkeypatch.setattr(locks, "PATIENCE", 1.5)
+    monkeypatch.setattr(locks, "STUCK_PATIENCE", 0.1)
+    open_storage(url)
+    arguments = (url, tmp_path / "inside", time.time() + 4)
+    processes = [fork.Process(target=_keep_busy, args=arguments) for _ in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 6
 
 
 def test_lock_in_memory_is_between_threads() -> None:

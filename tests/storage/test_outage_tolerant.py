@@ -71,17 +71,19 @@ def test_other_errors_are_not_waited_for(waits: list[float]) -> None:
 
 
 def test_every_call_of_a_study_is_patient(sqlite_url: str, waits: list[float]) -> None:
-    """Half of the transactions fail; nothing of it reaches the study."""
+    """Half of the transactions do not begin, and half of the rest fail in the end."""
     storage = open_storage(sqlite_url)
     assert isinstance(storage, OutageTolerantStorage)
     dice = random.Random(0)
 
-    def fail_sometimes(session: Any) -> None:
+    def fail_sometimes(transaction: Any) -> None:
         if dice.random() < 0.5:
             _outage()
 
     sessions = storage.database.scoped_session.session_factory
     sqlalchemy.event.listen(sessions, "before_commit", fail_sometimes)
+    # What is read without a session has no commit.
+    sqlalchemy.event.listen(storage.database.engine, "begin", fail_sometimes)
     study = optuna.create_study(storage=storage)
     study.set_user_attr("a", 1)
     study.enqueue_trial({"x": 0.5})

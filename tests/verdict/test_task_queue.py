@@ -1,11 +1,12 @@
 """Tasks: known by what they train, done once, lost never."""
 
 import json
+import time
 
 import optuna
 import pytest
-from optuna.trial import TrialState
-from schedulers import age_heartbeats
+from optuna.trial import TrialState, create_trial
+from schedulers import give_up_running, silence
 
 from optuna_taylorglo.attributes import KEY, RELEASED, TASK
 from optuna_taylorglo.errors import RecipeError, TrainingFailed, UsageError
@@ -91,7 +92,7 @@ def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes():
         crash(queue, task(3))
     assert queue.claim() is None
     assert queue.count_done(tasks) == 3
-    assert released.user_attrs[RELEASED]
+    assert queue.study.trials[released.number].user_attrs[RELEASED]
     with pytest.raises(TrainingFailed, match="cross-entropy with seed 3 failed 3 times") as raised:
         queue.results(tasks)
     assert "KeyError: 'a bug of mine'" in str(raised.value)
@@ -128,7 +129,9 @@ def test_what_was_given_up_before_is_no_result_and_is_trained_again(told):
             crash(earlier)
         else:
             earlier.finish(take(earlier), state=TrialState.FAIL)
-    with pytest.raises(TrainingFailed, match="a bug of mine" if told else "died without a word"):
+    with pytest.raises(
+        TrainingFailed, match="a bug of mine" if told else "has cost 3 workers their lives"
+    ):
         earlier.results([task(1)])
     # The same command after the mistake was mended.
     queue = TaskQueue(earlier.study)
@@ -165,12 +168,13 @@ def test_a_queue_is_over_when_nothing_came_for_a_while(monkeypatch):
     queue.enqueue([task(1)])
     trial = take(queue)
     monkeypatch.setattr(task_queue, "IDLE_SECONDS", -1.0)
-    assert queue.claim() is None
-    assert queue.over
+    assert (queue.claim(), queue.over) == (None, False), "one is in hand"
     monkeypatch.setattr(task_queue, "IDLE_SECONDS", 1000.0)
     queue.finish(trial, 0.5)
-    assert queue.claim() is None
-    assert not queue.over
+    assert (queue.claim(), queue.over) == (None, False)
+    monkeypatch.setattr(task_queue, "IDLE_SECONDS", -1.0)
+    other = new_queue(queue._storage)
+    assert (other.claim(), other.over) == (None, True)
 
 
 def test_the_result_of_a_worker_given_up_too_early_counts(sqlite_url):
@@ -178,7 +182,7 @@ def test_the_result_of_a_worker_given_up_too_early_counts(sqlite_url):
     slow, quick = new_queue(open_storage(sqlite_url)), new_queue(open_storage(sqlite_url))
     slow.enqueue([task(1), task(2)])
     late, later = take(slow), take(slow)
-    age_heartbeats(quick._storage)
+    silence(quick)
     again = take(quick)
     assert Task.of(again) == task(1)
     slow.finish(late, 0.25)
@@ -195,7 +199,66 @@ def test_releasing_a_trial_that_was_given_up_is_no_error(sqlite_url):
     queue = new_queue(open_storage(sqlite_url))
     queue.enqueue([task(1)])
     trial = take(queue)
-    age_heartbeats(queue._storage)
-    queue._stale_check_due = 0.0
+    silence(queue)
     take(queue)
     queue.release(trial)
+
+
+def test_a_malformed_task_is_left_out_with_a_word(caplog):
+    """It must not end one worker after the other."""
+    queue = new_queue()
+    queue.study.add_trial(create_trial(state=TrialState.WAITING, user_attrs={TASK: {"seed": 1}}))
+    queue.study.enqueue_trial({"x": 1.0})
+    queue.enqueue([task(1)])
+    trial = take(queue)
+    assert Task.of(trial) == task(1)
+    queue.finish(trial, 0.5)
+    optuna.logging.enable_propagation()
+    assert queue.claim() is None
+    optuna.logging.disable_propagation()
+    assert "Trial 0 of study" in caplog.text
+    assert "Trial 1 of study" in caplog.text
+    assert [t.state for t in queue.study.trials[:2]] == [TrialState.FAIL] * 2
+
+
+def test_deaths_of_workers_are_not_charged_to_a_training(sqlite_url, monkeypatch):
+    monkeypatch.setattr(task_queue, "MAX_LOSSES", 6)
+    queue = new_queue(open_storage(sqlite_url))
+    queue.enqueue([task(1)])
+    for _ in range(6):
+        take(queue)
+        give_up_running(queue)
+        assert queue.results([task(1)]) is None
+    take(queue)
+    give_up_running(queue)
+    with pytest.raises(TrainingFailed, match="seed 1 has cost 7 workers their lives"):
+        queue.results([task(1)])
+
+
+def test_a_trial_that_nobody_watches_does_not_hold_a_verdict_up(sqlite_url):
+    """Such as one that another tool has set running."""
+    queue = new_queue(open_storage(sqlite_url, heartbeat=1, grace=2))
+    queue.enqueue([task(1)])
+    (waiting,) = queue.study.trials
+    queue._storage.set_trial_state_values(waiting._trial_id, TrialState.RUNNING)
+    begin = time.monotonic()
+    trial = queue.wait_for_trial(deadline=begin + 20)
+    assert trial is not None
+    assert time.monotonic() - begin >= 2
+    assert Task.of(trial) == task(1)
+
+
+def test_who_watched_a_long_training_stays_for_a_while_after_it(sqlite_url):
+    busy, idle = new_queue(open_storage(sqlite_url)), new_queue(open_storage(sqlite_url))
+    idle._idle_seconds = 1.0
+    busy.enqueue([task(1)])
+    trial = take(busy)
+    assert (idle.claim(), idle.over) == (None, False)
+    time.sleep(1.1)
+    busy.finish(trial, 0.5)
+    assert (idle.claim(), idle.over) == (None, False), "another verdict may follow"
+    deadline = time.monotonic() + 20
+    while not idle.over and time.monotonic() < deadline:
+        assert idle.claim() is None
+        time.sleep(0.1)
+    assert idle.over

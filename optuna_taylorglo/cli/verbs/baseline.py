@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import threading
 
-from rich.console import Console
-
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.search.history import SearchHistory
@@ -18,7 +17,12 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
     help_ = "train with cross-entropy as candidates are trained"
     parser = options.add_study_verb(verbs, "baseline", run, help_)
-    parser.add_argument("--seeds", type=options.positive, default=3, help="trainings (%(default)s)")
+    parser.add_argument(
+        "--seeds",
+        type=options.up_to(options.MOST_TRAININGS),
+        default=3,
+        help="trainings (%(default)s)",
+    )
     options.add_machine_options(parser)
 
 
@@ -32,7 +36,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     recipe = wait_for_evaluation_length(opened.study, stop)
     training = Training(recipe, options.machine_of(arguments))
     values = evaluate_cross_entropy(opened.study, training, arguments.seeds, stop)
-    console = Console()
+    console = PlainConsole()
     console.print(fitness_line(SearchHistory(opened.study, recipe)))
     if diverged := values.count(None):
         console.print(

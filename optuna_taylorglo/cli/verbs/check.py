@@ -6,9 +6,8 @@ import argparse
 import threading
 from pathlib import Path
 
-from rich.console import Console
-
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.recipes.bundled import find_recipe
@@ -31,7 +30,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     recipe = load_recipe(path)
     found = rehearse(recipe, options.machine_of(arguments), path)
     search, budget = recipe.search, recipe.budget
-    console = Console()
+    console = PlainConsole()
     for name, fact in (
         ("data", f"{recipe.data.class_path}, {found.n_classes} classes"),
         ("model", f"{recipe.model.class_path}, {found.n_parameters:,} trainable parameters"),

@@ -7,9 +7,8 @@ import contextlib
 import socket
 import threading
 
-from rich.console import Console
-
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.report import dashboard
@@ -37,7 +36,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     server = threading.Thread(
         target=dashboard.serve, args=(study, arguments.port), daemon=True, name="dashboard"
     )
-    Console().print(
+    PlainConsole().print(
         f"Dashboard of study {study.study_name}: "
         f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study_id_of(study)}\n"
         "Ctrl-C ends it."

@@ -7,10 +7,10 @@ import contextlib
 import threading
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import StudyError
@@ -22,7 +22,10 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     help_ = "compare the winner with baselines by full trainings on the test set"
     parser = options.add_study_verb(verbs, "evaluate", run, help_)
     parser.add_argument(
-        "--seeds", type=options.positive, default=10, help="trainings per loss (%(default)s)"
+        "--seeds",
+        type=options.up_to(options.MOST_TRAININGS),
+        default=10,
+        help="trainings per loss (%(default)s)",
     )
     parser.add_argument(
         "--against",
@@ -59,7 +62,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     plan = Plan(arguments.seeds, tuple(arguments.against.split(",")))
     rates = find_learning_rates(opened.study, opened.recipe, options.machine_of(arguments))
-    console = Console()
+    console = PlainConsole()
     with trained_by_workers(opened, arguments, stop, console) as train:
         verdict = evaluate(opened.study, opened.recipe, plan, train, rates)
         before = None

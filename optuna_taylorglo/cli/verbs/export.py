@@ -7,9 +7,9 @@ import threading
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial
-from rich.console import Console
 
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.search.history import trial_loss
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         trial = _numbered(study, arguments.trial)
         loss, name = trial_loss(study, trial), f"trial {trial.number}"
     loss.save(arguments.output)
-    Console().print(f"Loss of {name} written to [bold]{arguments.output}[/].")
+    PlainConsole().print(f"Loss of {name} written to ", bold(arguments.output), ".", sep="")
     return DONE
 
 

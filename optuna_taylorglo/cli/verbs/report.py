@@ -6,9 +6,8 @@ import argparse
 import contextlib
 import threading
 
-from rich.console import Console
-
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.storage.open_study import companion_name, open_study
@@ -38,5 +37,5 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     verdict = None if companion is None else kept_verdict(companion)
     storage = None if url == resolve_storage_url() else url
     write_report(study, arguments.output, verdict=verdict, storage=storage)
-    Console().print(f"Report written to [bold]{arguments.output}[/].")
+    PlainConsole().print("Report written to ", bold(arguments.output), ".", sep="")
     return DONE

@@ -12,11 +12,12 @@ from optuna.study import Study
 from rich.console import Console
 
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.local_workers import (
-    LOG_DIR,
     add_workers_option,
     count_workers,
+    log_dir,
     supervise,
 )
 from optuna_taylorglo.cli.preflight import rehearse
@@ -78,9 +79,9 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         name += f"_seed_{arguments.seed}"
     if arguments.generations is not None:
         recipe = recipe.changed(search=recipe.search.changed(generations=arguments.generations))
-    console = Console()
+    console = PlainConsole()
     if warning := own_loss_warning(recipe.fitness):
-        console.print(f"[bold]Warning[/]: {warning}", highlight=False)
+        console.print(bold("Warning"), f": {warning}", sep="", highlight=False)
     name = arguments.study_name or name
     with StandbyWorkers() as standby:
         if not _is_complete(name, url, recipe):
@@ -121,9 +122,10 @@ def _search(
     baseline = ["optuna_taylorglo.cli", "baseline", name, *options.machine_words(arguments)]
     supervisor, n_workers = supervise(name, opened.url, arguments, standby, [baseline])
     console.print(
-        f"Study [bold]{name}[/] in {shown_url(opened.url)}: {n_workers} workers, "
-        f"{search.generations} generations of {search.population} candidates. "
-        f"Logs in {LOG_DIR / name}."
+        "Study",
+        bold(name),
+        f"in {shown_url(opened.url)}: {n_workers} workers, {search.generations} generations of "
+        f"{search.population} candidates. Logs in {log_dir(name)}.",
     )
     stages = Stages(opened)
     supervisor.start()
@@ -175,13 +177,14 @@ def _announce_winner(
         )
     chosen, choice = chosen_loss(study), kept_choice(study)
     chosen.loss.save(arguments.output)
-    console.print(f"\n[bold]Winner[/]: {chosen.name} of study {study.study_name}")
+    console.print()
+    console.print(bold("Winner"), f": {chosen.name} of study {study.study_name}", sep="")
     console.print(str(describe(chosen.loss, chosen.loss.n_classes or 2)), highlight=False)
     console.print(fitness_line(history, choice), highlight=False)
     if choice is not None:
         console.print(evaluation_advice(choice, history.recipe), highlight=False)
     console.print()
-    console.print(f"Saved to [bold]{arguments.output}[/]. Next:")
+    console.print("Saved to ", bold(arguments.output), ". Next:", sep="")
     name = study.study_name
     where = [] if url == resolve_storage_url() else ["--storage", shown_url(url)]
     for words in (
@@ -189,6 +192,4 @@ def _announce_winner(
         ["report", name, *where, "-o", "report.html"],
         ["dashboard", name, *where],
     ):
-        console.print(
-            "  " + shlex.join(["taylorglo", *words]), highlight=False, soft_wrap=True, markup=False
-        )
+        console.print("  " + shlex.join(["taylorglo", *words]), highlight=False, soft_wrap=True)

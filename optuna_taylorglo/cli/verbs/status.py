@@ -13,6 +13,7 @@ from rich.table import Table
 from optuna_taylorglo.attributes import COMPANION_OF, RECIPE
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.activity import Activity, activities, duration, seconds_left
+from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.recipes.in_study import settled_recipe
@@ -33,7 +34,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print the state of a study, or a line for each."""
-    console = Console()
+    console = PlainConsole()
     if arguments.study is None:
         _list_studies(resolve_storage_url(arguments.storage), console)
     else:
@@ -45,7 +46,7 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     """Generations, trials by state, workers, time left, and the best."""
     study, recipe = opened.study, opened.recipe
     history, at_work = SearchHistory(study, recipe), activities(study)
-    console.print(f"Study [bold]{study.study_name}[/] in {shown_url(opened.url)}")
+    console.print("Study", bold(study.study_name), f"in {shown_url(opened.url)}")
     console.print(
         f"Generations: {history.n_finished} of {recipe.search.generations} complete, "
         f"{history.n_filled} of {history.n_slots} candidates evaluated"
@@ -76,6 +77,21 @@ def _show_workers(at_work: list[Activity], console: Console) -> None:
         worker = str(activity.worker or "unknown")
         table.add_row(worker, activity.doing, duration(activity.seconds), silent)
     console.print(table)
+    for activity in at_work:
+        if activity.seems_lost:
+            console.print(_awaited(activity))
+
+
+def _awaited(activity: Activity) -> str:
+    """What the search waits for, though perhaps in vain."""
+    by = f" on {activity.worker}" if activity.worker is not None else ""
+    since = f"no sign of life since its start, {duration(activity.seconds)} ago"
+    if activity.silent is not None:
+        since = f"no sign of life for {duration(activity.silent)}"
+    return (
+        f"Waits for {activity.doing}{by}: {since}. A worker that is at work takes it back after "
+        "the grace period; if there is none, start one."
+    )
 
 
 def _list_studies(url: str, console: Console) -> None:

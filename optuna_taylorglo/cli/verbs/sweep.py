@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import UsageError
@@ -49,11 +49,14 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
         "--values", required=True, type=_numbers, help="values, separated by commas"
     )
     parser.add_argument(
-        "--seeds", type=options.positive, default=3, help="trainings per point (%(default)s)"
+        "--seeds",
+        type=options.up_to(options.MOST_TRAININGS),
+        default=3,
+        help="trainings per point (%(default)s)",
     )
     parser.add_argument(
         "--candidates",
-        type=options.positive,
+        type=options.up_to(options.MOST_TRAININGS),
         default=12,
         help="candidates for length (%(default)s)",
     )
@@ -76,7 +79,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep
     from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
 
-    console = Console()
+    console = PlainConsole()
     content: object
     with trained_by_workers(opened, arguments, stop, console) as train:
         if arguments.over == "length":

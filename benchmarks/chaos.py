@@ -1,0 +1,253 @@
+"""Attacks a search, or the trainings of a verdict, while many processes work on it.
+
+    python benchmarks/chaos.py --storage postgresql --mode kill --workers 12 --generations 20
+    python benchmarks/chaos.py --storage sqlite journal --mode kill stop --attacks 100
+
+Every mode ends with the same questions, one row of a table for each: is every candidate, value and
+report that of a serial run in memory; was each finished evaluation stored, and stored once; does
+anything still run? Workers log an evaluation the moment before they hand its result over, and
+again when the storage has acknowledged it, so that what was lost or made twice can be counted.
+
+| mode | attack |
+|---|---|
+| kill | SIGKILL at random moments, aimed also at starts, claims and results being written |
+| slot | SIGKILL for whoever works on one slot |
+| stop | SIGSTOP for longer than the grace, then SIGCONT |
+| connections | the server ends connections |
+| server | immediate stops and restarts of the server, every third for longer than the grace |
+| exceptions | evaluations that raise, each candidate at most as often as it is made up for |
+| verdict | kills and suspensions on the queue of a verdict |
+| real | kills of `taylorglo-worker`, `taylorglo run` and `taylorglo evaluate` processes |
+
+Evaluations take hundredths of a second, so signs of life come every second and the grace is four;
+``--supervised`` has the worker's own 60 and 240 seconds, and gives back at once what a killed
+worker held, as ``taylorglo run`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
+
+import optuna
+from chaos_attacks import Attack, Cut, Kill, KillAndSuspend, KillSlot, Nothing, Outage, Suspend
+from chaos_jobs import Job, Raising, SearchJob, Storage, VerdictJob
+from chaos_judge import Judgement, attacked
+from chaos_real import attack_real
+from databases import GrpcProxy, MariaDB, PostgreSQL, postgresql_directory
+
+from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.storage.open_storage import open_storage
+
+STORAGES = ("postgresql", "mariadb", "sqlite", "journal", "grpc")
+ATTACKS = {
+    "kill": 400,
+    "slot": 10,
+    "stop": 40,
+    "connections": 400,
+    "server": 6,
+    "exceptions": 0,
+    "verdict": 100,
+    "real": 12,
+}
+"""Modes, and how often each attacks unless told otherwise."""
+
+HEADER = (
+    "| storage | mode | attacks | generations | identical | lost | repeated | overtaken | "
+    "left running | orphans | died by themselves | longest standstill s | seconds |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+class Unsupported(Exception):
+    """A storage or server that this machine, or this version, does not have."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job is kept.
+
+    Attributes:
+        url: As `open_storage` takes it.
+        server: What can be stopped and started; None for a file.
+    """
+
+    url: str
+    server: Any = None
+
+
+@contextlib.contextmanager
+def place(kind: str, directory: Path, heartbeat: int, grace: int) -> Iterator[Place]:
+    """A new, empty storage.
+
+    Raises:
+        Unsupported: If there is none of this kind.
+    """
+    if kind == "sqlite":
+        yield Place(f"sqlite:///{directory / 'study.db'}")
+    elif kind == "journal":
+        yield Place(str(directory / "study.journal"))
+    elif kind == "mariadb":
+        if not MariaDB.installed():
+            raise Unsupported("mariadbd is not installed")
+        server = MariaDB(directory)
+        try:
+            yield Place(server.new_database(), server)
+        finally:
+            server.close()
+    else:
+        with postgresql_directory() as data:
+            database = PostgreSQL(data)
+            try:
+                url = database.new_database()
+                if kind == "postgresql":
+                    yield Place(url, database)
+                else:
+                    proxy = GrpcProxy(url, heartbeat=heartbeat, grace=grace)
+                    try:
+                        _try(proxy.url)
+                        yield Place(proxy.url, proxy)
+                    finally:
+                        proxy.close()
+            finally:
+                database.close()
+
+
+def _try(url: str) -> None:
+    try:
+        open_storage(url)
+    except UsageError as error:
+        raise Unsupported(str(error)) from error
+
+
+def run(kind: str, mode: str, options: argparse.Namespace) -> None:
+    """Attack once, and print a row."""
+    heartbeat, grace = (60, 240) if options.supervised else (options.heartbeat, options.grace)
+    total = ATTACKS[mode] if options.attacks is None else options.attacks
+    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as scratch:
+        directory = Path(scratch)
+        try:
+            with place(kind, directory, heartbeat, grace) as where:
+                storage = Storage(where.url, heartbeat, grace)
+                if mode == "real":
+                    for name, judgement in attack_real(storage, total, options.seed, directory):
+                        print_row(kind, name, judgement, options.verbose)
+                    return
+                judgement = attacked(
+                    job_of(mode, options, directory),
+                    storage,
+                    attack_of(mode, total, options, where),
+                    workers=options.workers,
+                    directory=directory,
+                    limit=options.limit,
+                    gives_back=options.supervised,
+                )
+        except Unsupported as reason:
+            print(f"| {kind} | {mode} | skipped: {reason} |", flush=True)
+            return
+    print_row(kind, mode + " (supervised)" * options.supervised, judgement, options.verbose)
+
+
+def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
+    """What is attacked."""
+    if mode == "verdict":
+        return VerdictJob(options.tasks, options.seconds)
+    # Who was asleep wakes while somebody else does the same evaluation, or just after it.
+    seconds = max(options.seconds, options.grace / 4) if mode == "stop" else options.seconds
+    return SearchJob(
+        options.generations,
+        options.population,
+        seconds,
+        slow=frozenset({options.population}) if mode == "slot" else frozenset(),
+        raising=Raising(directory, 0.1) if mode == "exceptions" else None,
+    )
+
+
+def attack_of(mode: str, total: int, options: argparse.Namespace, where: Place) -> Attack:
+    """How it is attacked.
+
+    Raises:
+        Unsupported: If the storage has nothing to be attacked so.
+    """
+    if mode in ("connections", "server") and where.server is None:
+        raise Unsupported("a file has no server")
+    if mode == "connections" and isinstance(where.server, GrpcProxy):
+        raise Unsupported("see server")
+    if mode == "server":
+        return Outage(total, where.server, options.seed)
+    if mode == "slot":
+        # The first of the second generation.
+        return KillSlot(total, options.population)
+    if mode == "exceptions":
+        return Nothing()
+    kinds = {"kill": Kill, "stop": Suspend, "connections": Cut, "verdict": KillAndSuspend}
+    return kinds[mode](total, options.seed)
+
+
+def print_row(kind: str, mode: str, judgement: Judgement, verbose: bool) -> None:
+    """One row, and what went wrong on standard error if asked for."""
+    j = judgement
+    identical = "yes" if j.identical else "**no**" if j.over else "**never ended**"
+    cells = (
+        kind,
+        mode,
+        j.attacks,
+        j.generations,
+        identical,
+        len(j.lost),
+        len(j.repeated),
+        len(j.overtaken),
+        len(j.left),
+        j.orphans,
+        len(j.errors),
+        f"{j.standstill:.1f}",
+        f"{j.seconds:.0f}",
+    )
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+    if verbose:
+        for line in [*j.differences[:3], *j.lost[:3], *j.repeated[:3], *j.left[:3], *j.errors[-3:]]:
+            print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Attack each storage in each mode."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--storage", nargs="+", choices=STORAGES, default=["postgresql"])
+    parser.add_argument("--mode", nargs="+", choices=list(ATTACKS), default=["kill"])
+    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--generations", type=int, default=20)
+    parser.add_argument("--population", type=int, default=12)
+    parser.add_argument("--tasks", type=int, default=100, help="trainings of a verdict")
+    parser.add_argument(
+        "--attacks", "--kills", type=int, help="how often; default depends on the mode"
+    )
+    parser.add_argument("--seconds", type=float, default=0.05, help="of an evaluation")
+    parser.add_argument("--heartbeat", type=int, default=1)
+    parser.add_argument("--grace", type=int, default=4)
+    parser.add_argument("--supervised", action="store_true", help="a worker's real settings")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds a run may take")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--verbose", "-v", action="store_true", help="show what went wrong")
+    options = parser.parse_args()
+    # Workers and servers must not outlive a benchmark that is told to stop.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))
+    warnings.simplefilter("ignore")
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    print(HEADER, flush=True)
+    for kind in options.storage:
+        for mode in options.mode:
+            run(kind, mode, options)
+
+
+if __name__ == "__main__":
+    main()

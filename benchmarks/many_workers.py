@@ -1,0 +1,382 @@
+"""How many workers one PostgreSQL server can take, and what the queue costs them.
+
+    python benchmarks/many_workers.py [--workers 16 64 200] [--seconds 30] [--generations 3]
+
+Workers are processes on the real classes with the worker's real signs of life; an evaluation is a
+sleep of 0.8 to 1.2 times ``--seconds``. They are forked from one process after all imports, so
+hundreds of them fit into memory. The server is a PostgreSQL of its own with ``max_connections``
+100, and workers are ordinary users, so that the reserved connections are left for looking on.
+
+Three kinds of run for each number of workers W: a search with λ = W, in which all are busy; one
+with λ = 28, in which most wait; and a verdict with four trainings, in which nearly all wait.
+
+In the queue: seconds in ``finish()``, and from the moment when both the worker was free and its
+generation had begun until its next evaluation started, of all worker time but waiting for nothing.
+Start-up, from a process's start to its first evaluation, is on its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import uuid
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
+
+import optuna
+import sqlalchemy
+from databases import PostgreSQL, postgresql_directory
+
+from optuna_taylorglo.attributes import GENERATION
+from optuna_taylorglo.queue.heartbeat import Heartbeat
+from optuna_taylorglo.queue.trial_queue import TrialQueue
+from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss
+from optuna_taylorglo.verdict.task_queue import TaskQueue
+from optuna_taylorglo.verdict.tasks import Task
+
+MAX_CONNECTIONS = 100
+FEW_CANDIDATES = 28
+FEW_TRAININGS = 4
+SAMPLED_EVERY = 0.5
+
+HEADER = (
+    "| run | workers | λ | evaluations | failures | transactions a second | peak connections | "
+    "in the queue | start-up s, median (longest) | server CPU s | workers' CPU s | seconds |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+fork = multiprocessing.get_context("fork")
+
+OpenQueue = Callable[[Any], TrialQueue]
+
+
+class Server:
+    """A PostgreSQL server with a given number of connections, and somebody who looks on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._server = PostgreSQL(directory)
+        self._admin_url = sqlalchemy.make_url(self._server.new_database())
+        self._execute(f"ALTER SYSTEM SET max_connections = {MAX_CONNECTIONS}")
+        self._execute("CREATE ROLE worker LOGIN")
+        self._server.stop()
+        self._server.start()
+        assert self._execute("SHOW max_connections") == str(MAX_CONNECTIONS)
+        self._postmaster = int((directory / "postmaster.pid").read_text().split()[0])
+
+    def new_database(self) -> str:
+        """URL of an empty database, for an ordinary user."""
+        name = f"test_{uuid.uuid4().hex}"
+        self._execute(f"CREATE DATABASE {name} OWNER worker")
+        url = self._admin_url.set(drivername="postgresql", username="worker", database=name)
+        return url.render_as_string(hide_password=False)
+
+    def connect(self) -> sqlalchemy.Connection:
+        """The look-out's only connection; it holds no transaction open."""
+        url = self._admin_url.set(drivername="postgresql+psycopg")
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+        return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+    def _execute(self, statement: str) -> Any:
+        with self.connect() as connection:
+            result = connection.execute(sqlalchemy.text(statement))
+            return result.scalar() if result.returns_rows else None
+
+    def cpu_seconds(self) -> float:
+        """Of the server and its children, those that have ended included."""
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            if int(stat.parent.name) == self._postmaster:
+                ticks += sum(map(int, fields[11:15]))
+            elif int(fields[1]) == self._postmaster:
+                ticks += sum(map(int, fields[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class LookOut:
+    """Counts connections and transactions of one database while the body of its ``with`` runs."""
+
+    def __init__(self, server: Server, url: str) -> None:
+        self._server = server
+        self._name = {"name": sqlalchemy.make_url(url).database}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peak_connections = 0
+
+    def __enter__(self) -> LookOut:
+        self._connection = self._server.connect()
+        self._before, self._began = self._transactions(), time.monotonic()
+        self._cpu_before = self._server.cpu_seconds()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        # Servers count what a connection did a moment after it.
+        time.sleep(1.5)
+        self.seconds = time.monotonic() - self._began
+        self.transactions = self._transactions() - self._before
+        self.cpu_seconds = self._server.cpu_seconds() - self._cpu_before
+        self._connection.close()
+
+    def _transactions(self) -> int:
+        query = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = :name"
+        return self._connection.execute(sqlalchemy.text(query), self._name).scalar() or 0
+
+    def _watch(self) -> None:
+        query = sqlalchemy.text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name")
+        while not self._stop.wait(SAMPLED_EVERY):
+            count = self._connection.execute(query, self._name).scalar() or 0
+            self.peak_connections = max(self.peak_connections, count)
+
+
+class Evaluation(NamedTuple):
+    """One evaluation as its worker saw it.
+
+    Attributes:
+        worker: Number of the process.
+        generation: Of the candidate; 0 in a verdict.
+        free: When the worker was free for it, in seconds of the monotonic clock.
+        began: When it began.
+        finished: When its result was handed over.
+        acknowledged: When the storage had it.
+    """
+
+    worker: int
+    generation: int
+    free: float
+    began: float
+    finished: float
+    acknowledged: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every worker does.
+
+    Attributes:
+        url: Where.
+        open_queue: From a storage to the queue.
+        seconds: Mean time of an evaluation.
+        directory: Where workers log.
+        ends: When to stop though the queue is not over.
+    """
+
+    url: str
+    open_queue: OpenQueue
+    seconds: float
+    directory: Path
+    ends: float
+
+    def work(self, worker: int) -> None:
+        """Pull and sleep until the queue is over."""
+        optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+        try:
+            self._work(worker)
+        except Exception:
+            (self.directory / f"error-{worker}").write_text(traceback.format_exc())
+            sys.exit(1)
+
+    def _work(self, worker: int) -> None:
+        dice = random.Random(worker)
+        free = time.monotonic()
+        queue = self.open_queue(open_storage(self.url))
+        with (self.directory / f"log-{worker}").open("w") as log:
+            while (trial := queue.wait_for_trial(deadline=self.ends)) is not None:
+                generation = trial.user_attrs.get(GENERATION, 0)
+                began = time.monotonic()
+                with Heartbeat(trial):
+                    time.sleep(self.seconds * dice.uniform(0.8, 1.2))
+                    finished = time.monotonic()
+                    queue.finish(trial, dice.random())
+                acknowledged = time.monotonic()
+                evaluation = Evaluation(worker, generation, free, began, finished, acknowledged)
+                log.write(json.dumps(evaluation) + "\n")
+                log.flush()
+                free = acknowledged
+
+
+def crew_of(run: Run, workers: int) -> int:
+    """Let workers do a run; returns how many failed."""
+    processes = [fork.Process(target=run.work, args=(number,)) for number in range(workers)]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return sum(process.exitcode != 0 for process in processes)
+
+
+def search_queue(popsize: int, generations: int) -> OpenQueue:
+    """Opens a search."""
+
+    def open_(storage: Any) -> TrialQueue:
+        study = optuna.create_study(
+            study_name="search",
+            storage=storage,
+            sampler=TaylorGLOSampler(popsize=popsize, attempts=3, max_failures=3),
+            direction="maximize",
+            load_if_exists=True,
+        )
+        return GenerationScheduler(study, n_generations=generations)
+
+    return open_
+
+
+def verdict_queue(storage: Any) -> TrialQueue:
+    """Opens the trainings of a verdict."""
+    study = optuna.create_study(
+        study_name="search-verdict", storage=storage, direction="maximize", load_if_exists=True
+    )
+    return TaskQueue(study)
+
+
+def enqueue_trainings(url: str) -> None:
+    """Queue a few trainings, for nearly all workers to wait for."""
+    queue = verdict_queue(open_storage(url))
+    assert isinstance(queue, TaskQueue)
+    loss = ComparedLoss("ce", "cross-entropy", "cross-entropy")
+    queue.enqueue(Task(loss, seed, 5, "steps", True) for seed in range(FEW_TRAININGS))
+
+
+def in_a_process(call: Callable[..., object], *args: object) -> None:
+    """Make a call elsewhere, so that no connection of ours is there when workers are forked."""
+    process = fork.Process(target=call, args=args)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def share_in_queue(evaluations: Sequence[Evaluation]) -> float:
+    """Time in the queue while there was something in it, of that time and of evaluations."""
+    ends: dict[int, float] = defaultdict(float)
+    for evaluation in evaluations:
+        ends[evaluation.generation] = max(ends[evaluation.generation], evaluation.acknowledged)
+    queue = busy = 0.0
+    first = {}
+    for evaluation in sorted(evaluations, key=lambda e: e.began):
+        busy += evaluation.finished - evaluation.began
+        queue += evaluation.acknowledged - evaluation.finished
+        if evaluation.worker in first:
+            begun = ends[evaluation.generation - 1] if evaluation.generation else 0.0
+            queue += max(0.0, evaluation.began - max(evaluation.free, begun))
+        first.setdefault(evaluation.worker, evaluation)
+    return queue / (queue + busy) if evaluations else float("nan")
+
+
+def start_ups(evaluations: Sequence[Evaluation]) -> list[float]:
+    """Seconds from each process's start to its first evaluation, if that is of the first ones."""
+    first: dict[int, Evaluation] = {}
+    for evaluation in sorted(evaluations, key=lambda e: e.began):
+        first.setdefault(evaluation.worker, evaluation)
+    return [e.began - e.free for e in first.values() if e.generation == 0] or [float("nan")]
+
+
+def measure(server: Server, kind: str, workers: int, options: argparse.Namespace) -> None:
+    """One run, and its row."""
+    url = server.new_database()
+    seconds = options.seconds
+    popsize = {"all busy": workers, "many wait": FEW_CANDIDATES}.get(kind)
+    if popsize is None:
+        open_queue: OpenQueue = verdict_queue
+        longest = 2.5 * seconds + 10
+    else:
+        open_queue = search_queue(popsize, options.generations)
+        longest = options.limit
+    # Tables and study are there before the workers, as an operator makes them.
+    in_a_process(lambda: open_queue(open_storage(url)))
+    if popsize is None:
+        in_a_process(enqueue_trainings, url)
+    with tempfile.TemporaryDirectory(prefix="many-") as scratch:
+        directory = Path(scratch)
+        cpu_before = _children_cpu()
+        with LookOut(server, url) as look_out:
+            run = Run(url, open_queue, seconds, directory, time.monotonic() + longest)
+            failures = crew_of(run, workers)
+        cpu = _children_cpu() - cpu_before
+        lines = [line for log in directory.glob("log-*") for line in log.read_text().splitlines()]
+        errors = [error.read_text() for error in directory.glob("error-*")]
+    evaluations = [Evaluation(*json.loads(line)) for line in lines]
+    waits = start_ups(evaluations)
+    cells = (
+        kind,
+        workers,
+        popsize or "",
+        len(evaluations),
+        failures,
+        f"{look_out.transactions / look_out.seconds:.1f}",
+        look_out.peak_connections,
+        f"{100 * share_in_queue(evaluations):.1f} %",
+        f"{statistics.median(waits):.1f} ({max(waits):.1f})",
+        f"{look_out.cpu_seconds:.1f}",
+        f"{cpu:.1f}",
+        f"{look_out.seconds:.0f}",
+    )
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+    for error in sorted({error.strip().splitlines()[-1] for error in errors}):
+        print(error, file=sys.stderr, flush=True)
+
+
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Measure each number of workers in each kind of run."""
+    kinds = ("all busy", "many wait", "verdict")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, nargs="+", default=[16, 64, 200])
+    parser.add_argument("--runs", nargs="+", choices=kinds, default=list(kinds))
+    parser.add_argument("--seconds", type=float, default=30.0, help="mean of an evaluation")
+    parser.add_argument("--generations", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=1800, help="seconds a search may take")
+    options = parser.parse_args()
+    # Workers and the server must not outlive a benchmark that is told to stop.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))
+    warnings.simplefilter("ignore")
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    print(HEADER, flush=True)
+    with postgresql_directory() as directory:
+        server = Server(directory)
+        try:
+            for kind in options.runs:
+                for workers in options.workers:
+                    measure(server, kind, workers, options)
+        finally:
+            server.close()
+
+
+if __name__ == "__main__":
+    main()

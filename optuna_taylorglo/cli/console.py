@@ -1,0 +1,29 @@
+"""Where commands print: a console that takes nothing in a text for an instruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from optuna_taylorglo.cli.foreign_text import visible
+
+
+class PlainConsole(Console):
+    """Shows every text as it is, in messages and tables.
+
+    Rich would take square brackets for markup, and words between colons for pictures.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As rich does it, for every text that is printed."""
+        return super().render_str(visible(text), **options)
+
+
+def bold(text: object) -> Text:
+    """Something in bold letters, to be printed."""
+    return Text(visible(str(text)), style="bold")

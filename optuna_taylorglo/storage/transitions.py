@@ -1,0 +1,509 @@
+"""What becomes of a trial, each change in one transaction.
+
+A trial waits, is taken, and ends. Each step is made by a statement that holds only if the trial is
+still as it is taken to be, so of two processes one succeeds, and neither has to hold a lock: a
+process that is suspended or dies in the middle leaves nothing that others wait for.
+
+Optuna makes the same changes in several steps, of which SQLite puts a read before the transaction,
+and reads whole studies to find one trial that waits.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+import sqlalchemy
+from optuna.distributions import distribution_to_json
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from optuna_taylorglo.storage.optuna_private import (
+    ATTRIBUTES,
+    BEATS,
+    PARAMETERS,
+    STUDIES,
+    STUDY_ATTRIBUTES,
+    SYSTEM_ATTRIBUTES,
+    TRIALS,
+    VALUES,
+    stored_value,
+    trial_id_of,
+)
+from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
+from optuna_taylorglo.storage.reading import at_this_place, read_just_taken
+from optuna_taylorglo.storage.retry import note_outage, retry_during_outage
+
+T = TypeVar("T")
+
+# Seconds that it may take to write, with all others at work; more means that none of them could.
+_HELD_UP = 1.0
+
+_GLANCE = (
+    sqlalchemy.select(
+        TRIALS.c.state,
+        sqlalchemy.func.count().label("number"),
+        sqlalchemy.select(STUDY_ATTRIBUTES.c.value_json)
+        .where(
+            STUDY_ATTRIBUTES.c.study_id == sqlalchemy.bindparam("study"),
+            STUDY_ATTRIBUTES.c.key == sqlalchemy.bindparam("key"),
+        )
+        .scalar_subquery()
+        .label("attribute"),
+    )
+    .where(TRIALS.c.study_id == sqlalchemy.bindparam("study"))
+    .group_by(TRIALS.c.state)
+)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """By which attributes a trial that waits is known to be ready.
+
+    Attributes:
+        ready: Key of the attribute that holds the trial's own number when it may be taken.
+        key: Key of a further attribute, or None if any trial will do.
+        values: What the further attribute may be.
+    """
+
+    ready: str
+    key: str | None = None
+    values: Sequence[Any] = ()
+
+
+class Glance(NamedTuple):
+    """What a study is like.
+
+    Attributes:
+        counts: How many trials are in each state.
+        attribute: A user attribute of the study; None if there is none, or no trial.
+    """
+
+    counts: Counter[TrialState]
+    attribute: Any
+
+
+def add_waiting(
+    storage: BaseStorage, study_id: int, trials: Sequence[FrozenTrial], first: int
+) -> list[int]:
+    """Add trials that wait, if they get the numbers that they are meant to have.
+
+    Args:
+        storage: The storage.
+        study_id: The study.
+        trials: The trials, in order, with parameters and attributes.
+        first: Number that the first of them is to have.
+
+    Returns:
+        Ids of those that have the right number: all or none of them in a database, in other
+        storages perhaps some, and one more lies in the study with a wrong number.
+    """
+    if isinstance(storage, OutageTolerantStorage):
+        return _in_transaction(
+            storage, lambda connection: _add_waiting(connection, study_id, trials, first)
+        )
+    added = []
+    for number, trial in enumerate(trials, start=first):
+        trial_id = storage.create_new_trial(study_id, template_trial=trial)
+        if storage.get_trial_number_from_id(trial_id) != number:
+            break
+        added.append(trial_id)
+    return added
+
+
+def look_and_take(
+    storage: BaseStorage,
+    study_id: int,
+    key: str,
+    marks: Marks,
+    attributes: Mapping[str, Any],
+    unless: Callable[[Counter[TrialState]], bool] = lambda counts: False,
+) -> tuple[Glance, FrozenTrial | None]:
+    """Glance at a study, and set the first trial running that waits and is ready.
+
+    Args:
+        storage: The storage.
+        study_id: The study.
+        key: Of the study's user attribute that is looked at.
+        marks: Which trials are ready.
+        attributes: User attributes that the trial gets, such as its worker.
+        unless: Told the numbers of trials in each state; True if none is to be taken.
+
+    Returns:
+        What the study was like before, and the trial, with its first sign of life; None if there
+        is none.
+    """
+    if isinstance(storage, OutageTolerantStorage):
+
+        def look_and_take(connection: Connection) -> tuple[Glance, FrozenTrial | None]:
+            found = _glance(connection, study_id, key)
+            if not found.counts[TrialState.WAITING] or unless(found.counts):
+                return found, None
+            return found, _take_ready(connection, study_id, marks, attributes)
+
+        return _in_transaction(storage, look_and_take)
+    found = glance(storage, study_id, key)
+    if not found.counts[TrialState.WAITING] or unless(found.counts):
+        return found, None
+    for trial in storage.get_all_trials(study_id, deepcopy=False, states=(TrialState.WAITING,)):
+        is_ready = trial.user_attrs.get(marks.ready) == trial.number
+        if is_ready and (marks.key is None or trial.user_attrs.get(marks.key) in marks.values):
+            taken = take(storage, trial_id_of(trial), attributes)
+            if taken is not None:
+                return found, taken
+    return found, None
+
+
+def take(storage: BaseStorage, trial_id: int, attributes: Mapping[str, Any]) -> FrozenTrial | None:
+    """Set one trial that waits running; None if it does not wait any more."""
+    if isinstance(storage, OutageTolerantStorage):
+        return _in_transaction(storage, lambda connection: _take(connection, trial_id, attributes))
+    try:
+        # In this order, so that no death leaves a running trial without its worker's name.
+        for key, value in attributes.items():
+            storage.set_trial_user_attr(trial_id, key, value)
+        if (record := getattr(storage, "record_heartbeat", None)) is not None:
+            record(trial_id)
+        if storage.set_trial_state_values(trial_id, TrialState.RUNNING):
+            return storage.get_trial(trial_id)
+    except UpdateFinishedTrialError:
+        pass
+    return None
+
+
+def end(
+    storage: BaseStorage,
+    trial_id: int,
+    state: TrialState,
+    value: float | None = None,
+    *,
+    attributes: Mapping[str, Any] | None = None,
+    before: TrialState = TrialState.RUNNING,
+    seen: datetime | None = None,
+) -> bool:
+    """End a trial, if nobody else has.
+
+    Args:
+        storage: The storage.
+        trial_id: The trial.
+        state: COMPLETE, PRUNED or FAIL.
+        value: Its value.
+        attributes: User attributes that it gets.
+        before: The state that it must be in.
+        seen: If given, its last sign of life must be this one.
+
+    Returns:
+        Whether it ended by this call.
+    """
+    if isinstance(storage, OutageTolerantStorage):
+        return _in_transaction(
+            storage,
+            lambda connection: _end(
+                connection, trial_id, state, value, attributes or {}, before, seen
+            ),
+        )
+    if storage.get_trial(trial_id).state != before:
+        return False
+    try:
+        for key, content in (attributes or {}).items():
+            storage.set_trial_user_attr(trial_id, key, content)
+        values = None if value is None else [value]
+        return storage.set_trial_state_values(trial_id, state, values)
+    except UpdateFinishedTrialError:
+        return False
+
+
+def beat(storage: BaseStorage, trial_id: int) -> bool:
+    """Give a sign of life of a trial; False if it does not run any more."""
+    if isinstance(storage, OutageTolerantStorage):
+        return _in_transaction(storage, lambda connection: _beat_if_running(connection, trial_id))
+    try:
+        if (record := getattr(storage, "record_heartbeat", None)) is not None:
+            record(trial_id)
+    except UpdateFinishedTrialError:
+        return False
+    return storage.get_trial(trial_id).state == TrialState.RUNNING
+
+
+def glance(storage: BaseStorage, study_id: int, key: str) -> Glance:
+    """What a study is like, without reading its trials.
+
+    Args:
+        storage: The storage.
+        study_id: The study.
+        key: Of a user attribute of the study.
+    """
+    if isinstance(storage, OutageTolerantStorage):
+        return _in_transaction(storage, lambda connection: _glance(connection, study_id, key))
+    trials = storage.get_all_trials(study_id, deepcopy=False)
+    attributes = storage.get_study_user_attrs(study_id)
+    return Glance(Counter(trial.state for trial in trials), attributes.get(key))
+
+
+def running_trials(
+    storage: BaseStorage, study_id: int, key: str, limit: int
+) -> list[tuple[datetime | None, Any]]:
+    """When some of the running trials began, and a user attribute of theirs.
+
+    Args:
+        storage: The storage.
+        study_id: The study.
+        key: Of the attribute; None is returned where a trial has none.
+        limit: How many trials, at most.
+
+    Returns:
+        For each, the time of its start at this place, and the attribute.
+    """
+    if not isinstance(storage, OutageTolerantStorage):
+        states = (TrialState.RUNNING,)
+        trials = storage.get_all_trials(study_id, deepcopy=False, states=states)
+        return [(t.datetime_start, t.user_attrs.get(key)) for t in trials[:limit]]
+    of_it = (ATTRIBUTES.c.trial_id == TRIALS.c.trial_id) & (ATTRIBUTES.c.key == key)
+    query = (
+        sqlalchemy.select(TRIALS.c.datetime_start, ATTRIBUTES.c.value_json)
+        .join_from(TRIALS, ATTRIBUTES, of_it, isouter=True)
+        .where(TRIALS.c.study_id == study_id, TRIALS.c.state == TrialState.RUNNING)
+        .order_by(TRIALS.c.number)
+        .limit(limit)
+    )
+    found = _in_transaction(storage, lambda connection: connection.execute(query).all())
+    return [
+        (at_this_place(start), None if content is None else json.loads(content))
+        for start, content in found
+    ]
+
+
+def last_signs(
+    storage: OutageTolerantStorage, study_id: int
+) -> dict[int, tuple[datetime | None, float]]:
+    """The last sign of life of each running trial, and how many seconds ago it was.
+
+    A trial that never gave one has None and infinity.
+    """
+    query = (
+        sqlalchemy.select(TRIALS.c.trial_id, BEATS.c.heartbeat, sqlalchemy.func.current_timestamp())
+        .join_from(TRIALS, BEATS, TRIALS.c.trial_id == BEATS.c.trial_id, isouter=True)
+        .where(TRIALS.c.study_id == study_id, TRIALS.c.state == TrialState.RUNNING)
+    )
+    found = _in_transaction(storage, lambda connection: connection.execute(query).all())
+    return {
+        trial_id: (
+            beat,
+            float("inf") if beat is None else (now.replace(tzinfo=None) - beat).total_seconds(),
+        )
+        for trial_id, beat, now in found
+    }
+
+
+def _in_transaction(storage: OutageTolerantStorage, do: Callable[[Connection], T]) -> T:
+    def attempt() -> T:
+        storage.check_file()
+        with storage.database.engine.begin() as connection:
+            return do(connection)
+
+    return retry_during_outage(attempt, limit=storage.outage_limit)
+
+
+def _add_waiting(
+    connection: Connection, study_id: int, trials: Sequence[FrozenTrial], first: int
+) -> list[int]:
+    # A change that changes nothing keeps all others from adding trials until this is done, in
+    # every kind of database.
+    of_it = STUDIES.c.study_id == study_id
+    same = {"study_name": STUDIES.c.study_name}
+    connection.execute(sqlalchemy.update(STUDIES).where(of_it).values(same))
+    count = sqlalchemy.select(sqlalchemy.func.count()).where(TRIALS.c.study_id == study_id)
+    if not trials or connection.execute(count).scalar() != first:
+        return []
+    numbers = range(first, first + len(trials))
+    row = {"study_id": study_id, "state": TrialState.WAITING}
+    connection.execute(sqlalchemy.insert(TRIALS), [row | {"number": n} for n in numbers])
+    ids = (
+        sqlalchemy.select(TRIALS.c.trial_id)
+        .where(TRIALS.c.study_id == study_id, TRIALS.c.number >= first)
+        .order_by(TRIALS.c.number)
+    )
+    added = list(connection.execute(ids).scalars())
+    contents = [_rows(trial, trial_id) for trial, trial_id in zip(trials, added, strict=True)]
+    for table in (PARAMETERS, ATTRIBUTES, SYSTEM_ATTRIBUTES):
+        if rows := [row for content in contents for row in content[table]]:
+            connection.execute(sqlalchemy.insert(table), rows)
+    return added
+
+
+def _rows(trial: FrozenTrial, trial_id: int) -> dict[sqlalchemy.Table, list[dict[str, Any]]]:
+    """What belongs to a trial, as rows of the tables that hold it."""
+    return {
+        PARAMETERS: [
+            {
+                "trial_id": trial_id,
+                "param_name": name,
+                "param_value": trial.distributions[name].to_internal_repr(value),
+                "distribution_json": distribution_to_json(trial.distributions[name]),
+            }
+            for name, value in trial.params.items()
+        ],
+        ATTRIBUTES: _attribute_rows(trial.user_attrs, trial_id),
+        SYSTEM_ATTRIBUTES: _attribute_rows(trial.system_attrs, trial_id),
+    }
+
+
+def _attribute_rows(attributes: Mapping[str, Any], trial_id: int) -> list[dict[str, Any]]:
+    return [
+        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+        for key, value in attributes.items()
+    ]
+
+
+def _glance(connection: Connection, study_id: int, key: str) -> Glance:
+    rows = connection.execute(_GLANCE, {"study": study_id, "key": key}).all()
+    content = rows[0].attribute if rows else None
+    counts = Counter({row.state: row.number for row in rows})
+    return Glance(counts, None if content is None else json.loads(content))
+
+
+def _take_ready(
+    connection: Connection, study_id: int, marks: Marks, attributes: Mapping[str, Any]
+) -> FrozenTrial | None:
+    ready = _ready(study_id, marks)
+    if connection.dialect.name != "mysql":
+        # Others look past a trial that one is about to take; SQLite has one writer at a time.
+        first = ready.limit(1).with_for_update(skip_locked=True, of=TRIALS)
+        return _take(connection, first.scalar_subquery(), attributes)
+    # MySQL cannot read in a statement the table that it changes, and locks all that it looks at.
+    for trial_id in connection.execute(ready.limit(100)).scalars():
+        if (taken := _take(connection, trial_id, attributes)) is not None:
+            return taken
+    return None
+
+
+def _ready(study_id: int, marks: Marks) -> sqlalchemy.Select[int]:
+    mark, further = ATTRIBUTES.alias(), ATTRIBUTES.alias()
+    own_number = sqlalchemy.cast(TRIALS.c.number, sqlalchemy.String(16))
+    query = (
+        sqlalchemy.select(TRIALS.c.trial_id)
+        .join(mark, mark.c.trial_id == TRIALS.c.trial_id)
+        .where(
+            TRIALS.c.study_id == study_id,
+            TRIALS.c.state == TrialState.WAITING,
+            mark.c.key == marks.ready,
+            mark.c.value_json == own_number,
+        )
+        .order_by(TRIALS.c.number)
+    )
+    if marks.key is not None:
+        allowed = [json.dumps(value) for value in marks.values]
+        query = query.join(further, further.c.trial_id == TRIALS.c.trial_id).where(
+            further.c.key == marks.key, further.c.value_json.in_(allowed)
+        )
+    return query
+
+
+def _take(
+    connection: Connection, trial_id: Any, attributes: Mapping[str, Any]
+) -> FrozenTrial | None:
+    """Set a trial running that waits; its id may be a query."""
+    now = datetime.now()
+    change = (
+        sqlalchemy.update(TRIALS)
+        .where(TRIALS.c.trial_id == trial_id, TRIALS.c.state == TrialState.WAITING)
+        .values({"state": TrialState.RUNNING, "datetime_start": _as_stored(now)})
+    )
+    if connection.dialect.name == "mysql":
+        taken: int | None = trial_id if connection.execute(change).rowcount else None
+    else:
+        taken = connection.execute(change.returning(TRIALS.c.trial_id)).scalar()
+    if taken is None:
+        return None
+    _set_attributes(connection, taken, attributes)
+    _beat(connection, taken)
+    return read_just_taken(connection, taken, now)
+
+
+def _end(
+    connection: Connection,
+    trial_id: int,
+    state: TrialState,
+    value: float | None,
+    attributes: Mapping[str, Any],
+    before: TrialState,
+    seen: datetime | None,
+) -> bool:
+    if seen is not None and not _is_still_silent(connection, trial_id, seen):
+        return False
+    change = (
+        sqlalchemy.update(TRIALS)
+        .where(TRIALS.c.trial_id == trial_id, TRIALS.c.state == before)
+        .values({"state": state, "datetime_complete": _as_stored(datetime.now())})
+    )
+    if not connection.execute(change).rowcount:
+        return False
+    if value is not None:
+        content, kind = stored_value(value)
+        row = {"trial_id": trial_id, "objective": 0, "value": content, "value_type": kind}
+        connection.execute(sqlalchemy.insert(VALUES).values(row))
+    _set_attributes(connection, trial_id, attributes)
+    return True
+
+
+def _is_still_silent(connection: Connection, trial_id: int, seen: datetime) -> bool:
+    began = time.monotonic()
+    # A change that changes nothing: SQLite has one writer at a time, and if that one is suspended
+    # nobody can give a sign of life. Who was held up must not be the first to act when it wakes.
+    of_it = TRIALS.c.trial_id == trial_id
+    same = {"number": TRIALS.c.number}
+    connection.execute(sqlalchemy.update(TRIALS).where(of_it).values(same))
+    if time.monotonic() - began > _HELD_UP:
+        note_outage()
+        return False
+    # A sign of life that comes at this very moment waits until this is decided.
+    query = sqlalchemy.select(BEATS.c.heartbeat).where(BEATS.c.trial_id == trial_id)
+    return bool(connection.execute(query.with_for_update()).scalar() == seen)
+
+
+def _set_attributes(connection: Connection, trial_id: int, attributes: Mapping[str, Any]) -> None:
+    for row in _attribute_rows(attributes, trial_id):
+        _upsert(connection, ATTRIBUTES, ["trial_id", "key"], row)
+
+
+def _beat_if_running(connection: Connection, trial_id: int) -> bool:
+    query = sqlalchemy.select(TRIALS.c.state).where(TRIALS.c.trial_id == trial_id)
+    if connection.execute(query).scalar() != TrialState.RUNNING:
+        return False
+    _beat(connection, trial_id)
+    return True
+
+
+def _beat(connection: Connection, trial_id: int) -> None:
+    row = {"trial_id": trial_id, "heartbeat": sqlalchemy.func.current_timestamp()}
+    _upsert(connection, BEATS, ["trial_id"], row)
+
+
+def _upsert(
+    connection: Connection, table: sqlalchemy.Table, keys: Sequence[str], row: Mapping[str, Any]
+) -> None:
+    """Insert a row, or change the one with the same keys."""
+    changed = {name: content for name, content in row.items() if name not in keys}
+    if connection.dialect.name == "mysql":
+        statement: sqlalchemy.Insert = (
+            mysql.insert(table).values(row).on_duplicate_key_update(**changed)
+        )
+    else:
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        statement = (
+            insert(table).values(row).on_conflict_do_update(index_elements=keys, set_=changed)
+        )
+    connection.execute(statement)
+
+
+def _as_stored(time: datetime) -> datetime:
+    """A time of this place as Optuna keeps it: of Greenwich, without saying so."""
+    return time.astimezone(UTC).replace(tzinfo=None)

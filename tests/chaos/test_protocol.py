@@ -1,0 +1,324 @@
+"""Claims, deaths, late results and outages in any order, against a model that knows the ending.
+
+Hypothesis makes up stories, the machine below acts them out with the real scheduler on a real
+(SQLite) database, one step after the other, and after each step what is stored is held against a
+serial run. An outage makes one statement or commit fail, before or after it took effect.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import optuna
+import sqlalchemy
+from chaos_jobs import Place, SearchJob
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from optuna_taylorglo.queue import lost_workers
+from optuna_taylorglo.queue.failures import record_failure
+from optuna_taylorglo.queue.late_words import report
+from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.search.study import MAX_FAILURES
+from optuna_taylorglo.storage.open_storage import open_storage
+
+JOB = SearchJob(generations=2, popsize=3, seconds=0.0)
+SERIAL = dict(JOB.expected())
+STEPS = 25
+
+
+@dataclass
+class Worker:
+    """A process, as far as the database knows.
+
+    Attributes:
+        queue: Its scheduler.
+        trial: What it evaluates.
+        place: Of that.
+        audible: Whether its signs of life arrive.
+    """
+
+    queue: GenerationScheduler
+    trial: Trial
+    place: Place
+    audible: bool = True
+
+
+class View:
+    """What can be seen of a search at one time.
+
+    Attributes:
+        unfinished: Trials that wait or run.
+        running: Those that run.
+        stored: Outcomes by place.
+        missing: Places of the current generation without a result, in order.
+    """
+
+    def __init__(self, trials: list[FrozenTrial]) -> None:
+        self.unfinished = [trial for trial in trials if not trial.state.is_finished()]
+        self.running = [t for t in self.unfinished if t.state == TrialState.RUNNING]
+        self.stored = JOB.outcomes(trials)
+        places = [place for place in SERIAL if place not in self.stored]
+        current = min((JOB.slot(place) // JOB.popsize for place in places), default=None)
+        self.missing = sorted(p for p in places if JOB.slot(p) // JOB.popsize == current)
+
+    def available(self, silent: set[int]) -> set[int]:
+        """Slots that somebody could work on now, if those are dead who have been silent."""
+        held = {
+            JOB.slot(place)
+            for trial in self.running
+            if trial._trial_id not in silent and (place := JOB.place(trial)) is not None
+        }
+        return {JOB.slot(place) for place in self.missing} - held
+
+
+class Fuse:
+    """Makes one of the coming statements or commits of an engine fail."""
+
+    def __init__(self, engine: sqlalchemy.Engine) -> None:
+        self._left: dict[str, int] = {}
+        self._after = False
+        for name in ("do_execute", "do_commit"):
+            setattr(engine.dialect, name, self._fused(name, getattr(engine.dialect, name)))
+
+    def light(self, name: str, left: int, after: bool) -> None:
+        self._left, self._after = {name: left}, after
+
+    def put_out(self) -> None:
+        self._left = {}
+
+    def _fused(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def fused(*args: Any, **kwargs: Any) -> Any:
+            if name not in self._left:
+                return call(*args, **kwargs)
+            self._left[name] -= 1
+            blown = self._left[name] < 0
+            if blown:
+                self.put_out()
+            if not blown or self._after:
+                result = call(*args, **kwargs)
+            if blown:
+                raise sqlite3.OperationalError("the database went away")
+            return result
+
+        return fused
+
+
+class Search(RuleBasedStateMachine):
+    """A search that anything may happen to."""
+
+    @initialize()
+    def begin(self) -> None:
+        logging.disable()  # thousands of outages
+        # Nobody has the time to listen for himself.
+        self.no_watch = mock.patch.object(lost_workers, "WATCH", 0.0)
+        self.no_watch.start()
+        self.directory = tempfile.TemporaryDirectory()
+        path = Path(self.directory.name) / "study.db"
+        shutil.copy(_template(), path)
+        self.storage: Any = open_storage(f"sqlite:///{path}")
+        self.fuse = Fuse(self.storage.database.engine)
+        # Whoever looks on has connections of its own, which never fail.
+        self.onlooker: Any = open_storage(f"sqlite:///{path}")
+        self.study = optuna.load_study(study_name=JOB.study_name, storage=self.onlooker)
+        self.at_work: list[Worker] = []
+        self.idle: list[GenerationScheduler] = []
+        self.silent: set[int] = set()
+        self.acknowledged: set[Place] = set()
+        self.exceptions: dict[int, int] = {}
+
+    # What can be seen.
+
+    def look(self) -> View:
+        return View(self.study.get_trials(deepcopy=False))
+
+    # What can happen.
+
+    def _claim(self) -> Worker | None:
+        before = self.look()
+        available, missing = before.available(self.silent), before.missing
+        # Who has just come looks for the dead at once; others do so now and then.
+        fresh = bool(self.silent) or not self.idle
+        queue = JOB.queue(self.storage) if fresh else self.idle.pop()
+        with _without_waiting():
+            trial = queue.claim()
+        if fresh:
+            self.silent.clear()
+        if trial is None:
+            # Looked at anew: a claim whose answer was lost holds its slot for the grace.
+            left = self.look().available(self.silent)
+            assert not left, f"nobody works on slots {left}, and nobody may"
+            assert queue.over == (not missing)
+            self.idle.append(queue)
+            return None
+        place = JOB.place(trial)
+        of_slot = [p for p in missing if JOB.slot(p) == JOB.slot(place)]
+        assert of_slot, f"{place} is not of the current generation, or done: {missing}"
+        assert place == min(of_slot), f"{place} instead of {min(of_slot)}"
+        assert JOB.slot(place) in available, f"{place} has its worker"
+        theta = queue.sampler.suggest(trial)
+        assert theta == [SERIAL[place].params[name] for name in queue.sampler.names]
+        self.at_work.append(Worker(queue, trial, place))
+        return self.at_work[-1]
+
+    def _finish(self, worker: Worker) -> None:
+        self.at_work.remove(worker)
+        with _without_waiting():
+            for step, value in SERIAL[worker.place].reports.items():
+                report(worker.trial, value, step)
+            JOB.conclude(worker.queue, worker.trial, SERIAL[worker.place])
+        self.acknowledged.add(worker.place)
+        self.idle.append(worker.queue)
+
+    @rule()
+    def claim(self) -> None:
+        self._claim()
+
+    @precondition(lambda self: self.at_work)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        self._finish(data.draw(st.sampled_from(self.at_work), "who"))
+
+    @precondition(lambda self: self.at_work)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(self.at_work), "who")
+        self.at_work.remove(worker)
+
+    @precondition(lambda self: self.at_work)
+    @rule(data=st.data())
+    def fall_silent(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(self.at_work), "who").audible = False
+
+    @rule()
+    def time_passes(self) -> None:
+        """For longer than the grace, in which only those who live and are heard beat."""
+        heard = {worker.trial._trial_id for worker in self.at_work if worker.audible}
+        running = {trial._trial_id for trial in self.look().running}
+        self.silent |= running - heard
+        if self.silent:
+            query = sqlalchemy.text(
+                "UPDATE trial_heartbeats SET heartbeat = '2001-01-01 00:00:00' "
+                f"WHERE trial_id IN ({', '.join(map(str, self.silent))})"
+            )
+            with self.onlooker.database.engine.begin() as connection:
+                connection.execute(query)
+
+    @precondition(lambda self: self.at_work)
+    @rule(data=st.data())
+    def raise_(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(self.at_work), "who")
+        slot = JOB.slot(worker.place)
+        if self.exceptions.get(slot, 0) >= MAX_FAILURES:
+            return
+        self.exceptions[slot] = self.exceptions.get(slot, 0) + 1
+        self.at_work.remove(worker)
+        with _without_waiting():
+            record_failure(worker.trial, RuntimeError("of the training's own"))
+            worker.queue.finish(worker.trial, state=TrialState.FAIL)
+        self.idle.append(worker.queue)
+
+    @precondition(lambda self: self.at_work)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(self.at_work), "who")
+        self.at_work.remove(worker)
+        with _without_waiting():
+            worker.queue.release(worker.trial)
+        self.idle.append(worker.queue)
+
+    @rule(
+        what=st.sampled_from(["do_execute", "do_commit"]),
+        left=st.integers(0, 12),
+        after=st.booleans(),
+    )
+    def database_will_go_away(self, what: str, left: int, after: bool) -> None:
+        self.fuse.light(what, left, after)
+
+    # What must hold.
+
+    @invariant()
+    def what_is_stored_is_serial_and_once(self) -> None:
+        stored = self.look().stored
+        for place, outcomes in stored.items():
+            assert outcomes == [SERIAL.get(place)], place
+        assert self.acknowledged <= stored.keys(), "a finished evaluation was thrown away"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "directory"):
+            return
+        try:
+            self._bring_to_an_end()
+        finally:
+            logging.disable(logging.NOTSET)
+            self.no_watch.stop()
+            self.storage.remove_session()
+            self.onlooker.remove_session()
+            self.directory.cleanup()
+
+    def _bring_to_an_end(self) -> None:
+        self.fuse.put_out()
+        late = [worker for worker in self.at_work if not worker.audible]
+        for worker in [worker for worker in self.at_work if worker.audible]:
+            self._finish(worker)
+        for _ in range(3 * len(SERIAL)):
+            self.time_passes()
+            worker = self._claim()
+            if worker is not None:
+                self._finish(worker)
+            elif not self.look().missing:
+                break
+        assert self.look().stored == {place: [outcome] for place, outcome in SERIAL.items()}
+        for worker in late:
+            self._finish(worker)
+        self.time_passes()
+        self._claim()
+        self.what_is_stored_is_serial_and_once()
+        assert not self.look().unfinished
+
+
+_templates: list[tuple[Any, Path]] = []
+
+
+def _template() -> Path:
+    """A database with the study and nothing in it, made once."""
+    if not _templates:
+        directory = tempfile.TemporaryDirectory()
+        path = Path(directory.name) / "study.db"
+        storage: Any = open_storage(f"sqlite:///{path}")
+        JOB.queue(storage)
+        storage.remove_session()
+        storage.database.engine.dispose()
+        _templates.append((directory, path))
+    return _templates[0][1]
+
+
+@contextmanager
+def _without_waiting() -> Iterator[None]:
+    """Outages last for one call only, so there is nothing to wait for."""
+    with mock.patch("time.sleep"):
+        yield
+
+
+TestSearch = Search.TestCase
+TestSearch.settings = settings(
+    max_examples=12,
+    stateful_step_count=STEPS,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    # A failure would be made shorter for minutes. Add `Phase.shrink` to be told a shorter story.
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,216 @@
+"""What is done to a crew at work, each attack again and again until the job is done.
+
+Attacks keep pace with the job: half of them come before half of its evaluations are done, however
+fast or slow a machine is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from chaos_crew import Crew, Phase, Seat
+from databases import cut_connections
+
+_ANYWHERE = (Phase.STARTING, Phase.CLAIMING, Phase.EVALUATING, Phase.FINISHING, None)
+
+
+class Server(Protocol):
+    """Something that can go away and come back."""
+
+    def stop(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+class Attack(ABC):
+    """Something that goes wrong while a crew works.
+
+    Args:
+        total: How often.
+        seed: Of what is left to chance.
+        aimed_at: What victims are at, one of these at a time; None for anything.
+
+    Attributes:
+        done: How often it has happened.
+    """
+
+    def __init__(
+        self, total: int, seed: int = 0, aimed_at: Sequence[Phase | None] = _ANYWHERE
+    ) -> None:
+        self.total = total
+        self.aimed_at = aimed_at
+        self.done = 0
+        self.dice = random.Random(seed)
+
+    def step(self, crew: Crew, progress: float) -> None:
+        """Attack if it is time to.
+
+        Args:
+            crew: Who is attacked.
+            progress: Share of the job that is done.
+        """
+        if self.done < min(self.total, 1 + 1.1 * self.total * progress):
+            self.done += self.strike(crew)
+
+    @abstractmethod
+    def strike(self, crew: Crew) -> int:
+        """Attack once; returns how often it really happened."""
+
+    def end(self, crew: Crew) -> None:  # noqa: B027
+        """Take back what would outlast the job; most attacks leave nothing behind."""
+
+    def victim(self, crew: Crew) -> Seat | None:
+        """A worker in a phase chosen at random, or any if none comes into it soon."""
+        wanted = self.dice.choice(self.aimed_at)
+        deadline = time.monotonic() + 0.05
+        while wanted is not None and time.monotonic() < deadline:
+            found = [
+                s
+                for s, phase in zip(crew.seats, crew.board.phases, strict=True)
+                if phase == wanted and s.alive
+            ]
+            if found:
+                # Anywhere in the phase, not at its beginning.
+                time.sleep(self.dice.uniform(0, 0.02))
+                return self.dice.choice(found)
+            time.sleep(0.0005)
+        alive = [seat for seat in crew.seats if seat.alive]
+        return self.dice.choice(alive) if alive else None
+
+
+class Nothing(Attack):
+    """No attack from outside: the evaluations themselves raise."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def strike(self, crew: Crew) -> int:
+        return 0
+
+
+class Kill(Attack):
+    """SIGKILL, also in the middle of claims and of results being written."""
+
+    def strike(self, crew: Crew) -> int:
+        victim = self.victim(crew)
+        if victim is None or not victim.alive:
+            return 0
+        crew.kill(victim)
+        return 1
+
+
+class KillSlot(Attack):
+    """SIGKILL for whoever works on one slot, again and again.
+
+    Args:
+        total: How often.
+        slot: The slot.
+    """
+
+    def __init__(self, total: int, slot: int) -> None:
+        super().__init__(total)
+        self.slot = slot
+
+    def step(self, crew: Crew, progress: float) -> None:
+        if self.done < self.total:
+            self.done += self.strike(crew)
+
+    def strike(self, crew: Crew) -> int:
+        for number, seat in enumerate(crew.seats):
+            at_it = crew.board.slots[number] == self.slot
+            if at_it and crew.board.phases[number] == Phase.EVALUATING and seat.alive:
+                crew.kill(seat)
+                return 1
+        return 0
+
+
+class Suspend(Attack):
+    """SIGSTOP for longer than the grace, then SIGCONT; half of the time amid evaluations.
+
+    Few sleep at a time: where a claim that is suspended holds everybody up, nobody else is missed.
+    """
+
+    def __init__(self, total: int, seed: int = 0) -> None:
+        evaluating = [Phase.EVALUATING] * 2
+        super().__init__(total, seed, [*evaluating, Phase.CLAIMING, Phase.FINISHING])
+        self._asleep: dict[int, tuple[Seat, float, float]] = {}
+
+    def step(self, crew: Crew, progress: float) -> None:
+        now = time.monotonic()
+        for worker, (seat, since, until) in list(self._asleep.items()):
+            if now >= until:
+                del self._asleep[worker]
+                crew.resume(seat, since)
+        if len(self._asleep) < max(1, len(crew.seats) // 4):
+            super().step(crew, progress)
+
+    def strike(self, crew: Crew) -> int:
+        victim = self.victim(crew)
+        if victim is None or not victim.alive or victim.worker in self._asleep:
+            return 0
+        now = time.monotonic()
+        crew.suspend(victim)
+        longer = crew.storage.grace + self.dice.uniform(0.5, 2.0)
+        self._asleep[victim.worker] = (victim, now, now + longer)
+        return 1
+
+    def end(self, crew: Crew) -> None:
+        for seat, since, _ in self._asleep.values():
+            crew.resume(seat, since)
+
+
+class KillAndSuspend(Attack):
+    """Kills, and a suspension for every fourth of them."""
+
+    def __init__(self, total: int, seed: int = 0) -> None:
+        super().__init__(total, seed)
+        self._attacks = (Kill(total - total // 4, seed), Suspend(total // 4, seed + 1))
+
+    def step(self, crew: Crew, progress: float) -> None:
+        for attack in self._attacks:
+            attack.step(crew, progress)
+        self.done = sum(attack.done for attack in self._attacks)
+
+    def strike(self, crew: Crew) -> int:
+        raise NotImplementedError
+
+    def end(self, crew: Crew) -> None:
+        for attack in self._attacks:
+            attack.end(crew)
+
+
+class Cut(Attack):
+    """The server ends some of the connections."""
+
+    def strike(self, crew: Crew) -> int:
+        time.sleep(self.dice.uniform(0, 0.03))
+        return cut_connections(crew.storage.url, self.dice.randint(1, 3))
+
+
+class Outage(Attack):
+    """The server stops at once and is started later, now and then after more than the grace.
+
+    Args:
+        total: How often.
+        server: The server.
+        seed: Of what is left to chance.
+    """
+
+    def __init__(self, total: int, server: Server, seed: int = 0) -> None:
+        super().__init__(total, seed)
+        self._server = server
+        self._long = itertools.cycle((False, False, True))
+
+    def strike(self, crew: Crew) -> int:
+        time.sleep(self.dice.uniform(0, 0.3))
+        began = time.monotonic()
+        self._server.stop()
+        time.sleep(self.dice.uniform(0.3, 1.0) + next(self._long) * crew.storage.grace)
+        self._server.start()
+        crew.outages.append((began, time.monotonic()))
+        return 1

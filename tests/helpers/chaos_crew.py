@@ -1,0 +1,221 @@
+"""Processes that do a job on the real classes, and are replaced when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from enum import IntEnum
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from chaos_jobs import Job, RaisedNowAndThen, SearchJob, Storage
+from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, LogWriter
+from optuna.trial import TrialState
+
+from optuna_taylorglo.queue.failures import record_failure
+from optuna_taylorglo.queue.heartbeat import Heartbeat
+from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, new_token
+from optuna_taylorglo.queue.lost_workers import give_up_trials_of
+
+fork = multiprocessing.get_context("fork")
+
+
+class Phase(IntEnum):
+    """What a worker does, for attacks that aim."""
+
+    STARTING, WAITING, CLAIMING, EVALUATING, FINISHING = range(5)
+
+
+class Board:
+    """What each seat of a crew does now; without a lock, which a killed worker could hold."""
+
+    def __init__(self, seats: int) -> None:
+        self.phases = fork.RawArray("i", seats)
+        self.slots = fork.RawArray("i", [-1] * seats)
+
+
+def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, worker: int) -> None:
+    """Do a job until it is done."""
+    logging.disable()
+    board.phases[seat] = Phase.STARTING
+    log = LogWriter(log_path, worker)
+    queue = job.queue(storage.open())
+    claim, claim_began = queue.claim, 0.0
+
+    def watched_claim(**options: Any) -> Any:
+        nonlocal claim_began
+        claim_began = time.monotonic()
+        board.phases[seat] = Phase.CLAIMING
+        try:
+            return claim(**options)
+        finally:
+            board.phases[seat] = Phase.WAITING
+
+    queue.claim = watched_claim  # type: ignore[method-assign]
+    evaluation = 0
+    while (trial := job.next_trial(queue)) is not None:
+        evaluation += 1
+        place = job.place(trial)
+        assert place is not None
+        log.write(CLAIMED, evaluation, place, claim_began)
+        board.slots[seat] = job.slot(place) if isinstance(job, SearchJob) else -1
+        board.phases[seat] = Phase.EVALUATING
+        with Heartbeat(trial):
+            try:
+                outcome = job.evaluate(queue, trial)
+            except RaisedNowAndThen as error:
+                record_failure(trial, error)
+                queue.finish(trial, state=TrialState.FAIL)
+                log.write(RAISED, evaluation, place)
+                continue
+            board.phases[seat] = Phase.FINISHING
+            log.write(FINISHED, evaluation, place, outcome=outcome)
+            job.conclude(queue, trial, outcome)
+        # Whatever became of the trial, its place must have its result now.
+        log.write(ACKNOWLEDGED, evaluation, place, stored=place in job.stored(queue.study))
+        board.slots[seat] = -1
+        board.phases[seat] = Phase.WAITING
+
+
+def _give_back(job: Job, storage: Storage, dead: WorkerIdentity) -> None:
+    study = job.queue(storage.open()).study
+    give_up_trials_of(study, dead, "the worker was ended by SIGKILL")
+
+
+@dataclass
+class Seat:
+    """A place in a crew, and the process that has it."""
+
+    process: BaseProcess
+    worker: int
+    token: str
+
+    @property
+    def alive(self) -> bool:
+        return self.process.exitcode is None
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+
+@dataclass
+class Crew:
+    """Worker processes; those that die are replaced.
+
+    Attributes:
+        job: What they do.
+        storage: Where.
+        size: How many.
+        directory: Where they log.
+        gives_back: Whether what a killed one held is given back at once, as a supervisor does.
+        killed: When each worker was killed, by its number.
+        suspensions: Worker, beginning and end of each.
+        outages: Beginning and end of each.
+        errors: The end of each worker that died by itself.
+    """
+
+    job: Job
+    storage: Storage
+    size: int
+    directory: Path
+    gives_back: bool = False
+    killed: dict[int, float] = field(default_factory=dict)
+    suspensions: list[tuple[int, float, float]] = field(default_factory=list)
+    outages: list[tuple[float, float]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log = self.directory / "evaluations.jsonl"
+        self.board = Board(self.size)
+        self._started = 0
+        self._groups: list[int] = []
+        self._helpers: list[BaseProcess] = []
+        # Made once: workers that make the same study at once are not what is attacked.
+        first = fork.Process(target=lambda: self.job.queue(self.storage.open()))
+        first.start()
+        first.join()
+        assert first.exitcode == 0, "the study could not be made"
+        self.seats = [self._start(number) for number in range(self.size)]
+
+    def _start(self, seat: int) -> Seat:
+        worker, token = self._started, new_token()
+        self._started += 1
+        self.board.phases[seat], self.board.slots[seat] = Phase.STARTING, -1
+        process = fork.Process(target=self._run, args=(seat, worker, token))
+        process.start()
+        seated = Seat(process, worker, token)
+        self._groups.append(seated.pid)
+        return seated
+
+    def _run(self, seat: int, worker: int, token: str) -> None:
+        # A group of its own, by which what it starts can be found when it has ended.
+        os.setpgrp()
+        os.environ[TOKEN_VARIABLE] = token
+        try:
+            work(self.job, self.storage, self.log, self.board, seat, worker)
+        except Exception:
+            (self.directory / f"error-{worker}").write_text(traceback.format_exc())
+            sys.exit(1)
+
+    def replace_the_dead(self) -> bool:
+        """Start others in place of the dead; False when the job is done or cannot be."""
+        for number, seat in enumerate(self.seats):
+            if seat.process.exitcode in (None, 0):
+                continue
+            if seat.worker not in self.killed:
+                note = self.directory / f"error-{seat.worker}"
+                self.errors.append(note.read_text() if note.exists() else "no word")
+            elif self.gives_back:
+                self._send_back(seat)
+            if len(self.errors) > 2 * self.size:
+                return False
+            self.seats[number] = self._start(number)
+        return any(seat.process.exitcode != 0 for seat in self.seats)
+
+    def _send_back(self, seat: Seat) -> None:
+        dead = WorkerIdentity(socket.gethostname(), seat.pid, seat.token)
+        helper = fork.Process(target=_give_back, args=(self.job, self.storage, dead))
+        helper.start()
+        self._helpers = [helper for helper in self._helpers if helper.exitcode is None]
+        self._helpers.append(helper)
+
+    def kill(self, seat: Seat) -> None:
+        self.killed[seat.worker] = time.monotonic()
+        seat.process.kill()
+        seat.process.join()
+
+    def suspend(self, seat: Seat) -> None:
+        os.kill(seat.pid, signal.SIGSTOP)
+
+    def resume(self, seat: Seat, since: float) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(seat.pid, signal.SIGCONT)
+        self.suspensions.append((seat.worker, since, time.monotonic()))
+
+    def close(self) -> None:
+        """End what still runs."""
+        for helper in self._helpers:
+            helper.join()
+        for seat in self.seats:
+            if seat.alive:
+                self.kill(seat)
+
+    def orphans(self) -> int:
+        """Workers that came to their end and left a process behind, or did not end."""
+        found = 0
+        for pid in self._groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, 0)
+                found += 1
+        return found
