@@ -16,13 +16,17 @@ from optuna_taylorglo.storage.notices import Notices
 from optuna_taylorglo.storage.optuna_private import storage_of, study_id_of, trial_id_of
 from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
 from optuna_taylorglo.storage.retry import last_outage_end, retry_during_outage
-from optuna_taylorglo.storage.transitions import end, last_signs
+from optuna_taylorglo.storage.transitions import end, is_still_silent, last_signs
 
 _logger = get_logger(__name__)
 
 WATCH = 30.0
 """Seconds for which a process must itself have heard nothing of a trial before it gives it up.
 Longer than a worker needs, after the database was away, to give its next sign of life."""
+
+SETTLE = 2.0
+"""Seconds between the suspicion and the decision, in which whoever was held up by a standstill of
+the database gets its sign of life through."""
 
 MAX_LOSSES = 20
 """Workers that may be lost over one evaluation; with one more, it is taken for what kills them."""
@@ -36,8 +40,10 @@ class SilenceWatch:
 
     Silence is measured by the database's clock, and besides by this process's own, from the moment
     at which it could first have heard something: nobody is given up for an outage of the database.
-    A trial that never gave a sign of life, as one of another tool, is given up when this process
-    has seen it run for the grace period.
+    Nor for a standstill, in which no call fails and nobody can write: a trial is suspected first,
+    by a process that could just write, and given up if it stays silent after that. A trial that
+    never gave a sign of life, as one of another tool, is given up when this process has seen it run
+    for the grace period.
 
     Args:
         study: The study.
@@ -48,17 +54,26 @@ class SilenceWatch:
     def __init__(self, study: Study, watch: float | None = None) -> None:
         self._study = study
         self._storage = storage_of(study)
-        self._watch = watch
+        self._watch = WATCH if watch is None else watch
+        self._settle = min(SETTLE, self._watch, heartbeat_interval(self._storage) or 0)
         self._heard: dict[int, tuple[datetime | None, float]] = {}
+        self._suspected: dict[int, tuple[datetime | None, float]] = {}
 
     def give_up(self) -> list[int]:
         """Give up what has been silent for too long; returns the ids of the trials."""
         if heartbeat_interval(self._storage) is None:
             return []
+        silent = self._silent()
+        self._suspected = {
+            trial_id: (seen, since)
+            for trial_id, (seen, since) in self._suspected.items()
+            if trial_id in silent and silent[trial_id] == seen
+        }
         return [
             trial_id
-            for trial_id, seen in self._silent().items()
-            if end(
+            for trial_id, seen in silent.items()
+            if self._has_been_suspected(trial_id, seen)
+            and end(
                 self._storage,
                 trial_id,
                 TrialState.FAIL,
@@ -67,6 +82,16 @@ class SilenceWatch:
             )
         ]
 
+    def _has_been_suspected(self, trial_id: int, seen: datetime | None) -> bool:
+        """Whether it was long enough ago; else it is now, if signs of life can be written."""
+        if not self._settle:
+            return True
+        if trial_id in self._suspected:
+            return time.monotonic() - self._suspected[trial_id][1] >= self._settle
+        if seen is None or is_still_silent(self._storage, trial_id, seen):
+            self._suspected[trial_id] = (seen, time.monotonic())
+        return False
+
     def _silent(self) -> dict[int, datetime | None]:
         """Trials to give up, with their last sign of life."""
         study_id = study_id_of(self._study)
@@ -74,7 +99,7 @@ class SilenceWatch:
             # Storages without a clock watch for themselves.
             return dict.fromkeys(self._storage._get_stale_trial_ids(study_id))
         grace = float(self._storage.database.grace_period or 0)
-        watch = min(grace, WATCH if self._watch is None else self._watch)
+        watch = min(grace, self._watch)
         now = time.monotonic()
         heard: dict[int, tuple[datetime | None, float]] = {}
         silent = {}

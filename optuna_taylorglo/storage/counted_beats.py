@@ -9,6 +9,7 @@ from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import BEAT
 from optuna_taylorglo.storage.optuna_private import BaseHeartbeat, trial_id_of
+from optuna_taylorglo.storage.retry import last_outage_end
 
 
 class CountedBeats(BaseStorage, BaseHeartbeat):
@@ -47,7 +48,9 @@ class CountedBeats(BaseStorage, BaseHeartbeat):
             same = before is not None and before[0] == count
             seen[trial_id_of(trial)] = before if before is not None and same else (count, now)
         self._last_seen = seen
-        return [trial for trial, (_, since) in seen.items() if now - since > self.grace_period]
+        # Nobody could give signs of life while the storage was away.
+        silence = {trial: now - max(since, last_outage_end()) for trial, (_, since) in seen.items()}
+        return [trial for trial, seconds in silence.items() if seconds > self.grace_period]
 
     def get_heartbeat_interval(self) -> int:
         return self.heartbeat_interval

@@ -51,6 +51,8 @@ _NOT_READY = (
     "no more connections allowed",  # PgBouncer
     "temporary failure in name resolution",
 )
+# What it says later has one: a connection that failed, a server that ends connections or is full.
+_NOT_READY_STATES = ("08", "53300", "57P")
 # MySQL and MariaDB: too many connections, shutdown, unreachable, gone, lost.
 _NOT_READY_MYSQL = {1040, 1053, 1203, 2002, 2003, 2006, 2013}
 
@@ -102,5 +104,8 @@ def _is_not_ready(error: Exception) -> bool:
         return is_outage(error) and said.sqlite_errorname != "SQLITE_CANTOPEN"
     if said.args and isinstance(said.args[0], int):
         return said.args[0] in _NOT_READY_MYSQL
+    state = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or ""
+    if state.startswith(_NOT_READY_STATES):
+        return True
     text = str(said).lower()
     return any(words in text for words in _NOT_READY)

@@ -13,7 +13,11 @@ from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import StorageUnreachable
 from optuna_taylorglo.storage.optuna_private import BaseHeartbeat, CachedStorage, trial_id_of
-from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT, retry_during_outage
+from optuna_taylorglo.storage.retry import (
+    DEFAULT_OUTAGE_LIMIT,
+    noting_standstill,
+    retry_during_outage,
+)
 from optuna_taylorglo.storage.urls import sqlite_file
 
 
@@ -101,7 +105,9 @@ def _delegate(name: str) -> None:
     def call(self: OutageTolerantStorage, *args: Any, **kwargs: Any) -> Any:
         self.check_file()
         method = getattr(self._cached, name)
-        return retry_during_outage(lambda: method(*args, **kwargs), limit=self.outage_limit)
+        return retry_during_outage(
+            lambda: noting_standstill(lambda: method(*args, **kwargs)), limit=self.outage_limit
+        )
 
     call.__name__ = name
     setattr(OutageTolerantStorage, name, call)

@@ -29,6 +29,9 @@ STOP_PATIENCE = 3.0
 
 _LONGEST_WAIT = 15.0
 
+# Seconds that a call may take with all others at work; more means that none of them could write.
+_STANDSTILL = 1.0
+
 # A server that has no connection to spare is well, and soon has one.
 _LONGEST_CROWDED_WAIT = 1.0
 _CROWDED = (
@@ -89,9 +92,23 @@ def last_outage_end() -> float:
     return _process.last_end
 
 
-def note_outage() -> None:
-    """Keep in mind that nobody could write until now, though no call has failed."""
-    _process.last_end = time.monotonic()
+def noting_standstill(call: Callable[[], T]) -> T:
+    """Make a call, and take it for an outage if it takes long: perhaps nobody could write.
+
+    SQLite has one writer at a time. If that one is suspended, nobody can give a sign of life, and
+    no call fails.
+    """
+    began = time.monotonic()
+    try:
+        return call()
+    finally:
+        if is_standstill(began):
+            _process.last_end = time.monotonic()
+
+
+def is_standstill(began: float) -> bool:
+    """Whether a call that began at that time has taken longer than one does with all at work."""
+    return time.monotonic() - began > _STANDSTILL
 
 
 @contextlib.contextmanager

@@ -40,12 +40,9 @@ from optuna_taylorglo.storage.optuna_private import (
 )
 from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
 from optuna_taylorglo.storage.reading import at_this_place, read_just_taken
-from optuna_taylorglo.storage.retry import note_outage, retry_during_outage
+from optuna_taylorglo.storage.retry import is_standstill, noting_standstill, retry_during_outage
 
 T = TypeVar("T")
-
-# Seconds that it may take to write, with all others at work; more means that none of them could.
-_HELD_UP = 1.0
 
 _GLANCE = (
     sqlalchemy.select(
@@ -221,6 +218,15 @@ def end(
         return False
 
 
+def is_still_silent(storage: BaseStorage, trial_id: int, seen: datetime) -> bool:
+    """Whether a trial's last sign of life is still this one, though everybody can write."""
+    if isinstance(storage, OutageTolerantStorage):
+        return _in_transaction(
+            storage, lambda connection: _is_still_silent(connection, trial_id, seen)
+        )
+    return True
+
+
 def beat(storage: BaseStorage, trial_id: int) -> bool:
     """Give a sign of life of a trial; False if it does not run any more."""
     if isinstance(storage, OutageTolerantStorage):
@@ -309,7 +315,7 @@ def _in_transaction(storage: OutageTolerantStorage, do: Callable[[Connection], T
         with storage.database.engine.begin() as connection:
             return do(connection)
 
-    return retry_during_outage(attempt, limit=storage.outage_limit)
+    return retry_during_outage(lambda: noting_standstill(attempt), limit=storage.outage_limit)
 
 
 def _add_waiting(
@@ -456,13 +462,12 @@ def _end(
 
 def _is_still_silent(connection: Connection, trial_id: int, seen: datetime) -> bool:
     began = time.monotonic()
-    # A change that changes nothing: SQLite has one writer at a time, and if that one is suspended
-    # nobody can give a sign of life. Who was held up must not be the first to act when it wakes.
+    # A change that changes nothing: who was held up by a writer that was suspended must not be the
+    # first to act when that one wakes.
     of_it = TRIALS.c.trial_id == trial_id
     same = {"number": TRIALS.c.number}
     connection.execute(sqlalchemy.update(TRIALS).where(of_it).values(same))
-    if time.monotonic() - began > _HELD_UP:
-        note_outage()
+    if is_standstill(began):
         return False
     # A sign of life that comes at this very moment waits until this is decided.
     query = sqlalchemy.select(BEATS.c.heartbeat).where(BEATS.c.trial_id == trial_id)

@@ -1,7 +1,7 @@
 """What is done to a crew at work, each attack again and again until the job is done.
 
 Attacks keep pace with the job: half of them come before half of its evaluations are done, however
-fast or slow a machine is.
+fast or slow a machine is. The end of the job waits for the last of them.
 """
 
 from __future__ import annotations

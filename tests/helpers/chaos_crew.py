@@ -36,9 +36,13 @@ class Phase(IntEnum):
 
 
 class Board:
-    """What each seat of a crew does now; without a lock, which a killed worker could hold."""
+    """What each seat of a crew does now, and whether the last attack has been.
+
+    Without a lock, which a killed worker could hold.
+    """
 
     def __init__(self, seats: int) -> None:
+        self.attacks_over = fork.RawValue("b", 0)
         self.phases = fork.RawArray("i", seats)
         self.slots = fork.RawArray("i", [-1] * seats)
 
@@ -72,6 +76,8 @@ def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, wo
         with Heartbeat(trial):
             try:
                 outcome = job.evaluate(queue, trial)
+                while job.outlasts_attacks(place) and not board.attacks_over.value:
+                    time.sleep(0.01)
             except RaisedNowAndThen as error:
                 record_failure(trial, error)
                 queue.finish(trial, state=TrialState.FAIL)

@@ -97,6 +97,13 @@ class Job(ABC):
     study_name: str
 
     @abstractmethod
+    def outlasts_attacks(self, place: Place) -> bool:
+        """Whether an evaluation is not finished before the last attack.
+
+        One at the end is not, at least, so that no job is done too early to be attacked.
+        """
+
+    @abstractmethod
     def queue(self, storage: Any = None) -> TrialQueue:
         """The queue, in a storage or in memory, made if need be."""
 
@@ -147,7 +154,7 @@ class SearchJob(Job):
         generations: How long.
         popsize: Candidates a generation.
         seconds: Longest time of an evaluation.
-        slow: Slots whose evaluations take half a second.
+        slow: Slots whose evaluations are not finished before the last attack.
         raising: Which evaluations raise.
     """
 
@@ -181,6 +188,9 @@ class SearchJob(Job):
         generation, index, _ = map(int, place.split("/"))
         return generation * self.popsize + index
 
+    def outlasts_attacks(self, place: Place) -> bool:
+        return self.slot(place) in self.slow | {self.generations * self.popsize - 1}
+
     def evaluate(self, queue: GenerationScheduler, trial: Trial) -> Outcome:
         return self._evaluate(queue, trial, self.seconds)
 
@@ -189,8 +199,6 @@ class SearchJob(Job):
         assert place is not None
         theta = queue.sampler.suggest(trial)
         dice = random.Random(training_seed(0, *map(int, place.split("/"))))
-        if seconds and self.slot(place) in self.slow:
-            seconds = 0.5
         reports = {step: dice.random() for step in (1, 2, 3)}
         for step, value in reports.items():
             time.sleep(seconds / 3)
@@ -247,6 +255,9 @@ class VerdictJob(Job):
 
     def place(self, trial: Trial | FrozenTrial) -> Place | None:
         return trial.user_attrs.get(KEY)
+
+    def outlasts_attacks(self, place: Place) -> bool:
+        return place == self.tasks[-1].key
 
     def evaluate(self, queue: TaskQueue, trial: Trial) -> Outcome:
         time.sleep(self.seconds)

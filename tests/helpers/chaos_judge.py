@@ -99,6 +99,7 @@ def attacked(
                 break
             done = {event.place for event in log.read() if event.what == ACKNOWLEDGED}
             attack.step(crew, len(done) / len(expected))
+            crew.board.attacks_over.value = attack.done >= attack.total
             time.sleep(0.002)
     finally:
         attack.end(crew)

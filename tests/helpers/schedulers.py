@@ -56,10 +56,10 @@ def silence(queue: TrialQueue) -> None:
     storage = storage_of(queue.study)
     if isinstance(storage, OutageTolerantStorage):
         age_heartbeats(storage)
-        queue._watch = SilenceWatch(queue.study, watch=0.0)
     else:
         queue._watch.give_up()
         storage.grace_period = -1
+    queue._watch = SilenceWatch(queue.study, watch=0.0)
     queue._watch_due = 0.0
 
 

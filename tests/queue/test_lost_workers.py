@@ -21,6 +21,7 @@ from optuna_taylorglo.search.generations import rank
 from optuna_taylorglo.storage import retry
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.storage.transitions import beat
 
 
 def claimed_by(worker: WorkerIdentity, monkeypatch: pytest.MonkeyPatch, scheduler):
@@ -108,8 +109,9 @@ def test_who_waits_says_for_whom(sqlite_url, monkeypatch, caplog):
     assert ", on here:18 since " in line
 
 
-def test_nobody_is_given_up_when_nobody_could_write(tmp_path, monkeypatch):
-    """A process that is suspended amid a write to SQLite keeps all others from signs of life."""
+@pytest.fixture
+def silent_trial(tmp_path, monkeypatch):
+    """A trial in SQLite whose sign of life is old, and a watch that has known it for a while."""
     url = f"sqlite:///{tmp_path}/a.db"
     monkeypatch.setattr(retry._process, "last_end", -math.inf)
     scheduler = new_scheduler(open_storage(url, heartbeat=1, grace=2), popsize=2)
@@ -118,14 +120,48 @@ def test_nobody_is_given_up_when_nobody_could_write(tmp_path, monkeypatch):
     watch = SilenceWatch(scheduler.study, watch=0.5)
     assert watch.give_up() == []
     time.sleep(0.6)
+    return trial, watch
+
+
+def test_nobody_is_given_up_when_nobody_could_write(silent_trial, tmp_path):
+    """A process that is suspended amid a write to SQLite keeps all others from signs of life."""
+    trial, watch = silent_trial
     suspended = sqlite3.connect(tmp_path / "a.db", check_same_thread=False, isolation_level=None)
     suspended.execute("BEGIN IMMEDIATE")
     threading.Timer(2.0, suspended.execute, ["COMMIT"]).start()
     began = time.monotonic()
     assert watch.give_up() == []
     assert time.monotonic() - began > 1.5
-    # It had half a second for its next sign of life, and has given none.
+    # It has half a second for its next sign of life, another once it is suspected, and gives none.
     assert watch.give_up() == []
     time.sleep(0.6)
-    assert watch.give_up() == [trial_id_of(trial)]
+    assert watch.give_up() == []
+    given_up: list[int] = []
+    deadline = time.monotonic() + 60
+    while not given_up and time.monotonic() < deadline:
+        time.sleep(0.1)
+        given_up = watch.give_up()
+    assert given_up == [trial_id_of(trial)]
+    suspended.close()
+
+
+def test_who_did_not_notice_a_standstill_is_not_the_first_to_act_after_it(silent_trial):
+    """Nobody could write until a moment ago, and this process had nothing to write."""
+    trial, watch = silent_trial
+    assert watch.give_up() == []
+    # It gets through at last.
+    assert beat(storage_of(trial.study), trial_id_of(trial))
+    time.sleep(0.6)
+    assert watch.give_up() == []
+
+
+def test_a_standstill_that_another_call_noticed_counts(silent_trial, tmp_path):
+    """Suspected, then nobody could write for a while: the suspicion proves nothing any more."""
+    trial, watch = silent_trial
+    assert watch.give_up() == []
+    suspended = sqlite3.connect(tmp_path / "a.db", check_same_thread=False, isolation_level=None)
+    suspended.execute("BEGIN IMMEDIATE")
+    threading.Timer(1.5, suspended.execute, ["COMMIT"]).start()
+    trial.study.set_user_attr("anything", 1)
+    assert watch.give_up() == []
     suspended.close()

@@ -76,6 +76,8 @@ def test_what_will_never_pass_is_said_at_once(postgresql_url: str) -> None:
 @pytest.mark.parametrize(
     ("error", "waits"),
     [
+        (psycopg.errors.AdminShutdown("terminating connection"), True),
+        (psycopg.errors.InvalidPassword("no"), False),
         (pymysql.err.OperationalError(1040, "Too many connections"), True),
         (pymysql.err.OperationalError(2003, "Can't connect to MySQL server"), True),
         (pymysql.err.OperationalError(1045, "Access denied for user"), False),
