@@ -9,7 +9,7 @@ from datetime import datetime
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, INDEX
+from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, INDEX, WORKER
 from optuna_taylorglo.queue.identity import WorkerIdentity, worker_of
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.storage.open_study import find_companion
@@ -65,8 +65,8 @@ def _activities(study: Study) -> list[Activity]:
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     storage = storage_of(study)
     watched = isinstance(storage, OutageTolerantStorage)
-    signs = last_signs(storage, study_id_of(study)) if watched else {}
-    silent = {trial_id: seconds for trial_id, (sign, seconds) in signs.items() if sign is not None}
+    signs = last_signs(storage, study_id_of(study), WORKER) if watched else {}
+    silent = {trial_id: sign.age for trial_id, sign in signs.items() if sign.when is not None}
     now = datetime.now()
     return [
         Activity(

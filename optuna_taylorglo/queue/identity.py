@@ -2,14 +2,19 @@
 
 A process id alone says little: ids are used again, and a database may be shared by many hosts. A
 token that is new with every start of a worker makes the three together unique.
+
+Where the system tells when a process was started, others on the same machine can see for themselves
+that it is dead: its number is free, or has gone to a process that was started at another time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -30,11 +35,16 @@ class WorkerIdentity:
         host: Name of its machine.
         pid: Its process.
         token: Of this very start.
+        place: Where its number means this process: the machine since its last start, and the
+            container; empty where the system does not tell.
+        started: When the process was started, in the system's own terms.
     """
 
     host: str
     pid: int
     token: str
+    place: str = field(default="", compare=False)
+    started: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
@@ -42,6 +52,20 @@ class WorkerIdentity:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the process is known to be dead; never so if it is of another machine."""
+        if not self.place or self.place != _place():
+            return False
+        try:
+            # Unlike a look into /proc, which may be hidden, this tells of everybody's processes.
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return _start_of(self.pid) not in (self.started, "")
 
 
 def new_token() -> str:
@@ -52,7 +76,8 @@ def new_token() -> str:
 def own_identity() -> WorkerIdentity:
     """This process, with the token that its supervisor gave it, or with one of its own."""
     token = os.environ.get(TOKEN_VARIABLE) or _OWN_TOKEN
-    return WorkerIdentity(socket.gethostname(), os.getpid(), token)
+    pid = os.getpid()
+    return WorkerIdentity(socket.gethostname(), pid, token, _place(), _start_of(pid))
 
 
 def worker_of(trial: FrozenTrial) -> WorkerIdentity | None:
@@ -62,6 +87,30 @@ def worker_of(trial: FrozenTrial) -> WorkerIdentity | None:
 
 def worker_in(content: object) -> WorkerIdentity | None:
     """The worker that an attribute of a trial names."""
-    if not isinstance(content, dict) or content.keys() != WorkerIdentity.__annotations__.keys():
+    known = {each.name for each in fields(WorkerIdentity)}
+    if not isinstance(content, dict) or not {"host", "pid", "token"} <= content.keys() <= known:
+        return None
+    pid = content["pid"]
+    if isinstance(pid, bool) or not isinstance(pid, int) or pid < 1:
+        return None
+    if not all(isinstance(content[name], str) for name in content.keys() - {"pid"}):
         return None
     return WorkerIdentity(**content)
+
+
+def _place() -> str:
+    """The machine since its last start, and the container; empty where the system does not tell."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    return ""
+
+
+def _start_of(pid: int) -> str:
+    """When a process was started; "dead" for one that is not yet buried, empty if unknown."""
+    with contextlib.suppress(OSError):
+        # The name of the program, in brackets, may hold anything.
+        after_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
+        state, *others = after_name.split()
+        return "dead" if state in "ZX" else others[18]
+    return ""

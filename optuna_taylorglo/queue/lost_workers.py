@@ -9,9 +9,9 @@ from optuna.logging import get_logger
 from optuna.study import Study
 from optuna.trial import TrialState
 
-from optuna_taylorglo.attributes import LOST
+from optuna_taylorglo.attributes import LOST, WORKER
 from optuna_taylorglo.queue.heartbeat import heartbeat_interval
-from optuna_taylorglo.queue.identity import WorkerIdentity, worker_of
+from optuna_taylorglo.queue.identity import WorkerIdentity, worker_in, worker_of
 from optuna_taylorglo.storage.notices import Notices
 from optuna_taylorglo.storage.optuna_private import storage_of, study_id_of, trial_id_of
 from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
@@ -36,14 +36,14 @@ _LIMIT = 10.0
 
 
 class SilenceWatch:
-    """Gives up running trials whose workers have given no sign of life for the grace period.
+    """Gives up running trials whose workers are dead, or silent for the grace period.
 
-    Silence is measured by the database's clock, and besides by this process's own, from the moment
-    at which it could first have heard something: nobody is given up for an outage of the database.
-    Nor for a standstill, in which no call fails and nobody can write: a trial is suspected first,
-    by a process that could just write, and given up if it stays silent after that. A trial that
-    never gave a sign of life, as one of another tool, is given up when this process has seen it run
-    for the grace period.
+    That a worker has died is seen by any process on its machine. Silence is measured by the
+    database's clock, and besides by this process's own, from the moment at which it could first
+    have heard something: nobody is given up for an outage of the database. Nor for a standstill, in
+    which no call fails and nobody can write: a trial is suspected first, by a process that could
+    just write, and given up if it stays silent after that. A trial that never gave a sign of life,
+    as one of another tool, is given up when this process has seen it run for the grace period.
 
     Args:
         study: The study.
@@ -60,26 +60,23 @@ class SilenceWatch:
         self._suspected: dict[int, tuple[datetime | None, float]] = {}
 
     def give_up(self) -> list[int]:
-        """Give up what has been silent for too long; returns the ids of the trials."""
+        """Give up what nobody is at work on any more; returns the ids of the trials."""
         if heartbeat_interval(self._storage) is None:
             return []
-        silent = self._silent()
+        silent, dead = self._silent_and_dead()
         self._suspected = {
             trial_id: (seen, since)
             for trial_id, (seen, since) in self._suspected.items()
             if trial_id in silent and silent[trial_id] == seen
         }
-        return [
+        lost = {LOST: "its worker has died"}
+        given_up = [t for t in dead if end(self._storage, t, TrialState.FAIL, attributes=lost)]
+        lost = {LOST: "its worker gave no sign of life"}
+        return given_up + [
             trial_id
             for trial_id, seen in silent.items()
             if self._has_been_suspected(trial_id, seen)
-            and end(
-                self._storage,
-                trial_id,
-                TrialState.FAIL,
-                attributes={LOST: "its worker gave no sign of life"},
-                seen=seen,
-            )
+            and end(self._storage, trial_id, TrialState.FAIL, attributes=lost, seen=seen)
         ]
 
     def _has_been_suspected(self, trial_id: int, seen: datetime | None) -> bool:
@@ -92,25 +89,35 @@ class SilenceWatch:
             self._suspected[trial_id] = (seen, time.monotonic())
         return False
 
-    def _silent(self) -> dict[int, datetime | None]:
-        """Trials to give up, with their last sign of life."""
+    def _silent_and_dead(self) -> tuple[dict[int, datetime | None], list[int]]:
+        """Trials that are silent, with their last sign of life, and trials of the dead."""
         study_id = study_id_of(self._study)
         if not isinstance(self._storage, OutageTolerantStorage):
             # Storages without a clock watch for themselves.
-            return dict.fromkeys(self._storage._get_stale_trial_ids(study_id))
+            stale = self._storage._get_stale_trial_ids(study_id)
+            running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+            dead = [trial_id_of(trial) for trial in running if _has_died(worker_of(trial))]
+            return {trial_id: None for trial_id in stale if trial_id not in dead}, dead
         grace = float(self._storage.database.grace_period or 0)
         watch = min(grace, self._watch)
         now = time.monotonic()
         heard: dict[int, tuple[datetime | None, float]] = {}
-        silent = {}
-        for trial_id, (sign, age) in last_signs(self._storage, study_id).items():
+        silent, dead = {}, []
+        for trial_id, sign in last_signs(self._storage, study_id, WORKER).items():
             before = self._heard.get(trial_id)
-            heard[trial_id] = before if before is not None and before[0] == sign else (sign, now)
+            is_new = before is None or before[0] != sign.when
+            heard[trial_id] = (sign.when, now) if before is None or is_new else before
             quiet = now - max(heard[trial_id][1], last_outage_end())
-            if age > grace and quiet >= (grace if sign is None else watch):
-                silent[trial_id] = sign
+            if _has_died(worker_in(sign.attribute)):
+                dead.append(trial_id)
+            elif sign.age > grace and quiet >= (grace if sign.when is None else watch):
+                silent[trial_id] = sign.when
         self._heard = heard
-        return silent
+        return silent, dead
+
+
+def _has_died(worker: WorkerIdentity | None) -> bool:
+    return worker is not None and worker.has_died
 
 
 def give_up_trials_of(study: Study, dead: WorkerIdentity, cause: str) -> list[int]:

@@ -170,6 +170,9 @@ def take(storage: BaseStorage, trial_id: int, attributes: Mapping[str, Any]) -> 
         if (record := getattr(storage, "record_heartbeat", None)) is not None:
             record(trial_id)
         if storage.set_trial_state_values(trial_id, TrialState.RUNNING):
+            # Another who came too late may have written its own name meanwhile.
+            for key, value in attributes.items():
+                storage.set_trial_user_attr(trial_id, key, value)
             return storage.get_trial(trial_id)
     except UpdateFinishedTrialError:
         pass
@@ -287,25 +290,48 @@ def running_trials(
     ]
 
 
-def last_signs(
-    storage: OutageTolerantStorage, study_id: int
-) -> dict[int, tuple[datetime | None, float]]:
-    """The last sign of life of each running trial, and how many seconds ago it was.
+class Sign(NamedTuple):
+    """The last sign of life of a running trial.
 
-    A trial that never gave one has None and infinity.
+    Attributes:
+        when: By the database's clock; None if there was none.
+        age: How many seconds ago that was; infinity if there was none.
+        attribute: A user attribute of the trial; None if it has none.
     """
+
+    when: datetime | None
+    age: float
+    attribute: Any
+
+
+def last_signs(storage: OutageTolerantStorage, study_id: int, key: str) -> dict[int, Sign]:
+    """The last sign of life of each running trial, by its id.
+
+    Args:
+        storage: The storage.
+        study_id: The study.
+        key: Of a user attribute of trials.
+    """
+    of_it = (ATTRIBUTES.c.trial_id == TRIALS.c.trial_id) & (ATTRIBUTES.c.key == key)
     query = (
-        sqlalchemy.select(TRIALS.c.trial_id, BEATS.c.heartbeat, sqlalchemy.func.current_timestamp())
+        sqlalchemy.select(
+            TRIALS.c.trial_id,
+            BEATS.c.heartbeat,
+            sqlalchemy.func.current_timestamp(),
+            ATTRIBUTES.c.value_json,
+        )
         .join_from(TRIALS, BEATS, TRIALS.c.trial_id == BEATS.c.trial_id, isouter=True)
+        .join(ATTRIBUTES, of_it, isouter=True)
         .where(TRIALS.c.study_id == study_id, TRIALS.c.state == TrialState.RUNNING)
     )
     found = _in_transaction(storage, lambda connection: connection.execute(query).all())
     return {
-        trial_id: (
+        trial_id: Sign(
             beat,
             float("inf") if beat is None else (now.replace(tzinfo=None) - beat).total_seconds(),
+            None if content is None else json.loads(content),
         )
-        for trial_id, beat, now in found
+        for trial_id, beat, now, content in found
     }
 
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import optuna
 import pytest
+from optuna.trial import TrialState
 from schedulers import FAIL, age_heartbeats, new_scheduler, place, take
 
 from optuna_taylorglo.attributes import LOST, RELEASED
-from optuna_taylorglo.queue import trial_queue
-from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, own_identity, worker_of
+from optuna_taylorglo.queue import identity, trial_queue
+from optuna_taylorglo.queue.identity import (
+    TOKEN_VARIABLE,
+    WorkerIdentity,
+    own_identity,
+    worker_in,
+    worker_of,
+)
 from optuna_taylorglo.queue.lost_workers import MAX_LOSSES, SilenceWatch, give_up_trials_of
 from optuna_taylorglo.search import generations
 from optuna_taylorglo.search.generations import rank
@@ -165,3 +177,73 @@ def test_a_standstill_that_another_call_noticed_counts(silent_trial, tmp_path):
     trial.study.set_user_attr("anything", 1)
     assert watch.give_up() == []
     suspended.close()
+
+
+def ended_process() -> WorkerIdentity:
+    """A process of this machine that has come to its end, as it named itself."""
+    query = "import json; from optuna_taylorglo.queue.identity import own_identity as own; "
+    query += "print(json.dumps(own().to_dict()))"
+    said = subprocess.run([sys.executable, "-c", query], capture_output=True, check=True).stdout
+    worker = worker_in(json.loads(said))
+    assert worker is not None
+    return worker
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+
+
+@linux
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "journal"])
+def test_the_dead_of_this_machine_are_given_up_without_waiting_for_their_silence(
+    kind, request, monkeypatch
+):
+    url = request.getfixturevalue("journal_path" if kind == "journal" else f"{kind}_url")
+    scheduler = new_scheduler(open_storage(url), popsize=3)
+    gone = claimed_by(ended_process(), monkeypatch, scheduler)
+    alive = claimed_by(own_identity(), monkeypatch, scheduler)
+    # The same numbers in another container, or before the machine was started anew.
+    elsewhere = replace(ended_process(), place="elsewhere")
+    far = claimed_by(elsewhere, monkeypatch, scheduler)
+    assert SilenceWatch(scheduler.study).give_up() == [trial_id_of(gone)]
+    trials = scheduler.study.trials
+    assert trials[gone.number].user_attrs[LOST] == "its worker has died"
+    assert trials[alive.number].state == trials[far.number].state == TrialState.RUNNING
+    # Taken up by the next one who comes.
+    assert place(take(scheduler)) == place(gone)
+
+
+@linux
+def test_a_process_number_that_was_used_again():
+    assert not own_identity().has_died
+    assert replace(own_identity(), started="1").has_died
+
+
+@linux
+def test_a_process_that_nobody_has_buried_yet():
+    child = subprocess.Popen(["sleep", "600"])
+    started = identity._start_of(child.pid)
+    worker = replace(own_identity(), pid=child.pid, started=started)
+    assert not worker.has_died
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert worker.has_died
+    child.wait()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        {"host": "a", "pid": 1},
+        {"host": "a", "pid": "1", "token": "t"},
+        {"host": "a", "pid": -1, "token": "t"},
+        {"host": 3, "pid": 1, "token": "t"},
+        {"host": "a", "pid": 1, "token": "t", "more": 1},
+    ],
+)
+def test_what_names_no_worker(content):
+    assert worker_in(content) is None
+
+
+def test_workers_of_an_earlier_version_are_known():
+    assert worker_in({"host": "a", "pid": 1, "token": "t"}) == WorkerIdentity("a", 1, "t")

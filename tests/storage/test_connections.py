@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.engine import make_url
 
+from optuna_taylorglo.attributes import WORKER
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
@@ -171,10 +172,10 @@ def test_hosts_in_other_time_zones_agree_about_silence(
         other_zone(server, 9, monkeypatch)
         here = opened(server_url, grace=100)
         assert here._get_stale_trial_ids(study._study_id) == []
-        assert 0 <= last_signs(here, study._study_id)[trial][1] < 60
+        assert 0 <= last_signs(here, study._study_id, WORKER)[trial].age < 60
         # What another one sees who lives there.
         other_zone(server, -9, monkeypatch)
-        assert 0 <= last_signs(opened(server_url), study._study_id)[trial][1] < 60
+        assert 0 <= last_signs(opened(server_url), study._study_id, WORKER)[trial].age < 60
     finally:
         if server._engine.dialect.name == "mysql":
             server.ask("SET GLOBAL time_zone = 'SYSTEM'")
