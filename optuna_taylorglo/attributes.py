@@ -29,6 +29,9 @@ LOOK_AT = "taylorglo:look_at"
 """Results at which it is worth while for a worker without work to look at the whole study, and how
 far the study was when somebody last did."""
 
+LEASE = "taylorglo:lease"
+"""Who changes the study now, where the storage has no locks."""
+
 CHOICE = "taylorglo:choice"
 """Which loss is the winner by full trainings, with all that were compared."""
 

@@ -25,6 +25,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from optuna_taylorglo.storage.optuna_private import backend_of, path_of
 from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
+from optuna_taylorglo.storage.remote import RemoteStorage
 from optuna_taylorglo.storage.retry import is_contention
 
 PATIENCE = 20.0
@@ -61,9 +62,9 @@ def study_lock(storage: BaseStorage, study_name: str) -> Iterator[None]:
     """Hold the only lock of a study; it is released when its holder dies.
 
     PostgreSQL and MySQL keep it for a connection, SQLite and journal files use a lock on a file
-    beside them (one host, or a network file system with working locks), and a storage in memory
-    uses a lock between threads. Whoever waits for the same holder for longer than `PATIENCE` goes
-    on without it.
+    beside them (one host, or a network file system with working locks), behind a gRPC proxy it is
+    a lease, and a storage in memory uses a lock between threads. Whoever waits for the same holder
+    for longer than `PATIENCE` goes on without it.
 
     Args:
         storage: A study's storage.
@@ -78,6 +79,8 @@ def study_lock(storage: BaseStorage, study_name: str) -> Iterator[None]:
         lock = database_lock(backend.engine, study_name)
     elif isinstance(backend, JournalFileBackend):
         lock = _file_lock(path_of(backend))
+    elif isinstance(storage, RemoteStorage):
+        lock = storage.leases.held(study_name)
     else:
         lock = _thread_lock(storage)
     with lock:
@@ -95,6 +98,10 @@ def study_lock_if_free(storage: BaseStorage, study_name: str) -> Iterator[bool]:
     Yields:
         Whether to go on.
     """
+    if isinstance(storage, RemoteStorage):
+        with storage.leases.held_if_free(study_name) as is_mine:
+            yield is_mine
+        return
     database = storage.database if isinstance(storage, OutageTolerantStorage) else None
     kind = None if database is None else _DATABASE_LOCKS.get(database.engine.dialect.name)
     if database is None or kind is None:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 
 from optuna_taylorglo.errors import StorageURLError
 from optuna_taylorglo.storage.counted_beats import CountedBeats
+from optuna_taylorglo.storage.lease import Leases
 from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT, retry_during_outage
 
 DEFAULT_PORT = 13000
@@ -35,8 +36,7 @@ class RemoteStorage(CountedBeats, GrpcStorageProxy):
     """Optuna's client of a gRPC proxy, whose every call outlasts an outage.
 
     A proxy passes on neither signs of life nor locks. The former are counters in the trials here,
-    as in a journal; the latter are between the threads of a process only, which the protocol of
-    the queue bears.
+    as in a journal; the latter are leases, kept in an attribute of the study.
 
     A call is repeated as a whole, as by `OutageTolerantStorage`.
 
@@ -63,6 +63,7 @@ class RemoteStorage(CountedBeats, GrpcStorageProxy):
         self.url = f"grpc://{host}:{port}"
         self.outage_limit = outage_limit
         self.set_intervals(heartbeat=heartbeat, grace=grace)
+        self.leases = Leases(self)
 
     def _setup(self) -> None:
         import grpc

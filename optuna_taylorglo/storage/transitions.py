@@ -107,7 +107,9 @@ def add_waiting(
         return _in_transaction(
             storage, lambda connection: _add_waiting(connection, study_id, trials, first)
         )
-    added = []
+    added: list[int] = []
+    if storage.get_n_trials(study_id) != first:
+        return added
     for number, trial in enumerate(trials, start=first):
         trial_id = storage.create_new_trial(study_id, template_trial=trial)
         if storage.get_trial_number_from_id(trial_id) != number:
