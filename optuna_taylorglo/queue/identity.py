@@ -10,6 +10,7 @@ that it is dead: its number is free, or has gone to a process that was started a
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import uuid
@@ -98,6 +99,7 @@ def worker_in(content: object) -> WorkerIdentity | None:
     return WorkerIdentity(**content)
 
 
+@functools.cache
 def _place() -> str:
     """The machine since its last start, and the container; empty where the system does not tell."""
     with contextlib.suppress(OSError):

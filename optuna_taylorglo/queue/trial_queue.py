@@ -82,6 +82,9 @@ _AFTER_NOTICE, _WATCHED_WAIT = 0.5, 15.0
 # Seconds after which a worker with nothing to do looks at the whole study without any reason.
 _BETWEEN_LOOKS = 300.0
 
+# Trials that one worker looks after: with more of them, there are as many more who do.
+_LOOKED_AFTER = 8
+
 _DEFAULT_INTERVAL = 60
 """Seconds between signs of life where a storage has none, for what is done now and then."""
 
@@ -151,13 +154,14 @@ class TrialQueue(ABC):
         self._outage_limit: float = getattr(self._storage, "outage_limit", DEFAULT_OUTAGE_LIMIT)
         self._notices = Notices(self._storage, study.study_name)
         self._watch = SilenceWatch(study)
-        self._watch_due = 0.0
+        self._watch_due = self._idle_watch_due = 0.0
         self._interval = heartbeat_interval(self._storage) or _DEFAULT_INTERVAL
+        self._between_watches = self._interval / 4
         self._look_due = time.monotonic() + _BETWEEN_LOOKS
         # Whether to look at the whole study even before a trial is taken that is ready.
         self._look_first = False
-        # Trials that waited at the last glance.
-        self._waiting = 0
+        # Trials that waited, and that ran, at the last glance.
+        self._waiting = self._running = 0
         # What it was like when it was last looked at.
         self._then: Counter[TrialState] | None = None
 
@@ -283,12 +287,16 @@ class TrialQueue(ABC):
         clock = time.monotonic()
         if clock >= self._watch_due:
             self._watch.give_up()
-            self._watch_due = clock + self._interval / 4
+            self._watch_due = clock + self._between_watches * max(1, self._running / _LOOKED_AFTER)
+            self._idle_watch_due = clock + self._between_watches
         (now, mark), taken = self._look_and_take(unless=self._must_look_first)
-        self._waiting = now[TrialState.WAITING]
+        self._waiting, self._running = now[TrialState.WAITING], now[TrialState.RUNNING]
         if taken is not None:
             return taken
         self._look_first = self._must_look_first(now)
+        if clock >= self._idle_watch_due:
+            self._look_first |= bool(self._watch.give_up())
+            self._idle_watch_due = clock + self._between_watches
         look_at, stage = mark if isinstance(mark, list) and len(mark) == 2 else (0, 0)
         if self._ends_at(stage):
             self.over = True

@@ -28,7 +28,7 @@ _STOP_HEARD, _BELL_HEARD = 0.5, 0.2
 _BETWEEN_WATCHES = 1.0
 
 # Seconds by which two who claim a trial of a server keep apart, on average.
-_CLAIM = 0.0125
+_CLAIM = 0.008
 
 # How many that may be when all are told.
 _MANY = 80

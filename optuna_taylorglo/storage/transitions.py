@@ -23,15 +23,14 @@ from optuna.distributions import distribution_to_json
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Connection
 
+from optuna_taylorglo.storage import statements
 from optuna_taylorglo.storage.optuna_private import (
     ATTRIBUTES,
     BEATS,
     PARAMETERS,
     STUDIES,
-    STUDY_ATTRIBUTES,
     SYSTEM_ATTRIBUTES,
     TRIALS,
     VALUES,
@@ -43,22 +42,6 @@ from optuna_taylorglo.storage.reading import at_this_place, read_just_taken
 from optuna_taylorglo.storage.retry import is_standstill, noting_standstill, retry_during_outage
 
 T = TypeVar("T")
-
-_GLANCE = (
-    sqlalchemy.select(
-        TRIALS.c.state,
-        sqlalchemy.func.count().label("number"),
-        sqlalchemy.select(STUDY_ATTRIBUTES.c.value_json)
-        .where(
-            STUDY_ATTRIBUTES.c.study_id == sqlalchemy.bindparam("study"),
-            STUDY_ATTRIBUTES.c.key == sqlalchemy.bindparam("key"),
-        )
-        .scalar_subquery()
-        .label("attribute"),
-    )
-    .where(TRIALS.c.study_id == sqlalchemy.bindparam("study"))
-    .group_by(TRIALS.c.state)
-)
 
 
 @dataclass(frozen=True)
@@ -164,7 +147,9 @@ def look_and_take(
 def take(storage: BaseStorage, trial_id: int, attributes: Mapping[str, Any]) -> FrozenTrial | None:
     """Set one trial that waits running; None if it does not wait any more."""
     if isinstance(storage, OutageTolerantStorage):
-        return _in_transaction(storage, lambda connection: _take(connection, trial_id, attributes))
+        return _in_transaction(
+            storage, lambda connection: _take_one(connection, trial_id, attributes)
+        )
     try:
         # In this order, so that no death leaves a running trial without its worker's name.
         for key, value in attributes.items():
@@ -398,7 +383,7 @@ def _attribute_rows(attributes: Mapping[str, Any], trial_id: int) -> list[dict[s
 
 
 def _glance(connection: Connection, study_id: int, key: str) -> Glance:
-    rows = connection.execute(_GLANCE, {"study": study_id, "key": key}).all()
+    rows = connection.execute(statements.GLANCE, {"of_study": study_id, "of_key": key}).all()
     content = rows[0].attribute if rows else None
     counts = Counter({row.state: row.number for row in rows})
     return Glance(counts, None if content is None else json.loads(content))
@@ -407,54 +392,43 @@ def _glance(connection: Connection, study_id: int, key: str) -> Glance:
 def _take_ready(
     connection: Connection, study_id: int, marks: Marks, attributes: Mapping[str, Any]
 ) -> FrozenTrial | None:
-    ready = _ready(study_id, marks)
-    if connection.dialect.name != "mysql":
-        # Others look past a trial that one is about to take; SQLite has one writer at a time.
-        first = ready.limit(1).with_for_update(skip_locked=True, of=TRIALS)
-        return _take(connection, first.scalar_subquery(), attributes)
+    with_values = marks.key is not None
+    wanted: dict[str, Any] = {"of_study": study_id, "ready_key": marks.ready}
+    if with_values:
+        values = [json.dumps(value) for value in marks.values]
+        wanted |= {"further_key": marks.key, "further_values": values}
+    dialect = connection.dialect.name
+    if dialect != "mysql":
+        change = statements.set_first_running(dialect, with_values=with_values)
+        return _take(connection, change, wanted, attributes)
     # MySQL cannot read in a statement the table that it changes, and locks all that it looks at.
-    for trial_id in connection.execute(ready.limit(100)).scalars():
-        if (taken := _take(connection, trial_id, attributes)) is not None:
+    ready = statements.ready(with_values=with_values).limit(100)
+    for trial_id in connection.execute(ready, wanted).scalars():
+        if (taken := _take_one(connection, trial_id, attributes)) is not None:
             return taken
     return None
 
 
-def _ready(study_id: int, marks: Marks) -> sqlalchemy.Select[int]:
-    mark, further = ATTRIBUTES.alias(), ATTRIBUTES.alias()
-    own_number = sqlalchemy.cast(TRIALS.c.number, sqlalchemy.String(16))
-    query = (
-        sqlalchemy.select(TRIALS.c.trial_id)
-        .join(mark, mark.c.trial_id == TRIALS.c.trial_id)
-        .where(
-            TRIALS.c.study_id == study_id,
-            TRIALS.c.state == TrialState.WAITING,
-            mark.c.key == marks.ready,
-            mark.c.value_json == own_number,
-        )
-        .order_by(TRIALS.c.number)
-    )
-    if marks.key is not None:
-        allowed = [json.dumps(value) for value in marks.values]
-        query = query.join(further, further.c.trial_id == TRIALS.c.trial_id).where(
-            further.c.key == marks.key, further.c.value_json.in_(allowed)
-        )
-    return query
+def _take_one(
+    connection: Connection, trial_id: int, attributes: Mapping[str, Any]
+) -> FrozenTrial | None:
+    change = statements.set_running(connection.dialect.name)
+    return _take(connection, change, {"of_trial": trial_id}, attributes)
 
 
 def _take(
-    connection: Connection, trial_id: Any, attributes: Mapping[str, Any]
+    connection: Connection,
+    change: sqlalchemy.Update,
+    wanted: Mapping[str, Any],
+    attributes: Mapping[str, Any],
 ) -> FrozenTrial | None:
-    """Set a trial running that waits; its id may be a query."""
+    """Set a trial running that waits."""
     now = datetime.now()
-    change = (
-        sqlalchemy.update(TRIALS)
-        .where(TRIALS.c.trial_id == trial_id, TRIALS.c.state == TrialState.WAITING)
-        .values({"state": TrialState.RUNNING, "datetime_start": _as_stored(now)})
-    )
-    if connection.dialect.name == "mysql":
-        taken: int | None = trial_id if connection.execute(change).rowcount else None
+    result = connection.execute(change, {**wanted, "now": _as_stored(now)})
+    if result.returns_rows:
+        taken: int | None = result.scalar()
     else:
-        taken = connection.execute(change.returning(TRIALS.c.trial_id)).scalar()
+        taken = wanted["of_trial"] if result.rowcount else None
     if taken is None:
         return None
     _set_attributes(connection, taken, attributes)
@@ -473,12 +447,9 @@ def _end(
 ) -> bool:
     if seen is not None and not _is_still_silent(connection, trial_id, seen):
         return False
-    change = (
-        sqlalchemy.update(TRIALS)
-        .where(TRIALS.c.trial_id == trial_id, TRIALS.c.state == before)
-        .values({"state": state, "datetime_complete": _as_stored(datetime.now())})
-    )
-    if not connection.execute(change).rowcount:
+    now = _as_stored(datetime.now())
+    change = {"of_trial": trial_id, "before": before, "after": state, "now": now}
+    if not connection.execute(statements.END, change).rowcount:
         return False
     if value is not None:
         content, kind = stored_value(value)
@@ -503,38 +474,20 @@ def _is_still_silent(connection: Connection, trial_id: int, seen: datetime) -> b
 
 
 def _set_attributes(connection: Connection, trial_id: int, attributes: Mapping[str, Any]) -> None:
-    for row in _attribute_rows(attributes, trial_id):
-        _upsert(connection, ATTRIBUTES, ["trial_id", "key"], row)
+    for key, value in attributes.items():
+        row = {"of_trial": trial_id, "of_key": key, "content": json.dumps(value)}
+        connection.execute(statements.set_attribute(connection.dialect.name), row)
 
 
 def _beat_if_running(connection: Connection, trial_id: int) -> bool:
-    query = sqlalchemy.select(TRIALS.c.state).where(TRIALS.c.trial_id == trial_id)
-    if connection.execute(query).scalar() != TrialState.RUNNING:
+    if not connection.execute(statements.IS_RUNNING, {"of_trial": trial_id}).scalar():
         return False
     _beat(connection, trial_id)
     return True
 
 
 def _beat(connection: Connection, trial_id: int) -> None:
-    row = {"trial_id": trial_id, "heartbeat": sqlalchemy.func.current_timestamp()}
-    _upsert(connection, BEATS, ["trial_id"], row)
-
-
-def _upsert(
-    connection: Connection, table: sqlalchemy.Table, keys: Sequence[str], row: Mapping[str, Any]
-) -> None:
-    """Insert a row, or change the one with the same keys."""
-    changed = {name: content for name, content in row.items() if name not in keys}
-    if connection.dialect.name == "mysql":
-        statement: sqlalchemy.Insert = (
-            mysql.insert(table).values(row).on_duplicate_key_update(**changed)
-        )
-    else:
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-        statement = (
-            insert(table).values(row).on_conflict_do_update(index_elements=keys, set_=changed)
-        )
-    connection.execute(statement)
+    connection.execute(statements.beat(connection.dialect.name), {"of_trial": trial_id})
 
 
 def _as_stored(time: datetime) -> datetime:

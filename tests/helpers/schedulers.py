@@ -60,7 +60,7 @@ def silence(queue: TrialQueue) -> None:
         queue._watch.give_up()
         storage.grace_period = -1
     queue._watch = SilenceWatch(queue.study, watch=0.0)
-    queue._watch_due = 0.0
+    queue._watch_due = queue._idle_watch_due = 0.0
 
 
 def give_up_running(queue: TrialQueue) -> None:
