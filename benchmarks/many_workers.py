@@ -45,6 +45,7 @@ import sqlalchemy
 from databases import PostgreSQL, postgresql_directory
 
 from optuna_taylorglo.attributes import GENERATION
+from optuna_taylorglo.cli.process import frozen_heap
 from optuna_taylorglo.queue.heartbeat import Heartbeat
 from optuna_taylorglo.queue.trial_queue import TrialQueue
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
@@ -226,8 +227,10 @@ class Run:
 def crew_of(run: Run, workers: int) -> int:
     """Let workers do a run; returns how many failed."""
     processes = [fork.Process(target=run.work, args=(number,)) for number in range(workers)]
-    for process in processes:
-        process.start()
+    # As in a worker; here before the fork, or each collection would copy what all of them share.
+    with frozen_heap():
+        for process in processes:
+            process.start()
     try:
         for process in processes:
             process.join()

@@ -54,6 +54,7 @@ from optuna_taylorglo.cli.process import (
     USAGE,
     configure_logging,
     exit_code,
+    frozen_heap,
     stop_on_signals,
 )
 from optuna_taylorglo.errors import (
@@ -460,28 +461,29 @@ class Worker:
 
         limits, longest_wait = self.limits, LONGEST_WAIT
         failures: list[Failure] = []
-        while not self.stop.is_set() and not limits.reached():
-            trial = queue.wait_for_trial(
-                self.stop, longest_wait=longest_wait, deadline=limits.deadline
-            )
-            if trial is None:
-                return
-            try:
-                check_recipe(self.study, self.recipe)
-            except RecipeMismatch:
-                queue.release(trial)
-                raise
-            release_connections(storage_of(self.study))
-            begin = time.monotonic()
-            failure = _evaluate(queue, trial, until_stopped, place_of(trial), self.unwanted)
-            # Where trainings are short, a wait for the others must be short too.
-            longest_wait = min(LONGEST_WAIT, max(0.1, (time.monotonic() - begin) / 10))
-            limits.done += 1
-            failures = [] if failure is None else [*failures, failure]
-            if not self.stop.is_set():
-                _end_if_nothing_can_succeed(queue, failures)
-            if not goes_on(failure is None):
-                return
+        with frozen_heap():
+            while not self.stop.is_set() and not limits.reached():
+                trial = queue.wait_for_trial(
+                    self.stop, longest_wait=longest_wait, deadline=limits.deadline
+                )
+                if trial is None:
+                    return
+                try:
+                    check_recipe(self.study, self.recipe)
+                except RecipeMismatch:
+                    queue.release(trial)
+                    raise
+                release_connections(storage_of(self.study))
+                begin = time.monotonic()
+                failure = _evaluate(queue, trial, until_stopped, place_of(trial), self.unwanted)
+                # Where trainings are short, a wait for the others must be short too.
+                longest_wait = min(LONGEST_WAIT, max(0.1, (time.monotonic() - begin) / 10))
+                limits.done += 1
+                failures = [] if failure is None else [*failures, failure]
+                if not self.stop.is_set():
+                    _end_if_nothing_can_succeed(queue, failures)
+                if not goes_on(failure is None):
+                    return
 
 
 def _end_if_nothing_can_succeed(queue: TrialQueue, failures: Sequence[Failure]) -> None:

@@ -160,8 +160,8 @@ class TrialQueue(ABC):
         self._look_due = time.monotonic() + _BETWEEN_LOOKS
         # Whether to look at the whole study even before a trial is taken that is ready.
         self._look_first = False
-        # Trials that waited, and that ran, at the last glance.
-        self._waiting = self._running = 0
+        # Trials that waited at the last glance, and the most that ever ran.
+        self._waiting = self._most_running = 0
         # What it was like when it was last looked at.
         self._then: Counter[TrialState] | None = None
 
@@ -287,10 +287,12 @@ class TrialQueue(ABC):
         clock = time.monotonic()
         if clock >= self._watch_due:
             self._watch.give_up()
-            self._watch_due = clock + self._between_watches * max(1, self._running / _LOOKED_AFTER)
+            share = max(1, self._most_running / _LOOKED_AFTER)
+            self._watch_due = clock + self._between_watches * share
             self._idle_watch_due = clock + self._between_watches
         (now, mark), taken = self._look_and_take(unless=self._must_look_first)
-        self._waiting, self._running = now[TrialState.WAITING], now[TrialState.RUNNING]
+        self._waiting = now[TrialState.WAITING]
+        self._most_running = max(self._most_running, now[TrialState.RUNNING])
         if taken is not None:
             return taken
         self._look_first = self._must_look_first(now)
