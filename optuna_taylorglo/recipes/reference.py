@@ -13,16 +13,7 @@ SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
 
 def recipe_reference() -> str:
     """A Markdown table of every field: what is allowed, its default and its meaning."""
-    rows = [("Field", "Allowed", "Default", "Meaning"), ("---",) * 4]
-    sections = nested_models(Recipe)
-    for name, field in Recipe.model_fields.items():
-        if name not in sections:
-            rows.append(_row(Recipe, name))
-            continue
-        if field.default is None:
-            meaning = field.description or "Left out: none."
-            rows.append((f"`{name}`", "null or the fields below", "`null`", meaning))
-        rows += [_row(sections[name], inner, f"{name}.") for inner in sections[name].model_fields]
+    rows = [("Field", "Allowed", "Default", "Meaning"), ("---",) * 4, *_rows(Recipe)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -38,6 +29,21 @@ class _Untitled(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
+
+
+def _rows(section: type[PlainModel], prefix: str = "") -> list[tuple[str, ...]]:
+    """A row for each field, and for each of those within it."""
+    rows: list[tuple[str, ...]] = []
+    sections = nested_models(section)
+    for name, field in section.model_fields.items():
+        if name not in sections:
+            rows.append(_row(section, name, prefix))
+            continue
+        if field.default is None:
+            meaning = " ".join((field.description or "Left out: none.").split())
+            rows.append((f"`{prefix}{name}`", "null or the fields below", "`null`", meaning))
+        rows += _rows(sections[name], f"{prefix}{name}.")
+    return rows
 
 
 def _row(section: type[PlainModel], name: str, prefix: str = "") -> tuple[str, str, str, str]:
