@@ -34,7 +34,7 @@ from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.seeds import training_seed
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss, compared_taylor_loss
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss, compared_evolved_loss
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Task
 
@@ -171,7 +171,7 @@ class BatchedMLP:
             jobs = []
             for trial in trials:
                 loss = candidate_loss(recipe, sampler.suggest(trial), self.n_classes)
-                compared = compared_taylor_loss("candidate", "candidate", Role.EVOLVED, loss)
+                compared = compared_evolved_loss("candidate", "candidate", Role.EVOLVED, loss)
                 place = (trial.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT))
                 jobs.append(self._job(compared, training_seed(recipe.search.seed, *place)))
             for trial, value in zip(trials, self.train(jobs), strict=True):
@@ -299,7 +299,7 @@ def check_gradients(recipe: Recipe) -> None:
     losses = [
         *losses,
         ComparedLoss("ls", "label smoothing", "cross-entropy", settings=smoothed),
-        compared_taylor_loss("taylor", "anchored", Role.EVOLVED, anchored),
+        compared_evolved_loss("taylor", "anchored", Role.EVOLVED, anchored),
     ]
     logits = torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).requires_grad_()
     target = torch.arange(64).remainder(10)

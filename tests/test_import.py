@@ -24,7 +24,7 @@ def modules_after(statement: str) -> set[str]:
         "import optuna_taylorglo",
         "from optuna_taylorglo import *",
         "import optuna_taylorglo.losses.taylor_loss",
-        "from optuna_taylorglo.losses.taylor_loss import load_loss",
+        "from optuna_taylorglo.losses.loading import load_loss",
     ],
 )
 def test_import_leaves_the_heavy_packages_alone(statement: str) -> None:

@@ -25,7 +25,7 @@ from optuna_taylorglo.verdict.choice import (
     is_undecided,
     keep_choice,
 )
-from optuna_taylorglo.verdict.compared_losses import compared_taylor_loss
+from optuna_taylorglo.verdict.compared_losses import compared_evolved_loss
 from optuna_taylorglo.verdict.halving import Round, next_round
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Do, Results
@@ -47,7 +47,7 @@ class Choosing:
         self.contenders = contenders(study, recipe)
         _, n_classes = recipe_and_classes(study)
         self._losses = [
-            compared_taylor_loss(
+            compared_evolved_loss(
                 "contender", c.name, Role.EVOLVED, candidate_loss(recipe, c.parameters, n_classes)
             )
             for c in self.contenders

@@ -1,6 +1,6 @@
 """The losses that a verdict compares, as plain values that a database can hold.
 
-A loss is described by JSON, never by code: a Taylor loss by its settings, the others by name.
+A loss is described by JSON, never by code: an evolved loss by its settings, the others by name.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from optuna_taylorglo.losses.standard import (
     TaylorCrossEntropyLoss,
 )
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.verdict.families import Family
 from optuna_taylorglo.verdict.learning_rates import LearningRates
 from optuna_taylorglo.verdict.statistics import Role
@@ -33,6 +34,7 @@ from optuna_taylorglo.verdict.statistics import Role
 KINDS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {
         "taylor": TaylorLoss,
+        "tree": TreeLoss,
         "cross-entropy": nn.CrossEntropyLoss,
         "baikal": BaikalLoss,
         "baikal-cma": BaikalCMALoss,
@@ -109,9 +111,12 @@ class ScaledLoss(nn.Module):
         return getattr(self.loss, "progress", None)
 
 
-def compared_taylor_loss(name: str, label: str, role: Role, loss: TaylorLoss) -> ComparedLoss:
-    """A Taylor loss to compare."""
-    return ComparedLoss(name, label, "taylor", role, loss.settings())
+def compared_evolved_loss(
+    name: str, label: str, role: Role, loss: TaylorLoss | TreeLoss
+) -> ComparedLoss:
+    """A loss that a search found, or one of such a form, to compare."""
+    kind = "tree" if isinstance(loss, TreeLoss) else "taylor"
+    return ComparedLoss(name, label, kind, role, loss.settings())
 
 
 def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> ComparedLoss:
@@ -158,7 +163,7 @@ def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
         if anchor is None
         else {"log_scale": anchor.log_scale - math.log(scale)}
     )
-    evolved = compared_taylor_loss(
+    evolved = compared_evolved_loss(
         "winner-normalised", "evolved loss, scale of cross-entropy", Role.SHAPE_CONTROL, loss
     )
     return [

@@ -21,7 +21,7 @@ from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.optuna_private import storage_of
-from optuna_taylorglo.verdict.compared_losses import compared_taylor_loss
+from optuna_taylorglo.verdict.compared_losses import compared_evolved_loss
 from optuna_taylorglo.verdict.halving import Round
 from optuna_taylorglo.verdict.ranks import spearman
 from optuna_taylorglo.verdict.statistics import Role
@@ -94,7 +94,7 @@ class Pilot:
         seed = stage_seed(recipe.search.seed, Stage.PILOT, 0)
         sampler = make_sampler(recipe.changed(search=recipe.search.changed(seed=seed)), n_classes)
         self._losses = [
-            compared_taylor_loss(
+            compared_evolved_loss(
                 "pilot",
                 f"candidate {number} of the pilot",
                 Role.EVOLVED,

@@ -23,7 +23,7 @@ from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.verdict.compared_losses import (
     KINDS,
     ComparedLoss,
-    compared_taylor_loss,
+    compared_evolved_loss,
     cross_entropy,
     scale_controls,
 )
@@ -116,7 +116,7 @@ def test_each_kind_is_the_loss_itself_to_the_last_bit(
     ],
 )
 def test_a_taylor_loss_survives_the_database(loss: TaylorLoss) -> None:
-    stored = asdict(compared_taylor_loss("w", "evolved", Role.EVOLVED, loss))
+    stored = asdict(compared_evolved_loss("w", "evolved", Role.EVOLVED, loss))
     content = json.loads(json.dumps(stored))
     again = ComparedLoss(**content).criterion()
     assert isinstance(again, TaylorLoss)
@@ -126,7 +126,7 @@ def test_a_taylor_loss_survives_the_database(loss: TaylorLoss) -> None:
 
 def test_a_scaled_loss_in_t_is_still_told_how_far_training_is() -> None:
     in_time = TaylorLoss([0.2 * i for i in range(7)], order=2, variables=("x", "y", "t"))
-    settings = compared_taylor_loss("w", "evolved", Role.EVOLVED, in_time).settings
+    settings = compared_evolved_loss("w", "evolved", Role.EVOLVED, in_time).settings
     scaled: Any = ComparedLoss("w", "l", "taylor", settings=settings, scale=2.0).criterion()
     before = value(scaled)
     scaled.progress.fill_(1.0)
