@@ -110,10 +110,7 @@ class GenerationSampler(ABC):
         number = log.slot_number(trial.number)
         if number is None:
             raise RuntimeError(f"Trial {trial.number} is not in study {study.study_name!r}.")
-        return self._slot(number)
-
-    def _slot(self, number: int) -> Slot:
-        return Slot(number, self.rules)
+        return log.slot(number)
 
 
 def fault_in_number(name: str, value: object) -> str | None:

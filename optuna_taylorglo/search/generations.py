@@ -345,9 +345,10 @@ class GenerationLog:
         return self._slots((self._size or 0) + (0 if last else self.rules.overlap))
 
     def _slots(self, count: int) -> tuple[Slot, ...]:
-        return tuple(self._slot(number) for number in range(self._first, self._first + count))
+        return tuple(self.slot(number) for number in range(self._first, self._first + count))
 
-    def _slot(self, number: int) -> Slot:
+    def slot(self, number: int) -> Slot:
+        """A slot of a generation that is not finished, with its trials so far."""
         return self._open.get(number, Slot(number, self.rules))
 
     def slot_number(self, trial_number: int) -> int | None:
