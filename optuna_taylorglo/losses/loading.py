@@ -12,8 +12,11 @@ from optuna_taylorglo.losses.files import TreeLossFile, read_loss
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 
+EvolvedLoss = TaylorLoss | TreeLoss
+"""What searches find and files hold."""
 
-def load_loss(path: str | PathLike[str]) -> TaylorLoss | TreeLoss:
+
+def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
     """Read a loss that `TaylorLoss.save` or `TreeLoss.save` wrote.
 
     Args:
@@ -28,7 +31,7 @@ def load_loss(path: str | PathLike[str]) -> TaylorLoss | TreeLoss:
     weight = None if content.weight is None else _weight(content.weight)
     kind = TreeLoss if isinstance(content, TreeLossFile) else TaylorLoss
     try:
-        loss: TaylorLoss | TreeLoss = kind(**settings, weight=weight)
+        loss: EvolvedLoss = kind(**settings, weight=weight)
     except ValueError as error:
         raise LossFileError(f"{path}: {error}") from error
     loss.n_classes, loss.origin = content.n_classes, content.origin

@@ -22,8 +22,11 @@ from optuna_taylorglo.losses.conventions import (
     reduce_hard,
     reduce_soft,
 )
+from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.files import Origin, TreeLossFile, write_loss
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.losses.tree import Tree, check_coefficients, formula, tree_from_prefix
+from optuna_taylorglo.losses.tree_expansion import expanded_theta
 from optuna_taylorglo.losses.tree_values import tree_values
 
 
@@ -104,6 +107,16 @@ class TreeLoss(ClassificationLoss):
             loss = self._hard_loss(logits, target, conventions)
         return loss if batched or conventions.reduction != "none" else loss.squeeze(0)
 
+    def values(self, x: Tensor, log_y: Tensor) -> Tensor:
+        """f, element by element.
+
+        Args:
+            x: Labels, of any shape that broadcasts with that of `log_y`.
+            log_y: Logarithms of the softmax outputs.
+        """
+        y = 1 / inverse_probability(log_y)
+        return tree_values(self.tree, x, y, coefficients=self.coefficients, log_y=log_y)
+
     def _hard_loss(self, logits: Tensor, target: Tensor, conventions: Conventions) -> Tensor:
         check_indices(logits, target)
         index = target.long().unsqueeze(1)
@@ -125,11 +138,36 @@ class TreeLoss(ClassificationLoss):
     def _losses(self, logits: Tensor, x: Tensor, conventions: Conventions) -> Tensor:
         """Losses of each sample, shape (N, 1, …)."""
         log_y = torch.log_softmax(logits, dim=1)
-        y = 1 / inverse_probability(log_y)
-        values = tree_values(self.tree, x, y, coefficients=self.coefficients, log_y=log_y)
+        values = self.values(x, log_y)
         if not self._reaches_outputs:
             values = values + 0.0 * log_y  # or there would be nothing to call backward on
         return -conventions.class_scale(logits.shape[1]) * values.sum(dim=1, keepdim=True)
+
+    def expand(
+        self,
+        order: int = 3,
+        centre: float | tuple[float, float] = 0.5,
+        *,
+        folded: bool = False,
+    ) -> TaylorLoss:
+        """The Taylor loss that it is near a point, up to what has no gradient.
+
+        A tree that is a polynomial of this order at most is met everywhere.
+
+        Args:
+            order: Order of the expansion.
+            centre: b, or (a, b), for x = a and y = b; a is 0 if not given.
+            folded: Whether 1/α! shall be in θ.
+
+        Raises:
+            ValueError: If the tree or one of its derivatives is not finite there.
+        """
+        form = Expansion(order, ("x", "y"), folded)
+        point = centre if isinstance(centre, tuple) else (0.0, centre)
+        theta = expanded_theta(self.tree, self.coefficients, form=form, centre=point)
+        expanded = TaylorLoss(theta, order=order, folded=folded, **self.conventions._asdict())
+        expanded.n_classes = self.n_classes
+        return expanded
 
     def settings(self) -> dict[str, Any]:
         """The arguments that make it the function it is, as plain JSON values."""

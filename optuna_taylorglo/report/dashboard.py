@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from pytorch_lightning import LightningModule
 
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.loading import EvolvedLoss
     from optuna_taylorglo.verdict.statistics import Verdict
 
 ARTIFACT_DIR = Path("taylorglo-artifacts")
@@ -219,7 +219,7 @@ def _study_note(study: Study, history: SearchHistory, best: float) -> str:
     return "\n".join(lines)
 
 
-def _description(loss: TaylorLoss) -> list[str]:
+def _description(loss: EvolvedLoss) -> list[str]:
     """What a loss does, line by line."""
     from optuna_taylorglo.losses.description import describe
 

@@ -32,7 +32,7 @@ from optuna_taylorglo.storage.optuna_private import storage_of
 from optuna_taylorglo.verdict.ranks import RankCorrelation, rank_correlation, spearman
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.loading import EvolvedLoss
 
 FINAL_MEAN = "the mean of the final distribution"
 
@@ -87,7 +87,7 @@ class ChosenLoss:
         trial: Its trial; None for the mean of the final distribution.
     """
 
-    loss: TaylorLoss
+    loss: EvolvedLoss
     trial: FrozenTrial | None
 
     @property

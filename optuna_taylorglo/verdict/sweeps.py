@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 from scipy import stats
 
 from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.loading import EvolvedLoss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage
@@ -32,7 +32,7 @@ DATA_FIELDS = ("fraction", "label_noise")
 
 
 def sweep_data(
-    loss: TaylorLoss, recipe: Recipe, field: str, values: Sequence[float], n_seeds: int, do: Do
+    loss: EvolvedLoss, recipe: Recipe, field: str, values: Sequence[float], n_seeds: int, do: Do
 ) -> DataSweep:
     """Train an evolved loss and cross-entropy fully at several values of a setting of the data.
 

@@ -15,7 +15,7 @@ from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss
 from optuna_taylorglo.visualization import _style as style
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.loading import EvolvedLoss
 
 TITLE = "Winner and best losses"
 
@@ -71,7 +71,7 @@ def _get_loss_functions_info(
     cross_entropy = -np.log(y_log) / reduction
     info = LossFunctionsInfo(y.tolist(), [], [], [], [], y_log.tolist(), cross_entropy.tolist())
 
-    def drawn(loss: TaylorLoss) -> list[float] | None:
+    def drawn(loss: EvolvedLoss) -> list[float] | None:
         curve = target_curve(loss, 2, progress=progress)
         values = curve(y)
         values = values - values[-1]
