@@ -546,7 +546,7 @@ class StartSettings(Section):
         FromList,
         Field(min_length=2, max_length=2),
         Allowed("a list of two numbers, x and y"),
-    ] = (0.5, 0.5)
+    ] = (0.0, 0.5)
     """Point of expansion: target x and output y."""
 
     theta: Annotated[tuple[Number, ...], Strict(), FromList] | None = None

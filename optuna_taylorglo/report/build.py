@@ -117,7 +117,7 @@ def write_report(
         name=study.study_name,
         written=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         history=history,
-        generations=f"{history.n_finished} of {history.recipe.search.generations}",
+        generations=f"{history.n_finished} of {history.recipe.search.n_generations}",
         summary=_summary(verdict, other_loss),
         numbers=_numbers(history, winner, choice, verdict),
         recipe_in_words=recipe_in_words(history.recipe, optimiser),
@@ -241,7 +241,10 @@ def _numbers(
             text = f"{verdict.test_metric} of {sample.label}, {n} full trainings"
             numbers.append((f"{sample.mean:.4f}", text))
     text = f"candidates evaluated in {history.n_finished} generations"
-    return [*numbers, (f"{history.n_filled}", text)]
+    numbers.append((f"{history.n_filled}", text))
+    if history.recipe.search.method == "glo":
+        numbers.append((f"{history.n_reused}", "trees equal to one of them, not evaluated again"))
+    return numbers
 
 
 def _winner(history: SearchHistory, winner: ChosenLoss) -> dict[str, Any]:

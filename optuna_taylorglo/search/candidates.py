@@ -17,15 +17,18 @@ from optuna_taylorglo.losses.canonical import (
     collapse_ratio,
     from_canonical,
     normalise_scale,
+    to_canonical,
     trainability,
 )
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.form import form_of
 from optuna_taylorglo.search.generation_sampler import GenerationSampler
 from optuna_taylorglo.search.glo.points import TreePoint, stored_point
 from optuna_taylorglo.search.glo.sampler import GLOSampler
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.start import settle_start
 from optuna_taylorglo.search.study import slot_rules
 
 if TYPE_CHECKING:
@@ -34,11 +37,6 @@ if TYPE_CHECKING:
 
 Point = tuple[float, ...] | TreePoint
 """A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients."""
-
-
-def form_of(recipe: Recipe) -> Expansion:
-    """The form of the recipe's losses."""
-    return Expansion(recipe.loss.order, recipe.loss.variables, recipe.loss.folded)
 
 
 # Units in which a step of CMA-ES means about as much in every direction: σ = 1.2 is a factor of 3
@@ -69,7 +67,7 @@ def stored_candidate(recipe: Recipe, trial: FrozenTrial) -> Point | None:
     if recipe.search.method == "glo":
         return stored_point(trial)
     values = [trial.params.get(name) for name in parameter_names(recipe)]
-    numbers = [float(value) for value in values if _is_number(value)]
+    numbers = [float(value) for value in values if value is not None and _is_number(value)]
     return tuple(numbers) if len(numbers) == len(values) else None
 
 
@@ -179,6 +177,10 @@ def make_taylor_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
         return recipe.search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1
 
     anchored = _anchor_names(recipe)
+    start = settle_start(recipe).search.start
+    theta = () if start is None or start.theta is None else start.theta
+    if theta and recipe.search.space == "canonical":
+        theta = to_canonical(theta, form)
     return TaylorGLOSampler(
         names=parameter_names(recipe),
         sigma=recipe.search.sigma,
@@ -187,6 +189,7 @@ def make_taylor_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
         accept=None if recipe.search.filter == "none" else promises,
         units={name: getattr(_ANCHOR_UNITS, name) for name in anchored},
         limits={name: _ANCHOR_LIMITS[name] for name in anchored},
+        x0=dict(zip(parameter_names(recipe), theta, strict=False)),
     )
 
 

@@ -14,6 +14,7 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.generations import GenerationLog, Rules
 from optuna_taylorglo.search.glo.replay import GLOReplay, TreeLog
 from optuna_taylorglo.search.recipe_changes import freeze_or_change
+from optuna_taylorglo.search.start import settle_start
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.open_study import Direction, check_direction
 from optuna_taylorglo.storage.optuna_private import storage_of
@@ -37,6 +38,7 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
         StudyError: If there is none at all, or the study has the other direction.
     """
     if recipe is not None:
+        recipe = settle_start(recipe)
         check_direction(study, direction_of(recipe))
         # Two workers that start at once must not both find the study without a recipe.
         with study_lock(storage_of(study), study.study_name):

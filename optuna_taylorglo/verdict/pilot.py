@@ -16,7 +16,7 @@ from optuna.study import Study
 
 from optuna_taylorglo.attributes import EVALUATION_LENGTH
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
+from optuna_taylorglo.search.candidates import candidate_loss, make_taylor_sampler
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.storage.locks import study_lock
@@ -92,7 +92,8 @@ class Pilot:
         }
         # The first generation's distribution, with random numbers of the pilot's own.
         seed = stage_seed(recipe.search.seed, Stage.PILOT, 0)
-        sampler = make_sampler(recipe.changed(search=recipe.search.changed(seed=seed)), n_classes)
+        changed = recipe.changed(search=recipe.search.changed(seed=seed))
+        sampler = make_taylor_sampler(changed, n_classes)
         self._losses = [
             compared_evolved_loss(
                 "pilot",

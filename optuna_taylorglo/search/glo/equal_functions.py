@@ -8,6 +8,7 @@ compared: so all workers agree on which trees are new.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Context, Decimal
 from functools import lru_cache
 from itertools import product
@@ -75,7 +76,7 @@ def _value(tree: Tree, x: Decimal, y: Decimal) -> Value:
     return result if result.is_finite() else None
 
 
-_OPERATIONS = {
+_OPERATIONS: dict[str, Callable[..., Decimal]] = {
     "+": _EXACT.add,
     "-": _EXACT.subtract,
     "*": _EXACT.multiply,
