@@ -77,7 +77,10 @@ class LossFile(_Part):
 
 
 def _tree(operators: list[str]) -> list[str]:
-    tree_from_prefix(operators)
+    try:
+        tree_from_prefix(operators)
+    except ValueError as error:
+        raise ValueError(str(error).rstrip(".")) from None  # it will stand in brackets
     return operators
 
 

@@ -43,7 +43,7 @@ def expanded_theta(
     for i, j in form.terms:
         factorials = 1 if form.folded else math.factorial(i) * math.factorial(j)
         theta.append(float(series[i, j]) * factorials)
-    if not np.isfinite(theta).all():
+    if not np.isfinite([series[0, 0], *theta]).all():
         raise ValueError(
             f"centre is x = {centre[0]}, y = {centre[1]}, where {tree} or a derivative of it is "
             "not finite; choose another one."

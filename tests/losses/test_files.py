@@ -337,7 +337,7 @@ def test_an_unknown_field_is_named(tmp_path: Path, content: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (3, r"version is 3; this release reads up to 2\. Update"),
+        (4, r"version is 4; this release reads up to 3\. Update"),
         (10**6, "version is 1000000"),
         (0, "version must be a positive integer, not 0"),
         (-1, "version must be"),
