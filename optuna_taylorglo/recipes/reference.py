@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_origin
 
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -34,7 +35,11 @@ class _Untitled(GenerateJsonSchema):
 def _rows(section: type[PlainModel], prefix: str = "") -> list[tuple[str, ...]]:
     """A row for each field, and for each of those within it."""
     rows: list[tuple[str, ...]] = []
-    sections = nested_models(section)
+    # A list of sections is a field like any other.
+    lists = [
+        n for n, field in section.model_fields.items() if get_origin(field.annotation) is tuple
+    ]
+    sections = {n: inner for n, inner in nested_models(section).items() if n not in lists}
     for name, field in section.model_fields.items():
         if name not in sections:
             rows.append(_row(section, name, prefix))

@@ -590,10 +590,6 @@ class SearchSettings(Section):
         ),
     )
 
-    method: Literal["taylor", "glo"] = "taylor"
-    """taylor: CMA-ES over the parameters of a polynomial; glo: genetic programming over trees, then
-    CMA-ES over the coefficients of the best one."""
-
     population: WholeNumber = Field(default=28, ge=2, le=_MOST_CANDIDATES)
     """λ, candidates per generation."""
 
@@ -629,6 +625,10 @@ class SearchSettings(Section):
 
     start: StartSettings | None = None
     """Left out: θ = 0."""
+
+    method: Literal["taylor", "glo"] = "taylor"
+    """taylor: CMA-ES over the parameters of a polynomial; glo: genetic programming over trees, then
+    CMA-ES over the coefficients of the best one."""
 
     glo: GLOSettings | None = None
     """With `method: glo`."""
