@@ -53,10 +53,9 @@ def _walk(
     """The values of a tree, times its own coefficient; takes the coefficients of its nodes."""
     factor = next(factors)
     if not tree.children:
-        y = leaves["y"]
         value = leaves.get(tree.operator)
         if value is None:
-            return y.new_full((), factor * float(tree.operator))
+            return leaves["y"].new_full((), factor * float(tree.operator))
     elif tree.operator == "log" and tree.children[0].operator == "y":
         value = _logarithm_of_y(next(factors), leaves["y"], log_y)
     else:
