@@ -12,6 +12,7 @@ from .losses.standard import (
 )
 from .losses.taylor_loss import TaylorLoss, taylor_loss
 from .losses.tree_loss import TreeLoss
+from .search.glo.sampler import GLOSampler
 from .search.pruners import EarlyAbortPruner
 from .search.sampler import TaylorGLOSampler
 
@@ -21,6 +22,7 @@ __all__ = [
     "EarlyAbortPruner",
     "Expansion",
     "FocalLoss",
+    "GLOSampler",
     "GeneralisedCrossEntropyLoss",
     "NormalisedReverseCrossEntropyLoss",
     "PolyLoss",

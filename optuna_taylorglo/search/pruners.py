@@ -71,7 +71,7 @@ class FallingBehindPruner(BasePruner):
         if not 0 < keep < 1:
             raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
         self.rules = Rules(overlap=overlap) if popsize is None else Rules(popsize, overlap=overlap)
-        self.popsize = popsize
+        self.place = None if popsize is None else math.ceil(keep * popsize)
         self.keep = keep
         self.step = step
         self.sign = sign
@@ -90,7 +90,7 @@ class FallingBehindPruner(BasePruner):
                 index = other.user_attrs[INDEX]
                 report = other.intermediate_values.get(self.step, -self.sign * math.inf)
                 reached[index] = max(self.sign * report, reached.get(index, -math.inf))
-        place = math.ceil(self.keep * (self.popsize or len(reached)))
+        place = math.ceil(self.keep * len(reached)) if self.place is None else self.place
         best = sorted(reached.values(), reverse=True)[:place]
         return bool(best) and len(best) == place and self.sign * value < best[-1]
 
