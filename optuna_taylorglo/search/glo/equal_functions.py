@@ -45,7 +45,7 @@ FunctionKey = tuple[Value, ...]
 @lru_cache(maxsize=2**16)
 def function_key(tree: Tree) -> FunctionKey:
     """Values on the grid to twelve digits: equal keys mean equal functions."""
-    return tuple(_rounded(_value(tree, x, y)) for x, y in _GRID)
+    return tuple(map(_rounded, _values(tree)))
 
 
 def depends_on_outputs(tree: Tree) -> bool:
@@ -63,16 +63,24 @@ def _rounded(value: Value) -> Value:
     return Decimal(0)
 
 
-def _value(tree: Tree, x: Decimal, y: Decimal) -> Value:
-    """The tree at a point, as `losses.tree_values` has it; None where that is not finite."""
+@lru_cache(maxsize=2**17)
+def _values(tree: Tree) -> FunctionKey:
+    """The tree on the grid, as `losses.tree_values` has it; kept, as children share most parts."""
+    if tree.operator == "x":
+        return tuple(x for x, _ in _GRID)
+    if tree.operator == "y":
+        return tuple(y for _, y in _GRID)
     if not tree.children:
-        leaves = {"x": x, "y": y}
-        return leaves[tree.operator] if tree.operator in leaves else Decimal(tree.operator)
-    operands = [_value(operand, x, y) for operand in tree.children]
-    numbers = [operand for operand in operands if operand is not None]
-    if len(numbers) < len(operands):
+        return (Decimal(tree.operator),) * len(_GRID)
+    operation = _OPERATIONS[tree.operator]
+    points = zip(*map(_values, tree.children), strict=True)
+    return tuple(_finite(operation, operands) for operands in points)
+
+
+def _finite(operation: Callable[..., Decimal], operands: tuple[Value, ...]) -> Value:
+    if None in operands:
         return None
-    result = _OPERATIONS[tree.operator](*numbers)
+    result = operation(*operands)
     return result if result.is_finite() else None
 
 
