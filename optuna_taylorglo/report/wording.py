@@ -139,11 +139,15 @@ def _rules(recipe: Recipe) -> str:
     if search.scale == "normalised":
         rules.append("All candidates were scaled to cross-entropy's first gradient.")
     if recipe.choice is not None:
-        rules.append(
-            f"The {recipe.choice.candidates} best candidates that differ as functions and the mean "
-            "of the final distribution are trained fully on validation, by successive halving over "
-            "seeds. The mean of the distribution wins unless another is clearly better."
-        )
+        best = f"The {recipe.choice.candidates} best candidates that differ as functions"
+        trained = "are trained fully on validation, by successive halving over seeds."
+        if search.glo is not None and not search.glo.coefficients.generations:
+            rules.append(f"{best} {trained}")
+        else:
+            rules.append(
+                f"{best} and the mean of the final distribution {trained} The mean of the "
+                "distribution wins unless another is clearly better."
+            )
     if search.seed_policy == "common":
         rules.append("All candidates of a generation were trained from the same seeds.")
     if (abort := recipe.early_abort) is not None:
