@@ -19,6 +19,7 @@ from pathlib import Path
 
 import optuna
 import torch
+from batched_trees import tree_gradient
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
@@ -26,20 +27,32 @@ from lightning_modules.data.batches import EvaluationBatches, Subset
 from lightning_modules.data.image_data import ImageData
 from lightning_modules.nets.mlp import MLP
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, N_CLASSES
-from optuna_taylorglo.losses.canonical import to_canonical
+from optuna_taylorglo.losses.canonical import from_canonical, to_canonical
+from optuna_taylorglo.losses.expansion import THIRD_ORDER
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS, tree_from_prefix
+from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.class_paths import data_module_class
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.seeds import training_seed
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss, compared_taylor_loss
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss, compared_evolved_loss
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Task
 
 AT_A_TIME = 48
 """Networks trained together; more no longer saves anything."""
+
+CHECKED_TREES = (
+    "* x log y",
+    "- square - y x log + y x",
+    "/ sqrt + y 1 - -1 * y x",
+    "* log square y + sqrt square - y x -1",
+    "+ log / y + 1 x sqrt x",
+)
+"""With every operator, and finite at every output."""
 
 Columns = dict[str, Tensor]
 """Parameters by name, of each network one, shape (networks, 1, 1)."""
@@ -103,8 +116,14 @@ def _normalised_reverse(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress:
     return p["alpha"] * normalised + 4 * y_t * (y - x)
 
 
+def _plain(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress: float) -> Tensor:
+    slope = x * (p["alpha"] + p["beta"] * y_t) + p["gamma"] * y + p["delta"] * y**2
+    return -y * (slope - (y * slope).sum(-1, keepdim=True))
+
+
 GRADIENTS: dict[str, Callable[..., Tensor]] = {
     "taylor": _anchored,
+    "plain-taylor": _plain,
     "cross-entropy": _smoothed,
     "focal": _of_target(_focal_weight),
     "gce": _of_target(lambda y_t, p: y_t.clamp_min(1e-12) ** p["q"]),
@@ -114,6 +133,16 @@ GRADIENTS: dict[str, Callable[..., Tensor]] = {
     "nce-rce": _normalised_reverse,
 }
 """Derivative of each loss with respect to the logits, from softmax outputs and targets."""
+
+TREE = "tree "
+"""What the kind of a loss that is a tree begins with; its prefix form follows."""
+
+
+def _gradient(kind: str) -> Callable[..., Tensor]:
+    if not kind.startswith(TREE):
+        return GRADIENTS[kind]
+    tree = tree_from_prefix(kind.removeprefix(TREE).split())
+    return lambda y, x, y_t, p, progress: tree_gradient(tree, y, x, iter(p.values()))
 
 
 class BatchedMLP:
@@ -139,7 +168,7 @@ class BatchedMLP:
         self._results = results
         lines = results.read_text().splitlines() if results and results.exists() else []
         self._known: dict[str, float | None] = dict(json.loads(line) for line in lines)
-        check_gradients(recipe)
+        check_gradients()
 
     def _whole(self, subset: Subset) -> tuple[Tensor, Tensor]:
         (batch,) = EvaluationBatches(subset, len(subset.indices))
@@ -153,8 +182,8 @@ class BatchedMLP:
     def _job(self, loss: ComparedLoss, seed: int, on_test_set: bool = False) -> Job:
         assert self.recipe.optimiser is not None
         rate = loss.learning_rate or self.recipe.optimiser.lr
-        parameters = parameters_of(loss)
-        return Job(loss.kind, parameters, seed, rate * loss.scale, on_test_set)
+        kind, parameters = kind_of(loss), parameters_of(loss)
+        return Job(kind, parameters, seed, rate * loss.scale, on_test_set)
 
     def search(self, name: str) -> optuna.Study:
         """Search as the recipe says; returns the study, all of its generations complete."""
@@ -163,7 +192,7 @@ class BatchedMLP:
         attach_recipe(study, recipe)
         study.set_user_attr(N_CLASSES, self.n_classes)
         study.sampler = sampler = make_sampler(recipe, self.n_classes)
-        scheduler = GenerationScheduler(study, n_generations=recipe.search.generations)
+        scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
         while not scheduler.over:
             trials = []
             while (trial := scheduler.claim()) is not None:
@@ -171,7 +200,7 @@ class BatchedMLP:
             jobs = []
             for trial in trials:
                 loss = candidate_loss(recipe, sampler.suggest(trial), self.n_classes)
-                compared = compared_taylor_loss("candidate", "candidate", Role.EVOLVED, loss)
+                compared = compared_evolved_loss("candidate", "candidate", Role.EVOLVED, loss)
                 place = (trial.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT))
                 jobs.append(self._job(compared, training_seed(recipe.search.seed, *place)))
             for trial, value in zip(trials, self.train(jobs), strict=True):
@@ -179,7 +208,10 @@ class BatchedMLP:
         return study
 
     def train(self, jobs: Sequence[Job]) -> list[float | None]:
-        """Metric after each training, None for one that diverged; known ones are not repeated."""
+        """Metric after each training, None for one that diverged or, in a search, was aborted.
+
+        Known ones are not repeated.
+        """
         missing = {job.key: job for job in jobs if job.key not in self._known}
         by_kind = sorted(missing.values(), key=lambda job: (job.on_test_set, job.kind))
         for first in range(0, len(by_kind), AT_A_TIME):
@@ -203,7 +235,17 @@ class BatchedMLP:
         groups = _groups(jobs)
         rates = torch.tensor([job.learning_rate for job in jobs]).view(-1, 1, 1)
         momenta = [torch.zeros_like(p) for p in (*w, *b)]
+        alive = list(range(len(jobs)))
+        abort = recipe.early_abort
         for step in range(steps):
+            if abort is not None and step == abort.at:
+                keep = [k for k, i in enumerate(alive) if self._goes_on(jobs[i], k, w, b)]
+                alive = [alive[k] for k in keep]
+                if not alive:
+                    break
+                w, b, momenta = ([t[keep] for t in tensors] for tensors in (w, b, momenta))
+                order, rates = order[:, keep], rates[keep]
+                groups = _groups([jobs[i] for i in alive])
             chosen = order[step]
             inputs = [images[chosen]]
             for weight, bias in zip(w[:-1], b[:-1], strict=True):
@@ -227,7 +269,16 @@ class BatchedMLP:
             for p, momentum, gradient in zip((*w, *b), momenta, gradients, strict=True):
                 momentum.mul_(recipe.optimiser.momentum).add_(gradient)
                 p.addcmul_(momentum, rates, value=-1)
-        return [self._judge(job, k, w, b) for k, job in enumerate(jobs)]
+        ended = {i: self._judge(jobs[i], k, w, b) for k, i in enumerate(alive)}
+        return [ended.get(i) for i in range(len(jobs))]
+
+    def _goes_on(self, job: Job, k: int, w: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
+        """Whether a training of a search is not aborted; others never are."""
+        assert self.recipe.early_abort is not None
+        assert self.recipe.early_abort.unit == "steps"
+        value = None if job.on_test_set else self._judge(job, k, w, b)
+        threshold = self.recipe.early_abort.threshold
+        return job.on_test_set or (value is not None and value >= threshold)
 
     def _judge(self, job: Job, k: int, w: Sequence[Tensor], b: Sequence[Tensor]) -> float | None:
         h, labels = self._judges[job.on_test_set]
@@ -258,14 +309,25 @@ class BatchedMLP:
         return torch.cat(passes)[: steps * batch].view(steps, batch)
 
 
+def kind_of(loss: ComparedLoss) -> str:
+    """What the gradient of a loss is known by."""
+    if loss.kind == "tree":
+        return TREE + " ".join(loss.settings["tree"])
+    plain = loss.kind == "taylor" and loss.settings.get("base", "none") == "none"
+    return "plain-taylor" if plain else loss.kind
+
+
 def parameters_of(loss: ComparedLoss) -> dict[str, float]:
-    """The numbers that `GRADIENTS` knows a loss by."""
+    """The numbers that its gradient knows a loss by."""
+    if loss.kind == "tree":
+        assert loss.settings["class_reduction"] == "sum"
+        return {f"c_{i}": c for i, c in enumerate(loss.settings["coefficients"])}
     if loss.kind == "taylor":
         taylor = TaylorLoss(**loss.settings)
-        assert taylor.anchor is not None
         assert taylor.class_reduction == "sum"
         canonical = to_canonical(taylor.theta, taylor.form)
-        return canonical._asdict() | taylor.anchor._asdict()
+        anchor = {} if taylor.anchor is None else taylor.anchor._asdict()
+        return canonical._asdict() | anchor
     if loss.kind == "cross-entropy":
         return {"smoothing": loss.settings.get("label_smoothing", 0.0)}
     return dict(loss.settings)
@@ -281,12 +343,12 @@ def _groups(jobs: Sequence[Job]) -> list[tuple[slice, Callable[..., Tensor], Col
             name: torch.tensor([row[name] for row in rows], dtype=torch.float32).view(-1, 1, 1)
             for name in rows[0]
         }
-        found.append((slice(first, first + len(rows)), GRADIENTS[kind], columns))
+        found.append((slice(first, first + len(rows)), _gradient(kind), columns))
         first += len(rows)
     return found
 
 
-def check_gradients(recipe: Recipe) -> None:
+def check_gradients() -> None:
     """The gradients by hand are those of the losses that a worker trains with."""
     values = {"focal": 1.5, "gce": 0.6, "poly": 4.0, "sce": 0.2, "taylor-ce": 3, "nce-rce": 5.0}
     names = ("gamma", "q", "epsilon", "alpha", "order", "alpha")
@@ -294,12 +356,20 @@ def check_gradients(recipe: Recipe) -> None:
         ComparedLoss(kind, kind, kind, settings={name: value})
         for (kind, value), name in zip(values.items(), names, strict=True)
     ]
-    anchored = candidate_loss(recipe, (2.0, -1.0, 1.5, 0.7, -0.4, 0.2), 10)
+    theta = from_canonical((2.0, -1.0, 1.5, 0.7), THIRD_ORDER)
+    evolved = [
+        TaylorLoss(
+            theta, class_reduction="sum", base="cross_entropy", log_scale=-0.4, smoothing=0.2
+        ),
+        TaylorLoss(theta, class_reduction="sum"),
+        *(TreeLoss(tree.split(), class_reduction="sum") for tree in CHECKED_TREES),
+        TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS, class_reduction="sum"),
+    ]
     smoothed = {"label_smoothing": 0.1}
     losses = [
         *losses,
         ComparedLoss("ls", "label smoothing", "cross-entropy", settings=smoothed),
-        compared_taylor_loss("taylor", "anchored", Role.EVOLVED, anchored),
+        *(compared_evolved_loss("evolved", "evolved", Role.EVOLVED, loss) for loss in evolved),
     ]
     logits = torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).requires_grad_()
     target = torch.arange(64).remainder(10)
@@ -307,6 +377,6 @@ def check_gradients(recipe: Recipe) -> None:
     x = one_hot(target, 10).float()[None]
     for loss in losses:
         (expected,) = torch.autograd.grad(loss.criterion()(logits, target), logits)
-        ((_, gradient, columns),) = _groups([Job(loss.kind, parameters_of(loss), 0, 1.0)])
+        ((_, gradient, columns),) = _groups([Job(kind_of(loss), parameters_of(loss), 0, 1.0)])
         found = gradient(y, x, (y * x).sum(-1, keepdim=True), columns, 0.0)[0] / 64
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)

@@ -1,6 +1,7 @@
 from .losses.baikal import BaikalCMALoss, BaikalLoss
 from .losses.description import describe
 from .losses.expansion import Expansion
+from .losses.loading import load_loss
 from .losses.standard import (
     FocalLoss,
     GeneralisedCrossEntropyLoss,
@@ -9,7 +10,9 @@ from .losses.standard import (
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
 )
-from .losses.taylor_loss import TaylorLoss, load_loss, taylor_loss
+from .losses.taylor_loss import TaylorLoss, taylor_loss
+from .losses.tree_loss import TreeLoss
+from .search.glo.sampler import GLOSampler
 from .search.pruners import EarlyAbortPruner
 from .search.sampler import TaylorGLOSampler
 
@@ -19,6 +22,7 @@ __all__ = [
     "EarlyAbortPruner",
     "Expansion",
     "FocalLoss",
+    "GLOSampler",
     "GeneralisedCrossEntropyLoss",
     "NormalisedReverseCrossEntropyLoss",
     "PolyLoss",
@@ -26,6 +30,7 @@ __all__ = [
     "TaylorCrossEntropyLoss",
     "TaylorGLOSampler",
     "TaylorLoss",
+    "TreeLoss",
     "describe",
     "load_loss",
     "taylor_loss",

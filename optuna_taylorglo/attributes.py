@@ -56,6 +56,9 @@ GENERATION = "taylorglo:generation"
 INDEX = "taylorglo:index"
 """Place of the candidate in its generation."""
 
+TREE = "taylorglo:tree"
+"""Of a GLO search: the candidate's tree in prefix form; its coefficients are parameters."""
+
 ATTEMPT = "taylorglo:attempt"
 """How many attempts of the candidate were aborted before this one."""
 

@@ -18,6 +18,7 @@ SeedPolicy = Literal["independent", "common"]
 # The first coordinate of every place: streams never coincide, whatever the other coordinates.
 _CANDIDATES = 0
 _TRAININGS = 1
+_TREES = 2
 
 
 class Stage(IntEnum):
@@ -37,6 +38,11 @@ class Stage(IntEnum):
 def candidate_seed(seed: int, generation: int, index: int) -> int:
     """Seed of the draw of candidate `index` of a generation."""
     return _derive(seed, _CANDIDATES, generation, index)
+
+
+def tree_seed(seed: int, generation: int, index: int) -> int:
+    """Seed of the breeding of tree `index` of a generation."""
+    return _derive(seed, _TREES, generation, index)
 
 
 def training_seed(

@@ -68,6 +68,7 @@ from optuna_taylorglo.errors import (
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.wording import search_size
 from optuna_taylorglo.search.recipe_changes import check_recipe
 from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.storage.first_contact import WORKER_PATIENCE
@@ -331,15 +332,16 @@ class Worker:
         keep_whose_optimiser(study, training)
         study.sampler = sampler = make_sampler(recipe, training.n_classes)
         study.pruner = make_pruner(recipe, training.in_steps)
-        generations = min(n_generations or recipe.search.generations, recipe.search.generations)
+        n_all = recipe.search.n_generations
+        generations = min(n_generations or n_all, n_all)
         scheduler = GenerationScheduler(study, n_generations=generations)
         logger.info(
-            "study %s: worker %d on %s, %d generations of %d candidates",
+            "study %s: worker %d on %s, %s%s",
             study.study_name,
             os.getpid(),
             self.machine.torch_device,
-            generations,
-            recipe.search.population,
+            search_size(recipe.search),
+            "" if generations == n_all else f", of which {generations} generations",
         )
         dashboard = DashboardRefresher(study, lambda: sampler.read(study).generation)
         failures_in_a_row = 0

@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "optuna_taylorglo"
+MATHEMATICS = [
+    "losses.expansion",
+    "losses.canonical",
+    "losses.files",
+    "losses.tree",
+    "losses.tree_expansion",
+]
 HEAVY = ("torchvision", "plotly", "pytorch_lightning", "lightning")
 
 
@@ -24,7 +31,8 @@ def modules_after(statement: str) -> set[str]:
         "import optuna_taylorglo",
         "from optuna_taylorglo import *",
         "import optuna_taylorglo.losses.taylor_loss",
-        "from optuna_taylorglo.losses.taylor_loss import load_loss",
+        "from optuna_taylorglo.losses.loading import load_loss",
+        "from optuna_taylorglo import TreeLoss",
     ],
 )
 def test_import_leaves_the_heavy_packages_alone(statement: str) -> None:
@@ -33,14 +41,14 @@ def test_import_leaves_the_heavy_packages_alone(statement: str) -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("module", ["losses.expansion", "losses.canonical", "losses.files"])
+@pytest.mark.parametrize("module", MATHEMATICS)
 def test_the_mathematics_needs_none_of_them_either(module: str) -> None:
     loaded = modules_after(f"import optuna_taylorglo.{module}")
     assert f"optuna_taylorglo.{module}" in loaded
     assert loaded.isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("module", ["losses.expansion", "losses.canonical", "losses.files"])
+@pytest.mark.parametrize("module", MATHEMATICS)
 def test_the_mathematics_works_where_torch_is_missing(module: str) -> None:
     # The package may offer torch's names; its place is taken, so that the module stands alone.
     code = f"""

@@ -8,7 +8,7 @@ from optuna_taylorglo.attributes import EVALUATION_LENGTH, N_CLASSES
 from optuna_taylorglo.cli.options import OpenedStudy
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.study import attach_recipe, new_log
 from optuna_taylorglo.storage.open_study import create_companion
 from optuna_taylorglo.verdict.choice import is_undecided
 from optuna_taylorglo.verdict.choosing import Choosing
@@ -29,6 +29,8 @@ class Stages:
         self._recipe = opened.recipe
         self._pilot: Pilot | None = None
         self._choosing: Choosing | None = None
+        # Kept, so that each look costs what is new only.
+        self._log = new_log(opened.recipe)
         self._url = opened.url
 
     @cached_property
@@ -51,7 +53,8 @@ class Stages:
             live.tell(self._study.user_attrs[EVALUATION_LENGTH]["reason"])
         if self._recipe != before:
             self._choosing = None
-        live.show(SearchHistory(self._study, self._recipe))
+            self._log = new_log(self._recipe)
+        live.show(SearchHistory(self._study, self._recipe, self._log))
         if is_undecided(self._study, self._recipe):
             self._show_choice(live)
 

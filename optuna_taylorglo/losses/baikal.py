@@ -20,7 +20,8 @@ from optuna_taylorglo.losses.conventions import (
     reduce_soft,
 )
 
-_LEAST_PROBABILITY = 1e-7
+LEAST_PROBABILITY = 1e-7
+"""Below it 1/y does not go on to its pole."""
 
 
 class BaikalLoss(ClassificationLoss):
@@ -45,7 +46,7 @@ class BaikalLoss(ClassificationLoss):
         axis = class_axis(logits)
         n = logits.shape[axis]
         log_y = torch.log_softmax(logits, dim=axis)
-        inverse_y = _inverse(log_y)
+        inverse_y = inverse_probability(log_y)
         logs = self.log_coefficient * (log_y + math.log(self.log_factor)).sum(axis, keepdim=True)
         conventions = self.conventions
         scale, smoothing = conventions.class_scale(n), conventions.label_smoothing
@@ -80,8 +81,8 @@ class BaikalCMALoss(BaikalLoss):
     ratio_coefficient = 2.7279 * -1.1135 * 1.3716 / -0.8411
 
 
-def _inverse(log_y: Tensor) -> Tensor:
+def inverse_probability(log_y: Tensor) -> Tensor:
     """1/y, below the least probability continued in -log y with the slope that it has there."""
-    least = -math.log(_LEAST_PROBABILITY)
+    least = -math.log(LEAST_PROBABILITY)
     beyond = (-log_y - least).clamp(min=0)
     return torch.exp((-log_y).clamp(max=least)) * (1 + beyond)

@@ -127,7 +127,7 @@ def trainability(
     Returns:
         h, positive for a loss that can begin to learn.
     """
-    _check_classes(n_classes)
+    check_classes(n_classes)
     _, gap = label_polynomials(theta, form, progress=progress)
     polynomial = np.polynomial.polynomial
     # At z = 0 only z⁰ and z¹ survive: the first in ∂_y f, the second in ∂_z f.
@@ -161,7 +161,7 @@ def uniform_curvature(
     theta: Sequence[float], n_classes: int, form: Expansion = THIRD_ORDER
 ) -> float:
     """γ + β/n + 2δ/n, the numerator of (C4)."""
-    _check_classes(n_classes)
+    check_classes(n_classes)
     _, beta, gamma, delta = to_canonical(theta, form)
     return gamma + (beta + 2 * delta) / n_classes
 
@@ -232,7 +232,7 @@ def smooth_labels(
 
     and each term takes (1-ε) to the power of its exponent in x.
     """
-    _check_classes(n_classes)
+    check_classes(n_classes)
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be in [0, 1), not {smoothing!r}.")
     values = list(form.validate(theta))
@@ -283,6 +283,7 @@ def _class_divisor(class_reduction: str, n_classes: int) -> int:
     return n_classes if class_reduction == "mean" else 1
 
 
-def _check_classes(n_classes: int) -> None:
+def check_classes(n_classes: int) -> None:
+    """Refuse a number of classes that no classification has."""
     if isinstance(n_classes, bool) or not isinstance(n_classes, int) or n_classes < 2:
         raise ValueError(f"n_classes must be an integer of at least 2, not {n_classes!r}.")

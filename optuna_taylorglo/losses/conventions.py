@@ -92,6 +92,39 @@ def class_axis(logits: Tensor) -> int:
     return min(1, dimensions - 1)
 
 
+def check_weight(logits: Tensor, weight: Tensor | None) -> None:
+    """Refuse weights that are not one for each class."""
+    n = logits.shape[class_axis(logits)]
+    if weight is not None and weight.shape != (n,):
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; {n} classes take shape ({n},).")
+
+
+def check_indices(logits: Tensor, target: Tensor) -> None:
+    """Refuse class indices that do not fit logits of shape (N, C) or (N, C, d1, …)."""
+    expected = logits.shape[:1] + logits.shape[2:]
+    if target.shape != expected:
+        raise ValueError(
+            f"target has shape {tuple(target.shape)}; class indices for logits of shape "
+            f"{tuple(logits.shape)} have shape {tuple(expected)}."
+        )
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise ValueError(f"target has dtype {target.dtype}; class indices are int64 or uint8.")
+
+
+def check_probabilities(logits: Tensor, target: Tensor, ignore_index: int) -> None:
+    """Refuse class probabilities that do not fit the logits, or an index to ignore in them."""
+    if target.shape != logits.shape:
+        raise ValueError(
+            f"target has shape {tuple(target.shape)}; class probabilities for logits of shape "
+            f"{tuple(logits.shape)} have that shape too (class indices must be integers)."
+        )
+    if ignore_index >= 0:
+        raise ValueError(
+            f"ignore_index is {ignore_index}; class probabilities have no index to "
+            "ignore, so it must be negative with them."
+        )
+
+
 class Counts(NamedTuple):
     """How samples with hard targets count, all of shape (N, 1, …) but for the total.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,7 @@ from numpy.polynomial import Polynomial
 
 from optuna_taylorglo.losses.anchor import Anchor, first_gradient
 from optuna_taylorglo.losses.canonical import (
+    check_classes,
     collapse_ratio,
     has_canonical_form,
     label_polynomials,
@@ -19,7 +21,10 @@ from optuna_taylorglo.losses.canonical import (
 from optuna_taylorglo.losses.expansion import FloatArray
 
 if TYPE_CHECKING:
+    from optuna_taylorglo.losses.loading import EvolvedLoss
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.tree_curve import TreeCurve
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
 
 Curve = Callable[[FloatArray, int], FloatArray]
 
@@ -86,10 +91,12 @@ class TargetCurve(NamedTuple):
         return [float(r.real) for r in roots if abs(r.imag) < 1e-9 and 0 < r.real < 1]
 
 
-def target_curve(loss: TaylorLoss, n_classes: int, *, progress: float = 0.0) -> TargetCurve:
+def target_curve(
+    loss: EvolvedLoss, n_classes: int, *, progress: float = 0.0
+) -> TargetCurve | TreeCurve:
     """The loss over the target's probability p, the others sharing 1-p evenly.
 
-        L(p) = -s [ q_1(p) + (n-1) q_0((1-p)/(n-1)) ],     s = 1/n or 1,
+        L(p) = -s [ q_1(p) + (n-1) q_0((1-p)/(n-1)) ],     s = 1/n or 1,     q_x(y) = f(x, y),
 
     which for two classes is the curve that the paper plots ("binary mode"). With an anchor it is
     e^s times the sum of that and of smoothed cross-entropy,
@@ -98,6 +105,12 @@ def target_curve(loss: TaylorLoss, n_classes: int, *, progress: float = 0.0) -> 
     Raises:
         ValueError: If the loss is over raw logits, which p does not determine.
     """
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
+
+    if isinstance(loss, TreeLoss):
+        from optuna_taylorglo.losses.tree_curve import TreeCurve
+
+        return TreeCurve(loss, n_classes)
     form = loss.form
     if "z" in form.variables:
         raise ValueError("variables has 'z': a probability does not determine raw logits.")
@@ -115,14 +128,15 @@ def target_curve(loss: TaylorLoss, n_classes: int, *, progress: float = 0.0) -> 
     return TargetCurve(scale * (polynomial + constant), scale * (1 - shared), scale * shared)
 
 
-def minimum_on_target(loss: TaylorLoss, n_classes: int, *, progress: float = 0.0) -> float:
+def minimum_on_target(loss: EvolvedLoss, n_classes: int, *, progress: float = 0.0) -> float:
     """The target probability in [0, 1] at which the loss is lowest (see `target_curve`)."""
     curve = target_curve(loss, n_classes, progress=progress)
     points = np.array([0.0, *curve.stationary_points(), 1.0])
-    return float(points[np.argmin(curve(points))])
+    values = curve(points)
+    return float(points[np.argmin(np.where(np.isnan(values), np.inf, values))])
 
 
-def nearest_known_loss(loss: TaylorLoss, n_classes: int) -> tuple[str, float, float]:
+def nearest_known_loss(loss: EvolvedLoss, n_classes: int) -> tuple[str, float, float]:
     """The known loss, and the label smoothing, whose gradients are most alike.
 
     Compared are the gradients on the target's logit along `target_curve`, from the uniform
@@ -132,7 +146,7 @@ def nearest_known_loss(loss: TaylorLoss, n_classes: int) -> tuple[str, float, fl
         Name of the nearest known loss, the cosine, and the label smoothing ε with which
         cross-entropy comes nearest.
     """
-    p = np.linspace(1 / n_classes, 0.99, 200)
+    p = _path(n_classes)
     own = p * (1 - p) * target_curve(loss, n_classes).slope(p)
     smoothings = np.linspace(0, 0.9, 91)
     # Smoothed cross-entropy has the gradient p - (1 - ε + ε/n).
@@ -146,7 +160,7 @@ def nearest_known_loss(loss: TaylorLoss, n_classes: int) -> tuple[str, float, fl
     return nearest, names[nearest], epsilon
 
 
-def describe(loss: TaylorLoss, n_classes: int) -> Description:
+def describe(loss: EvolvedLoss, n_classes: int) -> Description:
     """Tell what a loss does on a problem with this many classes.
 
     Args:
@@ -159,6 +173,11 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
         Losses over training progress are described at its start. What has no meaning for a
         form (such as minima of losses over raw logits) is None in the facts.
     """
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
+
+    check_classes(n_classes)
+    if isinstance(loss, TreeLoss):
+        return _described_tree(loss, n_classes)
     form, anchor = loss.form, loss.anchor
     over_logits = "z" in form.variables
     first = None if over_logits else _first_gradient(loss, n_classes)
@@ -170,23 +189,12 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
         "order": form.order,
         "variables": list(form.variables),
         "folded": form.folded,
-        "class_reduction": loss.class_reduction,
-        "n_classes": n_classes,
         "anchor": None if anchor is None else anchor._asdict(),
-        "trainability": h,
-        "can_begin_to_learn": h > 0,
         "canonical": None,
         "collapse_ratio": None,
-        "gradient_scale": first,
-        "minimum_binary": None,
-        "minimum": None,
-        "nearest_known_loss": None,
-        "nearest_known_loss_cosine": None,
-        "nearest_label_smoothing": None,
     }
-    over = "the mean" if loss.class_reduction == "mean" else "the sum"
     left = "L = -f" if anchor is None else _anchored_formula(anchor)
-    lines = [f"{left}, {over} over {n_classes} classes of f = {facts['formula']}"]
+    lines = [_first_line(left, loss, n_classes, facts["formula"])]
     if has_canonical_form(form):
         canonical = to_canonical(loss.theta, form)
         facts["canonical"] = canonical._asdict()
@@ -194,27 +202,81 @@ def describe(loss: TaylorLoss, n_classes: int) -> Description:
             facts["collapse_ratio"] = collapse_ratio(loss.theta, n_classes, form)
         numbers = zip("αβγδ", canonical, strict=True)
         lines.append("Canonical form: " + ", ".join(f"{s} = {v:.4g}" for s, v in numbers) + ".")
-    lines.append(
+    effects = _effects(loss, n_classes, h, first)
+    lines.append(effects.text)
+    if anchor is not None and first is not None:
+        lines += _anchored_sentences(loss, n_classes)
+    return Description("\n".join(lines), facts | effects.facts)
+
+
+def _described_tree(loss: TreeLoss, n_classes: int) -> Description:
+    from optuna_taylorglo.losses.tree_curve import tree_gradient_scale, tree_trainability
+
+    facts = {
+        "formula": loss.formula,
+        "tree": loss.tree.to_prefix(),
+        "coefficients": list(loss.coefficients),
+    }
+    first = tree_gradient_scale(loss, n_classes)
+    finite = bool(np.isfinite(target_curve(loss, n_classes).slope(_path(n_classes))).all())
+    h = tree_trainability(loss, n_classes)
+    effects = _effects(loss, n_classes, h, first if finite else None)
+    lines = [_first_line("L = -f", loss, n_classes, loss.formula), effects.text]
+    if not finite:
+        lines.append("It is not finite everywhere: a training ends where it is not.")
+    return Description("\n".join(lines), facts | effects.facts)
+
+
+def _first_line(left: str, loss: EvolvedLoss, n_classes: int, formula: str) -> str:
+    over = "the mean" if loss.class_reduction == "mean" else "the sum"
+    return f"{left}, {over} over {n_classes} classes of f = {formula}"
+
+
+def _effects(loss: EvolvedLoss, n_classes: int, h: float, first: float | None) -> Description:
+    """What a loss of any form does.
+
+    Args:
+        loss: The loss.
+        n_classes: Number of classes.
+        h: Its trainability.
+        first: Its first gradient beside cross-entropy's; None for a loss that is not to be looked
+            at over the target's probability.
+    """
+    facts: dict[str, Any] = {
+        "class_reduction": loss.class_reduction,
+        "n_classes": n_classes,
+        "trainability": h if math.isfinite(h) else None,
+        "can_begin_to_learn": h > 0,
+        "gradient_scale": first,
+        "minimum_binary": None,
+        "minimum": None,
+        "nearest_known_loss": None,
+        "nearest_known_loss_cosine": None,
+        "nearest_label_smoothing": None,
+    }
+    begins = (
         f"It can begin to learn: trainability {h:.4g} > 0."
         if h > 0
         else f"It cannot begin to learn: trainability {h:.4g} is not above 0."
     )
-    if first is not None:
-        nearest, cosine, smoothing = nearest_known_loss(loss, n_classes)
-        facts["minimum_binary"] = minimum_on_target(loss, 2)
-        facts["minimum"] = minimum_on_target(loss, n_classes)
-        facts["nearest_known_loss"] = nearest
-        facts["nearest_known_loss_cosine"] = cosine
-        facts["nearest_label_smoothing"] = smoothing
-        lines += [
-            f"Its first gradient is {first:.3g} times cross-entropy's: at the start that acts like "
-            f"a learning rate {first:.3g} times as large.",
-            f"It is lowest where the target has probability {facts['minimum']:.3f} "
-            f"({facts['minimum_binary']:.3f} with two classes).",
-            f"Most like {nearest} (cosine of gradients {cosine:.3f}).",
-        ]
-    if anchor is not None and first is not None:
-        lines += _anchored_sentences(loss, n_classes)
+    if first is None:
+        return Description(begins, facts)
+    nearest, cosine, smoothing = nearest_known_loss(loss, n_classes)
+    facts |= {
+        "minimum_binary": minimum_on_target(loss, 2),
+        "minimum": minimum_on_target(loss, n_classes),
+        "nearest_known_loss": nearest,
+        "nearest_known_loss_cosine": cosine,
+        "nearest_label_smoothing": smoothing,
+    }
+    lines = [
+        begins,
+        f"Its first gradient is {first:.3g} times cross-entropy's: at the start that acts like "
+        f"a learning rate {first:.3g} times as large.",
+        f"It is lowest where the target has probability {facts['minimum']:.3f} "
+        f"({facts['minimum_binary']:.3f} with two classes).",
+        f"Most like {nearest} (cosine of gradients {cosine:.3f}).",
+    ]
     return Description("\n".join(lines), facts)
 
 
@@ -272,6 +334,11 @@ def _anchored_sentences(loss: TaylorLoss, n_classes: int) -> list[str]:
 def _changed(ratio: float, less: str, more: str) -> str:
     """A word for a ratio that is worth one."""
     return less if ratio < 0.8 else more if ratio > 1.25 else ""
+
+
+def _path(n_classes: int) -> FloatArray:
+    """Probabilities of the target from the start of a training to nearly its end."""
+    return np.linspace(1 / n_classes, 0.99, 200)
 
 
 def _cosine(a: FloatArray, b: FloatArray) -> float:

@@ -12,6 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from optuna_taylorglo.losses.loading import EvolvedLoss
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 
 CONCENTRATIONS = (10.0, 1.0, 0.1)
@@ -24,7 +25,7 @@ PROGRESSES = (0.0, 0.5, 1.0)
 """Where a loss in t is looked at."""
 
 
-def logit_gradients(loss: TaylorLoss, n_classes: int) -> Tensor:
+def logit_gradients(loss: EvolvedLoss, n_classes: int) -> Tensor:
     """Gradients of a loss with respect to logits on the fixed predictions, as one vector.
 
     Args:
@@ -37,8 +38,10 @@ def logit_gradients(loss: TaylorLoss, n_classes: int) -> Tensor:
     loss = copy.deepcopy(loss).double()
     logits, target = _predictions(n_classes)
     gradients = []
-    for progress in PROGRESSES if "t" in loss.form.variables else PROGRESSES[:1]:
-        loss.progress = progress  # type: ignore[assignment]
+    in_time = isinstance(loss, TaylorLoss) and "t" in loss.form.variables
+    for progress in PROGRESSES if in_time else PROGRESSES[:1]:
+        if isinstance(loss, TaylorLoss):
+            loss.progress = progress  # type: ignore[assignment]
         inputs = logits.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(inputs, target).sum(), inputs)
         gradients.append(gradient.flatten())

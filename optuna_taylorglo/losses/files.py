@@ -8,16 +8,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.losses.anchor import Base
-from optuna_taylorglo.validation import Number, PlainMapping, PlainModel, Problem
+from optuna_taylorglo.losses.tree import tree_from_prefix
+from optuna_taylorglo.validation import Allowed, Number, PlainMapping, PlainModel, Problem
 
 FORMAT = "optuna-taylorglo loss"
-VERSION = 2
-"""Version 2 has the anchored family; a loss without a base is written as version 1."""
+VERSION = 3
+"""Version 3 is a tree. Versions 1 and 2 are Taylor losses, without and with a base."""
 
 
 class _Part(PlainModel):
@@ -51,7 +52,7 @@ class Origin(_Part):
 
 
 class LossFile(_Part):
-    """What a file says of a loss, besides its format and version.
+    """What a file says of a Taylor loss, besides its format and version.
 
     No field may be left out but those of the anchored family, which a loss without a base has not.
     """
@@ -75,7 +76,36 @@ class LossFile(_Part):
     """Where it came from, if that is known."""
 
 
-def write_loss(path: str | PathLike[str], loss: LossFile) -> None:
+def _tree(operators: list[str]) -> list[str]:
+    try:
+        tree_from_prefix(operators)
+    except ValueError as error:
+        raise ValueError(str(error).rstrip(".")) from None  # it will stand in brackets
+    return operators
+
+
+class TreeLossFile(_Part):
+    """What a file says of a loss that is a tree; no field may be left out."""
+
+    tree: Annotated[list[StrictStr], AfterValidator(_tree), Allowed("a tree in prefix form")]
+    """The operators, each before its operands."""
+
+    coefficients: list[Number]
+    """What the nodes are multiplied by, in the same order."""
+
+    class_reduction: Literal["mean", "sum"]
+    reduction: Literal["mean", "sum", "none"]
+    weight: list[Number] | None
+    ignore_index: StrictInt
+    label_smoothing: Annotated[Number, Field(ge=0, le=1)]
+    n_classes: Annotated[StrictInt, Field(ge=2)] | None
+    """Number of classes that it was made for, if that is known."""
+
+    origin: Origin | None
+    """Where it came from, if that is known."""
+
+
+def write_loss(path: str | PathLike[str], loss: LossFile | TreeLossFile) -> None:
     """Write a loss file, replacing an older one only when the new one is whole.
 
     Args:
@@ -83,8 +113,8 @@ def write_loss(path: str | PathLike[str], loss: LossFile) -> None:
         loss: What to write.
     """
     fields = loss.model_dump()
-    version = VERSION
-    if loss.base == "none":
+    version = 3 if isinstance(loss, TreeLossFile) else 2
+    if isinstance(loss, LossFile) and loss.base == "none":
         version = 1
         for name in ("base", "log_scale", "smoothing"):
             del fields[name]
@@ -93,7 +123,7 @@ def write_loss(path: str | PathLike[str], loss: LossFile) -> None:
     write_atomically(Path(path), json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-def read_loss(path: str | PathLike[str]) -> LossFile:
+def read_loss(path: str | PathLike[str]) -> LossFile | TreeLossFile:
     """Read a loss file and check every field of it.
 
     Args:
@@ -109,14 +139,15 @@ def read_loss(path: str | PathLike[str]) -> LossFile:
     except (ValueError, RecursionError) as error:
         raise LossFileError(f"{path}: not a whole JSON document: {error}.") from error
     try:
-        return LossFile.from_plain(_without_version(content))
+        version, fields = _version_and_fields(content)
+        return (TreeLossFile if version == 3 else LossFile).from_plain(fields)
     except LossFileError as error:
         lines = (f"{path}: {line}" for line in str(error).splitlines())
         raise LossFileError("\n".join(lines)) from None
 
 
-def _without_version(content: Any) -> dict[str, Any]:
-    """The fields, whose names and meanings depend on format and version."""
+def _version_and_fields(content: Any) -> tuple[int, dict[str, Any]]:
+    """The version, and the fields whose names and meanings depend on it."""
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise LossFileError(f"format is not {FORMAT!r}: this is no loss file.")
     version = content.pop("version", None)
@@ -126,7 +157,7 @@ def _without_version(content: Any) -> dict[str, Any]:
         raise LossFileError(
             f"version is {version}; this release reads up to {VERSION}. Update optuna-taylorglo."
         )
-    return content
+    return version, content
 
 
 def _refuse_constant(name: str) -> float:

@@ -24,6 +24,9 @@ from torch.autograd.forward_ad import unpack_dual
 from optuna_taylorglo.losses.conventions import (
     Conventions,
     at_least_float32,
+    check_indices,
+    check_probabilities,
+    check_weight,
     class_axis,
     count_samples,
     reduce_hard,
@@ -67,11 +70,8 @@ def polynomial_loss(
         A scalar, or with reduction "none" the loss of each sample. float32 for half-precision
         logits, else of their dtype.
     """
-    axis, weight = class_axis(logits), conventions.weight
-    n = logits.shape[axis]
-    if weight is not None and weight.shape != (n,):
-        raise ValueError(f"weight has shape {tuple(weight.shape)}; {n} classes take shape ({n},).")
-    if axis == 0:
+    check_weight(logits, conventions.weight)
+    if class_axis(logits) == 0:
         batch = logits.unsqueeze(0), target.unsqueeze(0)
         loss = polynomial_loss(*batch, coefficients, conventions, anchor, fixed=fixed)
         return loss.squeeze(0) if conventions.reduction == "none" else loss
@@ -89,14 +89,7 @@ def _hard_loss(
     anchor: AnchorValues | None,
     fixed: bool,
 ) -> Tensor:
-    expected = logits.shape[:1] + logits.shape[2:]
-    if target.shape != expected:
-        raise ValueError(
-            f"target has shape {tuple(target.shape)}; class indices for logits of shape "
-            f"{tuple(logits.shape)} have shape {tuple(expected)}."
-        )
-    if target.dtype not in (torch.int64, torch.uint8):
-        raise ValueError(f"target has dtype {target.dtype}; class indices are int64 or uint8.")
+    check_indices(logits, target)
     index, counts, reduction = target.long().unsqueeze(1), None, conventions.reduction
     if conventions.weight is not None or not _all_count(index, conventions.ignore_index):
         counts = count_samples(index, logits.dtype, conventions)
@@ -172,16 +165,7 @@ def _soft_loss(
     conventions: Conventions,
     anchor: AnchorValues | None,
 ) -> Tensor:
-    if target.shape != logits.shape:
-        raise ValueError(
-            f"target has shape {tuple(target.shape)}; class probabilities for logits of shape "
-            f"{tuple(logits.shape)} have that shape too (class indices must be integers)."
-        )
-    if conventions.ignore_index >= 0:
-        raise ValueError(
-            f"ignore_index is {conventions.ignore_index}; class probabilities have no index to "
-            "ignore, so it must be negative with them."
-        )
+    check_probabilities(logits, target, conventions.ignore_index)
     n, smoothing = logits.shape[1], conventions.label_smoothing
     x = target.to(logits.dtype)
     if smoothing > 0:

@@ -15,11 +15,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.anchor import Base, make_anchor
 from optuna_taylorglo.losses.conventions import ClassificationLoss, Conventions
 from optuna_taylorglo.losses.expansion import Expansion, expansion
-from optuna_taylorglo.losses.files import LossFile, Origin, read_loss, write_loss
+from optuna_taylorglo.losses.files import LossFile, Origin, write_loss
 from optuna_taylorglo.losses.kernel import AnchorValues, Polynomial, polynomial_loss
 
 
@@ -317,31 +316,3 @@ def _trimmed(nested: Sequence[Polynomial], form: Expansion) -> tuple[Polynomial,
         tuple(tuple(y[: side - i - j]) for j, y in enumerate(x[: side - i]))
         for i, x in enumerate(nested)
     )
-
-
-def load_loss(path: str | PathLike[str]) -> TaylorLoss:
-    """Read a loss that `TaylorLoss.save` wrote.
-
-    Args:
-        path: The file.
-
-    Raises:
-        LossFileError: If the file is no loss file, is damaged or comes from a later version; the
-            message names the file and the field.
-    """
-    content = read_loss(path)
-    settings = content.model_dump(exclude={"weight", "n_classes", "origin"})
-    weight = None if content.weight is None else _weight(content.weight)
-    try:
-        loss = TaylorLoss(**settings, weight=weight)
-    except ValueError as error:
-        raise LossFileError(f"{path}: {error}") from error
-    loss.n_classes, loss.origin = content.n_classes, content.origin
-    return loss
-
-
-def _weight(values: list[float]) -> Tensor:
-    """The values as float32, or as float64 where float32 would round them."""
-    exact = torch.tensor(values, dtype=torch.float64)
-    single = exact.float()
-    return single if torch.equal(single.double(), exact) else exact

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_origin
 
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -13,16 +14,7 @@ SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
 
 def recipe_reference() -> str:
     """A Markdown table of every field: what is allowed, its default and its meaning."""
-    rows = [("Field", "Allowed", "Default", "Meaning"), ("---",) * 4]
-    sections = nested_models(Recipe)
-    for name, field in Recipe.model_fields.items():
-        if name not in sections:
-            rows.append(_row(Recipe, name))
-            continue
-        if field.default is None:
-            meaning = field.description or "Left out: none."
-            rows.append((f"`{name}`", "null or the fields below", "`null`", meaning))
-        rows += [_row(sections[name], inner, f"{name}.") for inner in sections[name].model_fields]
+    rows = [("Field", "Allowed", "Default", "Meaning"), ("---",) * 4, *_rows(Recipe)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -38,6 +30,25 @@ class _Untitled(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
+
+
+def _rows(section: type[PlainModel], prefix: str = "") -> list[tuple[str, ...]]:
+    """A row for each field, and for each of those within it."""
+    rows: list[tuple[str, ...]] = []
+    # A list of sections is a field like any other.
+    lists = [
+        n for n, field in section.model_fields.items() if get_origin(field.annotation) is tuple
+    ]
+    sections = {n: inner for n, inner in nested_models(section).items() if n not in lists}
+    for name, field in section.model_fields.items():
+        if name not in sections:
+            rows.append(_row(section, name, prefix))
+            continue
+        if field.default is None:
+            meaning = " ".join((field.description or "Left out: none.").split())
+            rows.append((f"`{prefix}{name}`", "null or the fields below", "`null`", meaning))
+        rows += _rows(sections[name], f"{prefix}{name}.")
+    return rows
 
 
 def _row(section: type[PlainModel], name: str, prefix: str = "") -> tuple[str, str, str, str]:

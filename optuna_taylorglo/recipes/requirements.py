@@ -80,4 +80,6 @@ def _default(model: type[PlainModel], path: str) -> object:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, PlainModel):
+        value = value.model_dump(mode="json")
     return value if isinstance(value, str) else show(value)

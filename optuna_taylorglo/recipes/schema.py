@@ -150,12 +150,16 @@ class Section(PlainModel):
         return [problem for rule in self.requirements if (problem := rule.problem(self))]
 
     @model_serializer(mode="wrap")
-    def _without_newer_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_unwritten(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = write(self)
-        for name in self.newer:
-            if getattr(self, name) == type(self).model_fields[name].get_default():
-                content.pop(name, None)
+        for name in self._unwritten():
+            content.pop(name, None)
         return content
+
+    def _unwritten(self) -> list[str]:
+        """Fields that are left out where the section is written, all of them at their default."""
+        fields = type(self).model_fields
+        return [name for name in self.newer if getattr(self, name) == fields[name].get_default()]
 
     @classmethod
     def refusal(cls, problems: Sequence[Problem]) -> RecipeError:
@@ -478,10 +482,113 @@ class LossSettings(Section):
     """Label that neither losses nor metrics count, as in `nn.CrossEntropyLoss`."""
 
 
-class SearchSettings(Section):
-    """CMA-ES and what it works on."""
+class CoefficientSettings(Section):
+    """CMA-ES over the coefficients of the best tree, one for each of its nodes, starting at 1."""
 
-    newer = ("overlap",)
+    population: WholeNumber = Field(default=32, ge=2, le=_MOST_CANDIDATES)
+    """Candidates per generation."""
+
+    generations: WholeNumber = Field(default=35, ge=0, le=_MOST_GENERATIONS)
+    """Generations; 0 leaves this stage out."""
+
+    sigma: Number = Field(default=0.5, gt=0, lt=100)
+    """First step size, in units of a coefficient."""
+
+
+class GLOSettings(Section):
+    """Genetic programming over trees, and after it the coefficients of the best one."""
+
+    population: WholeNumber = Field(default=100, ge=2, le=_MOST_CANDIDATES)
+    """Trees per generation."""
+
+    generations: WholeNumber = Field(default=100, ge=1, le=_MOST_GENERATIONS)
+    """Generations of trees."""
+
+    elite: WholeNumber = Field(default=6, ge=1)
+    """Best trees, different as functions, that go into the next generation as they are; below
+    `population`."""
+
+    tournament: WholeNumber = Field(default=4, ge=1, le=_MOST_CANDIDATES)
+    """Trees drawn at random of which the best becomes a parent."""
+
+    crossover: Number = Field(default=0.7, ge=0, le=1)
+    """Share of children that get a part of a second parent; the others a part that is new."""
+
+    max_depth: WholeNumber = Field(default=6, ge=1, le=17)
+    """Greatest depth of a tree; Baikal's is 2."""
+
+    coefficients: CoefficientSettings = CoefficientSettings()
+
+    def _problems_together(self) -> list[Problem]:
+        problems = super()._problems_together()
+        if self.elite >= self.population:
+            sentence = f"{self.elite} is not allowed, must be below population, {self.population}"
+            problems.append(Problem("elite", sentence))
+        return problems
+
+
+class StartSettings(Section):
+    """Where the search starts in place of θ = 0: at the expansion of a loss, or at given θ."""
+
+    loss: (
+        Annotated[
+            StrictStr,
+            Field(min_length=1),
+            Allowed("cross_entropy, baikal, baikal_cma or the path of a loss file"),
+        ]
+        | None
+    ) = None
+    """Which loss, by name or by its file; a study keeps the θ that it came to, not the path."""
+
+    at: Annotated[
+        tuple[Number, ...],
+        Strict(),
+        FromList,
+        Field(min_length=2, max_length=2),
+        Allowed("a list of two numbers, x and y"),
+    ] = (0.0, 0.5)
+    """Point of expansion: target x and output y."""
+
+    theta: Annotated[tuple[Number, ...], Strict(), FromList] | None = None
+    """θ itself, as many as the recipe's losses have; `loss` is then a name and no more."""
+
+    def _problems_together(self) -> list[Problem]:
+        problems = super()._problems_together()
+        if self.loss is None and self.theta is None:
+            problems.append(Problem("loss", "missing, must be given unless theta is"))
+        return problems
+
+
+_TAYLOR_ONLY = ("population", "sigma", "generations", "space", "filter", "scale", "overlap")
+
+
+class SearchSettings(Section):
+    """Which losses are tried, and in what order."""
+
+    newer = ("overlap", "method", "glo", "start")
+    requirements = (
+        Requirement(
+            field="method",
+            values=("glo",),
+            needs={"glo": None},
+            because="its numbers stand there; write glo: {{}} for the paper's",
+        ),
+        Requirement(
+            field="glo",
+            values=None,
+            needs={"method": ("glo",)},
+            because="leave it out, or set method: glo",
+        ),
+        *(
+            Requirement(
+                field=name,
+                values=None,
+                needs={"method": ("taylor",)},
+                because=f"GLO has no {name} here; what it has stands in search.glo",
+            )
+            for name in (*_TAYLOR_ONLY, "start")
+        ),
+    )
 
     population: WholeNumber = Field(default=28, ge=2, le=_MOST_CANDIDATES)
     """λ, candidates per generation."""
@@ -516,6 +623,34 @@ class SearchSettings(Section):
     """First candidates of each generation that are drawn without the results of the generation
     before it, so that workers begin them while its last ones still train; below `population`."""
 
+    start: StartSettings | None = None
+    """Left out: θ = 0."""
+
+    method: Literal["taylor", "glo"] = "taylor"
+    """taylor: CMA-ES over the parameters of a polynomial; glo: genetic programming over trees, then
+    CMA-ES over the coefficients of the best one."""
+
+    glo: GLOSettings | None = None
+    """With `method: glo`."""
+
+    @property
+    def n_generations(self) -> int:
+        """Generations of the whole search, of both stages of GLO."""
+        if self.glo is None:
+            return self.generations
+        return self.glo.generations + self.glo.coefficients.generations
+
+    @property
+    def n_candidates(self) -> int:
+        """Candidates of the whole search, those included that GLO need not evaluate again."""
+        if self.glo is None:
+            return self.population * self.generations
+        stages = (self.glo, self.glo.coefficients)
+        return sum(stage.population * stage.generations for stage in stages)
+
+    def _unwritten(self) -> list[str]:
+        return super()._unwritten() + (list(_TAYLOR_ONLY) if self.method == "glo" else [])
+
     def _problems_together(self) -> list[Problem]:
         problems = super()._problems_together()
         if self.overlap >= self.population:
@@ -542,6 +677,33 @@ class Recipe(Section):
     """Everything scientific about a study."""
 
     requirements = (
+        *(
+            Requirement(
+                field=f"loss.{name}",
+                values=None,
+                needs={"search.method": ("taylor",)},
+                because=f"trees have no {name}; leave it out",
+            )
+            for name in ("base", "order", "variables", "folded")
+        ),
+        Requirement(
+            field="budget.evaluation",
+            values=("auto",),
+            needs={"search.method": ("taylor",)},
+            because="most trees of a pilot would not learn at all; give a number",
+        ),
+        *(
+            Requirement(
+                field="search.start",
+                values=None,
+                needs={path: values},
+                because=because,
+            )
+            for path, values, because in (
+                ("loss.variables", (_X_Y,), "losses are expanded in x and y"),
+                ("loss.base", ("none",), "that family starts at cross-entropy"),
+            )
+        ),
         Requirement(
             field="search.space",
             values=("canonical",),

@@ -1,6 +1,16 @@
 """What a recipe's reader should be told, though nothing is wrong with it as such."""
 
-from optuna_taylorglo.recipes.schema import FitnessSettings
+from optuna_taylorglo.recipes.schema import FitnessSettings, SearchSettings
+
+
+def search_size(search: SearchSettings) -> str:
+    """How many generations of how many candidates there are, in words."""
+    if search.glo is None:
+        return f"{search.generations} generations of {search.population} candidates"
+    stage = search.glo.coefficients
+    coefficients = f", then {stage.generations} of {stage.population} sets of coefficients"
+    trees = f"{search.glo.generations} generations of {search.glo.population} trees"
+    return trees + (coefficients if stage.generations else "")
 
 
 def own_loss_warning(fitness: FitnessSettings) -> str:

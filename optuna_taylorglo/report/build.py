@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from optuna_taylorglo.losses.anchor import Anchor
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.loading import EvolvedLoss
 
 _PACKAGES = (
     "optuna-taylorglo",
@@ -117,7 +117,7 @@ def write_report(
         name=study.study_name,
         written=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         history=history,
-        generations=f"{history.n_finished} of {history.recipe.search.generations}",
+        generations=f"{history.n_finished} of {history.recipe.search.n_generations}",
         summary=_summary(verdict, other_loss),
         numbers=_numbers(history, winner, choice, verdict),
         recipe_in_words=recipe_in_words(history.recipe, optimiser),
@@ -241,7 +241,10 @@ def _numbers(
             text = f"{verdict.test_metric} of {sample.label}, {n} full trainings"
             numbers.append((f"{sample.mean:.4f}", text))
     text = f"candidates evaluated in {history.n_finished} generations"
-    return [*numbers, (f"{history.n_filled}", text)]
+    numbers.append((f"{history.n_filled}", text))
+    if history.recipe.search.method == "glo":
+        numbers.append((f"{history.n_reused}", "trees equal to one of them, not evaluated again"))
+    return numbers
 
 
 def _winner(history: SearchHistory, winner: ChosenLoss) -> dict[str, Any]:
@@ -250,7 +253,6 @@ def _winner(history: SearchHistory, winner: ChosenLoss) -> dict[str, Any]:
 
     loss, attributes = winner.loss, {} if winner.trial is None else winner.trial.user_attrs
     described, facts = describe(loss, history.n_classes)
-    names, meanings = loss.form.parameter_names, loss.form.parameter_meanings
     # People count from 1.
     place = [attributes[key] + 1 for key in (GENERATION, INDEX) if key in attributes]
     return {
@@ -259,16 +261,29 @@ def _winner(history: SearchHistory, winner: ChosenLoss) -> dict[str, Any]:
         "formula": _formula(loss, facts["formula"]),
         # The first line of the description is the formula.
         "description": described.splitlines()[1:],
-        "parameters": list(zip(names, meanings, map(repr, loss.theta), strict=True))
-        + ([] if loss.anchor is None else _anchor_rows(loss.anchor)),
-        "folded": loss.form.folded,
+        "parameters": _parameters(loss),
+        "folded": facts.get("folded"),
     }
 
 
-def _formula(loss: TaylorLoss, polynomial: str) -> str:
+def _parameters(loss: EvolvedLoss) -> list[tuple[str, str, str]]:
+    """Name, meaning and value of each number of a loss."""
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
+
+    if isinstance(loss, TreeLoss):
+        pairs = zip(loss.tree.nodes(), loss.coefficients, strict=True)
+        return [(f"c_{i}", str(node), repr(value)) for i, (node, value) in enumerate(pairs)]
+    names, meanings = loss.form.parameter_names, loss.form.parameter_meanings
+    rows = list(zip(names, meanings, map(repr, loss.theta), strict=True))
+    return rows + ([] if loss.anchor is None else _anchor_rows(loss.anchor))
+
+
+def _formula(loss: EvolvedLoss, function: str) -> str:
     """The loss of a sample as one line."""
-    total = f"{'(1/n) ' if loss.class_reduction == 'mean' else ''}Σᵢ [ {polynomial} ]"
-    if loss.anchor is None:
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
+
+    total = f"{'(1/n) ' if loss.class_reduction == 'mean' else ''}Σᵢ [ {function} ]"
+    if isinstance(loss, TreeLoss) or loss.anchor is None:
         return f"L = −{total}"
     scale, smoothing = loss.anchor.scale, loss.anchor.smoothing
     base = f"CE on labels smoothed by {smoothing:.3g}" if smoothing else "CE"

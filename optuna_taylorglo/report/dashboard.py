@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from pytorch_lightning import LightningModule
 
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.loading import EvolvedLoss
     from optuna_taylorglo.verdict.statistics import Verdict
 
 ARTIFACT_DIR = Path("taylorglo-artifacts")
@@ -204,9 +204,19 @@ def _study_note(study: Study, history: SearchHistory, best: float) -> str:
             f"**Winner**: {chosen.name}, {metric} {choice.winner.mean:.4f} (mean of "
             f"{len(choice.winner.values)} full trainings)."
         )
+    if search.glo is None:
+        progress = (
+            f"**TaylorGLO search**: {history.n_finished} of {search.generations} generations of "
+            f"{search.population} candidates."
+        )
+    else:
+        progress = (
+            f"**GLO search**: {history.n_finished} of {search.n_generations} generations, "
+            f"{history.n_filled} candidates evaluated, {history.n_reused} trees equal to one of "
+            "them."
+        )
     lines = [
-        f"**TaylorGLO search**: {history.n_finished} of {search.generations} generations of "
-        f"{search.population} candidates.",
+        progress,
         "",
         heading,
         "",
@@ -219,7 +229,7 @@ def _study_note(study: Study, history: SearchHistory, best: float) -> str:
     return "\n".join(lines)
 
 
-def _description(loss: TaylorLoss) -> list[str]:
+def _description(loss: EvolvedLoss) -> list[str]:
     """What a loss does, line by line."""
     from optuna_taylorglo.losses.description import describe
 
@@ -236,7 +246,7 @@ def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
     if chosen.trial is not None:
         kept = chosen.trial.number
     else:  # of a search that was made longer it is another one
-        kept = f"{chosen.name} of {recipe_and_classes(study)[0].search.generations} generations"
+        kept = f"{chosen.name} of {recipe_and_classes(study)[0].search.n_generations} generations"
     if study.user_attrs.get(KEPT_LOSS) == kept:
         return
     with tempfile.TemporaryDirectory() as directory:

@@ -6,7 +6,13 @@ import json
 from collections.abc import Sequence
 
 from optuna_taylorglo.losses.expansion import VARIABLES
-from optuna_taylorglo.recipes.schema import Component, OptimiserSettings, Recipe
+from optuna_taylorglo.losses.tree import OPERATORS
+from optuna_taylorglo.recipes.schema import (
+    Component,
+    OptimiserSettings,
+    Recipe,
+    SearchSettings,
+)
 from optuna_taylorglo.search.candidates import parameter_names
 from optuna_taylorglo.verdict.learning_rates import MODULE, RECIPE
 
@@ -36,6 +42,12 @@ def recipe_in_words(recipe: Recipe, optimiser: str | None = RECIPE) -> list[str]
 
 def _family(recipe: Recipe) -> str:
     loss = recipe.loss
+    if recipe.search.glo is not None:
+        return (
+            f"The losses are trees of {', '.join(OPERATORS)} over the target x and the output y, "
+            f"of a depth of {recipe.search.glo.max_depth} at most, "
+            f"{'averaged' if loss.class_reduction == 'mean' else 'summed'} over the classes."
+        )
     variables = ", and ".join(f"{name}, the {VARIABLES[name]}" for name in loss.variables)
     polynomials = (
         f"Taylor polynomials of order {loss.order} in {variables}, "
@@ -85,10 +97,33 @@ def _search(recipe: Recipe) -> str:
     repeats = f", averaged over {search.repeats} trainings" if search.repeats > 1 else ""
     smaller = ", smaller being better" if fitness.mode == "min" else ""
     return (
-        f"CMA-ES, starting at 0 with step size {search.sigma:g}, proposed {search.population} "
-        f"candidates per generation for {search.generations} generations. A candidate's fitness is "
-        f"the {fitness.take} {fitness.metric} of a training of {length}"
+        f"{_proposing(search)} A candidate's fitness is the {fitness.take} {fitness.metric} of a "
+        f"training of {length}"
         f"{repeats}{smaller}; a full training has {budget.full}."
+    )
+
+
+def _proposing(search: SearchSettings) -> str:
+    if search.glo is None:
+        start = "0"
+        if search.start is not None:
+            start = f"the expansion of {search.start.loss}" if search.start.loss else "given θ"
+        return (
+            f"CMA-ES, starting at {start} with step size {search.sigma:g}, proposed "
+            f"{search.population} candidates per generation for {search.generations} generations."
+        )
+    glo, stage = search.glo, search.glo.coefficients
+    trees = (
+        f"Genetic programming (GLO) bred {glo.population} trees per generation for "
+        f"{glo.generations} generations, of which the best {glo.elite} went on as they were; of "
+        "equal functions one was evaluated."
+    )
+    if not stage.generations:
+        return trees
+    return (
+        f"{trees} Then CMA-ES, starting at 1 with step size {stage.sigma:g}, proposed "
+        f"{stage.population} sets of coefficients on the nodes of the best tree per generation for "
+        f"{stage.generations} generations."
     )
 
 
@@ -104,11 +139,15 @@ def _rules(recipe: Recipe) -> str:
     if search.scale == "normalised":
         rules.append("All candidates were scaled to cross-entropy's first gradient.")
     if recipe.choice is not None:
-        rules.append(
-            f"The {recipe.choice.candidates} best candidates that differ as functions and the mean "
-            "of the final distribution are trained fully on validation, by successive halving over "
-            "seeds. The mean of the distribution wins unless another is clearly better."
-        )
+        best = f"The {recipe.choice.candidates} best candidates that differ as functions"
+        trained = "are trained fully on validation, by successive halving over seeds."
+        if search.glo is not None and not search.glo.coefficients.generations:
+            rules.append(f"{best} {trained}")
+        else:
+            rules.append(
+                f"{best} and the mean of the final distribution {trained} The mean of the "
+                "distribution wins unless another is clearly better."
+            )
     if search.seed_policy == "common":
         rules.append("All candidates of a generation were trained from the same seeds.")
     if (abort := recipe.early_abort) is not None:

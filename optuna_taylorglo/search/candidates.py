@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from optuna.pruners import BasePruner, NopPruner
+from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.anchor import Anchor, first_gradient, is_steady
@@ -15,21 +17,26 @@ from optuna_taylorglo.losses.canonical import (
     collapse_ratio,
     from_canonical,
     normalise_scale,
+    to_canonical,
     trainability,
 )
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.form import form_of
+from optuna_taylorglo.search.generation_sampler import GenerationSampler
+from optuna_taylorglo.search.glo.points import TreePoint, stored_point
+from optuna_taylorglo.search.glo.sampler import GLOSampler
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.start import settle_start
 from optuna_taylorglo.search.study import slot_rules
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
 
-
-def form_of(recipe: Recipe) -> Expansion:
-    """The form of the recipe's losses."""
-    return Expansion(recipe.loss.order, recipe.loss.variables, recipe.loss.folded)
+Point = tuple[float, ...] | TreePoint
+"""A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients."""
 
 
 # Units in which a step of CMA-ES means about as much in every direction: σ = 1.2 is a factor of 3
@@ -40,7 +47,9 @@ _ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (0.0, 0.9)}
 
 
 def parameter_names(recipe: Recipe) -> tuple[str, ...]:
-    """Names of the parameters that the search varies."""
+    """Names of the parameters that the search varies; none of them has a name in a GLO search."""
+    if recipe.search.method == "glo":
+        return ()
     canonical = recipe.search.space == "canonical"
     names = Canonical._fields if canonical else form_of(recipe).parameter_names
     return names + _anchor_names(recipe)
@@ -53,17 +62,41 @@ def _anchor_names(recipe: Recipe) -> tuple[str, ...]:
     return Anchor._fields if recipe.search.scale == "free" else ("smoothing",)
 
 
-def candidate_loss(recipe: Recipe, parameters: Sequence[float], n_classes: int) -> TaylorLoss:
+def stored_candidate(recipe: Recipe, trial: FrozenTrial) -> Point | None:
+    """The candidate that a trial holds; None if it holds none, as anybody's trial may."""
+    if recipe.search.method == "glo":
+        return stored_point(trial)
+    values = [trial.params.get(name) for name in parameter_names(recipe)]
+    numbers = [float(value) for value in values if value is not None and _is_number(value)]
+    return tuple(numbers) if len(numbers) == len(values) else None
+
+
+def missing_in(recipe: Recipe, trial: FrozenTrial) -> str:
+    """What a trial that is no candidate lacks to be one, first of all."""
+    missing = (n for n in parameter_names(recipe) if not _is_number(trial.params.get(n)))
+    return next(missing, "tree with its coefficients")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def candidate_loss(
+    recipe: Recipe, parameters: Sequence[float] | TreePoint, n_classes: int
+) -> TaylorLoss | TreeLoss:
     """The loss that a candidate stands for.
 
     Args:
         recipe: The recipe.
-        parameters: The candidate, in the order of `parameter_names`.
+        parameters: The candidate, in the order of `parameter_names`; in a GLO search a tree.
         n_classes: Number of classes of the data.
 
     Raises:
-        ValueError: If scales are normalised and the candidate has none (it cannot learn).
+        ValueError: If scales are normalised and the candidate has none (it cannot learn), or a
+            tree is malformed.
     """
+    if isinstance(parameters, TreePoint):
+        return _tree_loss(recipe, parameters, n_classes)
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 
     form, reduction = form_of(recipe), recipe.loss.class_reduction
@@ -76,6 +109,19 @@ def candidate_loss(recipe: Recipe, parameters: Sequence[float], n_classes: int) 
         class_reduction=reduction,
         base=recipe.loss.base,
         **({} if anchor is None else anchor._asdict()),
+        **loss_conventions(recipe),
+    )
+    loss.n_classes = n_classes
+    return loss
+
+
+def _tree_loss(recipe: Recipe, point: TreePoint, n_classes: int) -> TreeLoss:
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
+
+    loss = TreeLoss(
+        point.tree,
+        point.coefficients or None,
+        class_reduction=recipe.loss.class_reduction,
         **loss_conventions(recipe),
     )
     loss.n_classes = n_classes
@@ -107,8 +153,17 @@ def loss_conventions(recipe: Recipe) -> dict[str, Any]:
     return arguments
 
 
-def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
+def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
     """The sampler that proposes the recipe's candidates."""
+    search, rules = recipe.search, slot_rules(recipe)
+    if search.glo is not None:
+        limits = {"attempts": rules.attempts, "max_failures": rules.max_failures}
+        return GLOSampler(search.glo, seed=search.seed, **limits)
+    return make_taylor_sampler(recipe, n_classes)
+
+
+def make_taylor_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
+    """The sampler of a TaylorGLO search."""
     form = form_of(recipe)
 
     def promises(parameters: Sequence[float]) -> bool:
@@ -122,6 +177,10 @@ def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
         return recipe.search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1
 
     anchored = _anchor_names(recipe)
+    start = settle_start(recipe).search.start
+    theta = () if start is None or start.theta is None else start.theta
+    if theta and recipe.search.space == "canonical":
+        theta = to_canonical(theta, form)
     return TaylorGLOSampler(
         names=parameter_names(recipe),
         sigma=recipe.search.sigma,
@@ -130,6 +189,7 @@ def make_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
         accept=None if recipe.search.filter == "none" else promises,
         units={name: getattr(_ANCHOR_UNITS, name) for name in anchored},
         limits={name: _ANCHOR_LIMITS[name] for name in anchored},
+        x0=dict(zip(parameter_names(recipe), theta, strict=False)),
     )
 
 
@@ -148,7 +208,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     if (pace := recipe.early_stop) is not None:
         step = in_steps(pace.at, pace.unit)
         stop = FallingBehindPruner(
-            popsize=recipe.search.population,
+            popsize=recipe.search.population if recipe.search.glo is None else None,
             keep=pace.keep,
             step=step,
             sign=recipe.fitness.sign,

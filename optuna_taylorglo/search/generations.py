@@ -17,6 +17,8 @@ an undisturbed run would have had. Failures are limited; losses only so far that
 kills its workers comes to an end. A *stop* (PRUNED and marked so: it fell behind the generation
 before) closes the slot; what it reported is its result.
 
+Generations have the same size, unless a subclass of the log says how large each is (`search.glo`).
+
 Generations may *overlap*: the first candidates of one are then drawn without the results of the one
 before it, so that workers without a slot there can go on.
 """
@@ -78,19 +80,27 @@ class Rules:
 
 @dataclass(frozen=True)
 class Slot:
-    """One place in a generation, with the trials made for it in order of their numbers."""
+    """One place in a generation, with the trials made for it in order of their numbers.
+
+    Attributes:
+        number: Its number in the study.
+        rules: How it is counted and when it closes.
+        trials: The trials.
+        place: Generation and index, where generations differ in size.
+    """
 
     number: int
     rules: Rules
     trials: tuple[FrozenTrial, ...] = ()
+    place: tuple[int, int] | None = None
 
     @property
     def generation(self) -> int:
-        return self.number // self.rules.popsize
+        return self.number // self.rules.popsize if self.place is None else self.place[0]
 
     @property
     def index(self) -> int:
-        return self.number % self.rules.popsize
+        return self.number % self.rules.popsize if self.place is None else self.place[1]
 
     def _in_state(self, state: TrialState) -> list[FrozenTrial]:
         return [trial for trial in self.trials if trial.state == state]
@@ -190,19 +200,20 @@ def rank(slots: Sequence[Slot], *, maximize: bool) -> list[int]:
     Returns:
         Positions in ``slots``, best first.
     """
+    standings = [(*standing(slot, maximize=maximize), slot.index) for slot in slots]
+    return sorted(range(len(slots)), key=standings.__getitem__)
+
+
+def standing(slot: Slot, *, maximize: bool) -> tuple[int, float]:
+    """How good a closed slot's result is, smaller being better; see `rank`."""
     sign = -1.0 if maximize else 1.0
-
-    def key(position: int) -> tuple[int, float, int]:
-        slot = slots[position]
-        value = slot.result.value if slot.result is not None else None
-        if value is not None and not math.isnan(value):
-            return 0, sign * value, slot.index
-        if slot.best_aborted:
-            place = 1 if slot.stop is not None else 2
-            return place, min(sign * report for report in slot.best_aborted), slot.index
-        return 3, 0.0, slot.index
-
-    return sorted(range(len(slots)), key=key)
+    value = slot.result.value if slot.result is not None else None
+    if value is not None and not math.isnan(value):
+        return 0, sign * value
+    if slot.best_aborted:
+        place = 1 if slot.stop is not None else 2
+        return place, min(sign * report for report in slot.best_aborted)
+    return 3, 0.0
 
 
 class GenerationLog:
@@ -230,11 +241,27 @@ class GenerationLog:
         self._settled = 0
         self._settled_fresh = 0
         self._last_settled: object = None
+        self._first = 0
+        self._size = self._next_size()
+
+    def _next_size(self) -> int | None:
+        """Slots of the generation after the finished ones; None if there is none any more."""
+        return self.rules.popsize
 
     @property
     def generation(self) -> int:
         """The first generation with a slot that is not closed."""
         return len(self.finished)
+
+    @property
+    def n_settled_slots(self) -> int:
+        """Slots of the finished generations."""
+        return self._first
+
+    @property
+    def n_reused(self) -> int:
+        """Candidates that need no slot, because their result was there already."""
+        return 0
 
     def read(self, trials: Sequence[FrozenTrial]) -> None:
         """Take in all trials of a study, in order of their numbers."""
@@ -253,11 +280,10 @@ class GenerationLog:
             groups.setdefault(slot, []).append(trial)
             slot_of[trial.number] = slot
         # A retry of a finished generation can only be a leftover: it joins no slot any more.
-        start = self.generation * self.rules.popsize
         self._open = {
             number: Slot(number, self.rules, tuple(group))
             for number, group in groups.items()
-            if number >= start
+            if number >= self._first
         }
         self._slot_of = slot_of
         self._close_generations()
@@ -277,24 +303,25 @@ class GenerationLog:
         )
 
     def _close_generations(self) -> None:
-        while True:
+        while self._size is not None:
             slots = self.current_slots()
             if not all(slot.closed for slot in slots):
                 return
             self.finished.append(slots)
             for slot in slots:
                 del self._open[slot.number]
+            self._first += len(slots)
+            self._size = self._next_size()
 
     def _is_closed(self, slot_number: int) -> bool:
-        if slot_number < self.generation * self.rules.popsize:
+        if slot_number < self._first:
             return True
         slot = self._open.get(slot_number)
         return slot is not None and slot.closed
 
     def _settle(self, trials: Sequence[FrozenTrial]) -> None:
-        end = self.generation * self.rules.popsize
         for trial in trials[self._settled :]:
-            if self._slot_of[trial.number] >= end or trial.state == TrialState.WAITING:
+            if self._slot_of[trial.number] >= self._first or trial.state == TrialState.WAITING:
                 break
             self._settled += 1
             self._settled_fresh += _retried_slot(trial, self._settled_fresh) is None
@@ -302,7 +329,7 @@ class GenerationLog:
 
     def current_slots(self) -> tuple[Slot, ...]:
         """All slots of the current generation, those without a trial included."""
-        return self._slots(self.rules.popsize)
+        return self._slots(self._size or 0)
 
     def open_slots(self, n_generations: int | None = None) -> tuple[Slot, ...]:
         """Slots whose candidates can be drawn and evaluated now, closed ones among them included.
@@ -315,14 +342,14 @@ class GenerationLog:
             which they are to be started.
         """
         last = n_generations is not None and self.generation >= n_generations - 1
-        return self._slots(self.rules.popsize + (0 if last else self.rules.overlap))
+        return self._slots((self._size or 0) + (0 if last else self.rules.overlap))
 
     def _slots(self, count: int) -> tuple[Slot, ...]:
-        start = self.generation * self.rules.popsize
-        return tuple(
-            self._open.get(number, Slot(number, self.rules))
-            for number in range(start, start + count)
-        )
+        return tuple(self.slot(number) for number in range(self._first, self._first + count))
+
+    def slot(self, number: int) -> Slot:
+        """A slot of a generation that is not finished, with its trials so far."""
+        return self._open.get(number, Slot(number, self.rules))
 
     def slot_number(self, trial_number: int) -> int | None:
         """Slot of a trial that was read, or None when it settled long ago or was never seen."""

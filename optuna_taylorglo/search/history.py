@@ -18,12 +18,19 @@ from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.queue.counted import counted_trials
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import candidate_loss, parameter_names
+from optuna_taylorglo.search.candidates import (
+    Point,
+    candidate_loss,
+    missing_in,
+    parameter_names,
+    stored_candidate,
+)
 from optuna_taylorglo.search.generations import GenerationLog, Slot
-from optuna_taylorglo.search.study import slot_rules
+from optuna_taylorglo.search.study import new_log
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
 
 
 @dataclass(frozen=True)
@@ -33,13 +40,14 @@ class Candidate:
     Attributes:
         trial: Number of its trial.
         generation: Its generation, from 0.
-        parameters: What the search proposed, in the order of the recipe's parameter names.
+        parameters: What the search proposed, in the order of the recipe's parameter names; in a
+            GLO search a tree.
         fitness: None if it ended early or was lost.
     """
 
     trial: int
     generation: int
-    parameters: tuple[float, ...]
+    parameters: Point
     fitness: float | None
 
 
@@ -112,13 +120,14 @@ class SearchHistory:
     Args:
         study: The study; a worker need not have begun on it.
         recipe: Its recipe.
+        log: What an earlier look at it has left, for one that costs only what is new.
     """
 
-    def __init__(self, study: Study, recipe: Recipe) -> None:
+    def __init__(self, study: Study, recipe: Recipe, log: GenerationLog | None = None) -> None:
         self.recipe = recipe
         self.trials = counted_trials(study)
         self._attributes = study.user_attrs
-        self._log = GenerationLog(slot_rules(recipe))
+        self._log = new_log(recipe) if log is None else log
         self._log.read(self.trials)
 
     @property
@@ -134,17 +143,22 @@ class SearchHistory:
     @property
     def n_finished(self) -> int:
         """Generations that are complete."""
-        return min(self._log.generation, self.recipe.search.generations)
+        return min(self._log.generation, self.recipe.search.n_generations)
 
     @property
     def finished(self) -> bool:
         """Whether all generations are complete."""
-        return self.n_finished == self.recipe.search.generations
+        return self.n_finished == self.recipe.search.n_generations
+
+    @property
+    def n_reused(self) -> int:
+        """Candidates so far that had the result of an equal function."""
+        return self._log.n_reused
 
     @property
     def n_slots(self) -> int:
-        """Candidates of the whole search."""
-        return self.recipe.search.generations * self.recipe.search.population
+        """Candidates of the whole search, as far as is known without those that are reused."""
+        return self.recipe.search.n_candidates - self.n_reused
 
     @property
     def n_filled(self) -> int:
@@ -152,7 +166,7 @@ class SearchHistory:
         if self.finished:
             return self.n_slots
         in_hand = sum(slot.closed for slot in self._open_slots())
-        return self.n_finished * self.recipe.search.population + in_hand
+        return self._log.n_settled_slots + in_hand
 
     @cached_property
     def counts(self) -> dict[TrialState, int]:
@@ -221,7 +235,7 @@ class SearchHistory:
         return CrossEntropy(by_seed) if by_seed else None
 
     def _open_slots(self) -> tuple[Slot, ...]:
-        return self._log.open_slots(self.recipe.search.generations)
+        return self._log.open_slots(self.recipe.search.n_generations)
 
     def _generation(self, number: int, slots: Iterable[Slot]) -> Generation:
         candidates = map(self._candidate, slots)
@@ -231,8 +245,7 @@ class SearchHistory:
     def _candidate(self, slot: Slot) -> Candidate | None:
         result = slot.result
         for trial in [result] if result is not None else slot.made_for_it:
-            if _is_candidate(trial, self.names):
-                parameters = tuple(float(trial.params[name]) for name in self.names)
+            if (parameters := stored_candidate(self.recipe, trial)) is not None:
                 fitness = trial.values[0] if _has_fitness(trial) else None
                 return Candidate(trial.number, slot.generation, parameters, fitness)
         return None
@@ -271,7 +284,7 @@ def recipe_and_classes(study: Study) -> tuple[Recipe, int]:
     return recipe, int(n_classes)
 
 
-def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
+def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss | TreeLoss:
     """The loss that a trial of a study evaluated, with its origin.
 
     Args:
@@ -284,11 +297,11 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
     from optuna_taylorglo.losses.files import Origin
 
     recipe, n_classes = recipe_and_classes(study)
-    names = parameter_names(recipe)
-    wrong = [name for name in names if not _is_number(trial.params.get(name))]
-    if wrong:
-        raise StudyError(f"trial {trial.number} has no {wrong[0]}: it is no candidate.")
-    loss = candidate_loss(recipe, [trial.params[name] for name in names], n_classes)
+    parameters = stored_candidate(recipe, trial)
+    if parameters is None:
+        wrong = missing_in(recipe, trial)
+        raise StudyError(f"trial {trial.number} has no {wrong}: it is no candidate.")
+    loss = candidate_loss(recipe, parameters, n_classes)
     loss.origin = Origin(
         study=study.study_name,
         trial=trial.number,
@@ -299,19 +312,15 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss:
 
 
 def _ranked(trials: Iterable[FrozenTrial], recipe: Recipe) -> list[FrozenTrial]:
-    names, sign = parameter_names(recipe), recipe.fitness.sign
+    sign = recipe.fitness.sign
     # Anybody may add trials to a study; what is no candidate must not be in the way of those.
-    complete = (trial for trial in trials if _has_fitness(trial) and _is_candidate(trial, names))
+    complete = (
+        trial
+        for trial in trials
+        if _has_fitness(trial) and stored_candidate(recipe, trial) is not None
+    )
     return sorted(complete, key=lambda trial: (-sign * trial.values[0], trial.number))
 
 
 def _has_fitness(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.COMPLETE and math.isfinite(trial.values[0])
-
-
-def _is_candidate(trial: FrozenTrial, names: Iterable[str]) -> bool:
-    return all(_is_number(trial.params.get(name)) for name in names)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -14,8 +14,8 @@ from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, ST
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.queue.late_words import annotate, report, should_prune
 from optuna_taylorglo.search.candidates import candidate_loss
+from optuna_taylorglo.search.generation_sampler import GenerationSampler
 from optuna_taylorglo.search.pruners import EarlyEndPruner
-from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.storage.outage_tolerant import release_connections
 from optuna_taylorglo.training.run import Training
@@ -31,7 +31,7 @@ class Objective:
     """
 
     def __init__(
-        self, training: Training, sampler: TaylorGLOSampler, stop: threading.Event | None = None
+        self, training: Training, sampler: GenerationSampler, stop: threading.Event | None = None
     ) -> None:
         self.training = training
         self.sampler = sampler

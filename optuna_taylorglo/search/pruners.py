@@ -57,7 +57,8 @@ class FallingBehindPruner(BasePruner):
     A candidate that does not wait for the generation before keeps up with the one before that.
 
     Args:
-        popsize: Candidates a generation (λ).
+        popsize: Candidates a generation (λ); None where generations differ in size, and the share
+            is of those that the one before had.
         keep: Share of the generation before to keep up with, in (0, 1).
         step: Step at which the value is looked at.
         sign: 1 if greater reports are better, -1 if smaller ones are.
@@ -65,12 +66,13 @@ class FallingBehindPruner(BasePruner):
     """
 
     def __init__(
-        self, *, popsize: int, keep: float, step: int, sign: int = 1, overlap: int = 0
+        self, *, popsize: int | None, keep: float, step: int, sign: int = 1, overlap: int = 0
     ) -> None:
         if not 0 < keep < 1:
             raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
-        self.rules = Rules(popsize, overlap=overlap)
-        self.place = math.ceil(keep * popsize)
+        self.rules = Rules(overlap=overlap) if popsize is None else Rules(popsize, overlap=overlap)
+        self.place = None if popsize is None else math.ceil(keep * popsize)
+        self.keep = keep
         self.step = step
         self.sign = sign
 
@@ -88,8 +90,9 @@ class FallingBehindPruner(BasePruner):
                 index = other.user_attrs[INDEX]
                 report = other.intermediate_values.get(self.step, -self.sign * math.inf)
                 reached[index] = max(self.sign * report, reached.get(index, -math.inf))
-        best = sorted(reached.values(), reverse=True)[: self.place]
-        return len(best) == self.place and self.sign * value < best[-1]
+        place = math.ceil(self.keep * len(reached)) if self.place is None else self.place
+        best = sorted(reached.values(), reverse=True)[:place]
+        return bool(best) and len(best) == place and self.sign * value < best[-1]
 
 
 class EarlyEndPruner(BasePruner):

@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import cmaes  # type: ignore[import-untyped]
-import numpy as np
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import CmaEsSampler
-from optuna.study import Study, StudyDirection
+from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import RETRY_OF
-from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.queue.counted import counted_trials
-from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank, slot_attrs
-from optuna_taylorglo.seeds import candidate_seed
+from optuna_taylorglo.search.cma_replay import CMAReplay, SearchState, stored_params
+from optuna_taylorglo.search.generation_sampler import (
+    GenerationSampler,
+    Proposal,
+    fault_in_number,
+)
+from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, slot_attrs
 from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS, storage_of, trial_id_of
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
 
-# With half of all draws refused, a thousand refusals in a row have probability 1e-301.
-_MAX_REFUSALS = 1000
 
-# Numbers that cmaes refuses; whoever enqueues one must not stop the search.
-_TOO_LARGE = 1e32
-
-
-@dataclass(frozen=True)
-class SearchState:
-    """The distribution N(mean, σ²C) after the results of all generations before one.
-
-    That generation is drawn from it, but for candidates that do not wait for those results.
-
-    Attributes:
-        generation: The generation.
-        sigma: Step size σ.
-        mean: Mean, shape (n,).
-        eigenvalues: Eigenvalues of C in ascending order, shape (n,).
-        stds: Standard deviation of each parameter in its own units, shape (n,).
-    """
-
-    generation: int
-    sigma: float
-    mean: tuple[float, ...]
-    eigenvalues: tuple[float, ...]
-    stds: tuple[float, ...]
-
-    @property
-    def condition_number(self) -> float:
-        """Largest over smallest eigenvalue of C."""
-        return self.eigenvalues[-1] / self.eigenvalues[0]
-
-
-class TaylorGLOSampler(CmaEsSampler):
+class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
     """CMA-ES in raw parameter units for any number of workers.
 
     The k-th trial of a study belongs to slot k, and (generation, index) = divmod(k, popsize).
@@ -150,18 +117,9 @@ class TaylorGLOSampler(CmaEsSampler):
         self.rules = Rules(popsize, attempts, max_failures, overlap)
         self._start()
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
         self._ledger = GenerationLog(self.rules)
-        self._replay = _Replay(self)
-        self._lock = threading.RLock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # cmaes rounds its matrix when pickled; a copy must replay to agree to the last bit.
-        return {k: v for k, v in self.__dict__.items() if k not in ("_ledger", "_replay", "_lock")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start()
+        self._replay = CMAReplay(self)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -188,33 +146,34 @@ class TaylorGLOSampler(CmaEsSampler):
             )
         return solutions
 
-    def read(self, study: Study) -> GenerationLog:
-        """Read a study's trials and bring the search up to date with them.
-
-        Returns:
-            The slots, for looking at only; valid until the next call.
-        """
-        if len(study.directions) > 1:
-            raise ValueError(
-                f"study must have one objective, {study.study_name!r} has {len(study.directions)}."
-            )
-        trials = counted_trials(study)
-        maximize = study.direction == StudyDirection.MAXIMIZE
-        with self._lock:
-            self._ledger.read(trials)
-            self._replay.follow(self._ledger.finished, maximize=maximize)
-            return self._ledger
+    def _take_in(self, trials: Sequence[FrozenTrial], *, maximize: bool) -> None:
+        self._ledger.read(trials)
+        self._replay.follow(self._ledger.finished, maximize=maximize)
 
     def candidate(self, slot: Slot) -> list[float]:
         """Candidate of a slot, given the generations that were finished when last read."""
         with self._lock:
             return self._replay.draw(slot.generation, slot.index)
 
-    def search_state(self, study: Study) -> list[SearchState]:
-        """Distribution of each finished generation and of the current one."""
-        with self._lock:
-            self.read(study)
-            return list(self._replay.states)
+    def stored_in(self, trial: FrozenTrial) -> list[float] | None:
+        """The candidate that a trial holds; None if it holds none."""
+        return stored_params(trial, self.names)
+
+    def proposal(self, slot: Slot) -> Proposal:
+        """What a new trial of a slot is made with."""
+        params = dict(zip(self.names, self.candidate(slot), strict=True))
+        return Proposal(params, self.distributions)
+
+    def fault(self, enqueued: FrozenTrial) -> str | None:
+        """What CMA-ES could not digest in a candidate that somebody enqueued."""
+        params = enqueued.params | enqueued.system_attrs.get(FIXED_PARAMS, {})
+        for name in self.names:
+            if (fault := fault_in_number(name, params.get(name, 0.0))) is not None:
+                return fault
+        return None
+
+    def _states(self) -> list[SearchState]:
+        return list(self._replay.states)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -259,128 +218,6 @@ class TaylorGLOSampler(CmaEsSampler):
             value = theta[self.names.index(param_name)]
             return min(max(value, param_distribution.low), param_distribution.high)
         return super().sample_independent(study, trial, param_name, param_distribution)
-
-    def _slot_of(self, study: Study, trial: FrozenTrial) -> Slot:
-        number = self.read(study).slot_number(trial.number)
-        if number is None:
-            raise RuntimeError(f"Trial {trial.number} is not in study {study.study_name!r}.")
-        return Slot(number, self.rules)
-
-
-class _Replay:
-    """CMA-ES brought to the newest finished generation by telling it the finished ones.
-
-    Where generations overlap, a second one follows a generation behind, for the candidates that are
-    drawn from the older distribution. It is told the same, because a copy would not do: cmaes
-    rounds its matrix in a copy, too.
-    """
-
-    def __init__(self, sampler: TaylorGLOSampler) -> None:
-        self._sampler = sampler
-        self._start()
-
-    def _start(self, *, maximize: bool = True) -> None:
-        sampler = self._sampler
-        self._units = np.array(sampler.units)
-        mean, sigma, cov = np.array(sampler.x0) / self._units, sampler.sigma, None
-        if sampler.source is not None:
-            sign = -1.0 if maximize else 1.0
-            solutions = [
-                (np.array([*params.values()]) / self._units, sign * value)
-                for params, value in sampler.source
-            ]
-            mean, sigma, cov = cmaes.get_warm_start_mgd(solutions)
-
-        def first_distribution() -> cmaes.CMA:
-            # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
-            with np.errstate(divide="ignore"):
-                return cmaes.CMA(
-                    mean=mean,
-                    sigma=sigma,
-                    bounds=np.array(sampler.limits) / self._units[:, None],
-                    population_size=sampler.rules.popsize,
-                    cov=cov,
-                    lr_adapt=sampler.lr_adapt,
-                )
-
-        self._cma = first_distribution()
-        self._older = first_distribution() if sampler.rules.overlap else None
-        self._maximize = maximize
-        self._told: list[tuple[Slot, ...]] = []
-        self._not_told_older: list[tuple[FloatArray, float]] = []
-        self.states = [self._state()]
-
-    def _state(self) -> SearchState:
-        # cmaes publishes the mean only; σ and C have no public names.
-        stds = self._cma._sigma * np.sqrt(np.diag(self._cma._C)) * self._units
-        return SearchState(
-            generation=self._cma.generation,
-            sigma=float(self._cma._sigma),
-            mean=tuple(self._within_limits(self._cma.mean)),
-            eigenvalues=tuple(float(e) for e in np.linalg.eigvalsh(self._cma._C)),
-            stds=tuple(stds.tolist()),
-        )
-
-    def follow(self, finished: list[tuple[Slot, ...]], *, maximize: bool) -> None:
-        """Tell CMA-ES the finished generations it has not been told yet."""
-        if len(finished) < len(self._told) or (
-            # The log keeps its slots, so another object means another study.
-            self._told and finished[len(self._told) - 1] is not self._told[-1]
-        ):
-            self._start()
-        if maximize != self._maximize:
-            self._start(maximize=maximize)
-        for slots in finished[len(self._told) :]:
-            thetas = [np.array(self._theta(slot)) / self._units for slot in slots]
-            ranks = enumerate(rank(slots, maximize=maximize))
-            ranked = [(thetas[i], float(place)) for place, i in ranks]
-            if self._older is not None:
-                if self._told:
-                    self._older.tell(self._not_told_older)
-                self._not_told_older = ranked
-            self._cma.tell(ranked)
-            self._told.append(slots)
-            self.states.append(self._state())
-
-    def _theta(self, slot: Slot) -> list[float]:
-        """What was evaluated in a slot, or would have been if nothing ever was.
-
-        What is stored counts, not what would be drawn here and now: another processor may draw
-        something else.
-        """
-        names = self._sampler.names
-        for trial in [slot.result] if slot.result is not None else slot.made_for_it:
-            params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
-            theta = [params.get(name) for name in names]
-            if all(isinstance(value, float) and abs(value) < _TOO_LARGE for value in theta):
-                return theta
-        return self.draw(slot.generation, slot.index)
-
-    def _within_limits(self, internal: FloatArray) -> list[float]:
-        """Parameters in their own units; rounding must not carry one over its limit."""
-        values = (internal * self._units).tolist()
-        ranges = zip(values, self._sampler.limits, strict=True)
-        return [min(max(value, low), high) for value, (low, high) in ranges]
-
-    def draw(self, generation: int, index: int) -> list[float]:
-        """Draw candidate (generation, index).
-
-        Its distribution is the newest or, if it must not depend on the results of the last finished
-        generation, the one before.
-        """
-        due = self._sampler.rules.generations_behind(generation, index)
-        cma = self._cma if self._older is None or due >= len(self._told) else self._older
-        cma.reseed_rng(candidate_seed(self._sampler.seed, generation, index))
-        accept = self._sampler.accept
-        for _ in range(_MAX_REFUSALS):
-            theta = self._within_limits(cma.ask())
-            if accept is None or accept(theta):
-                return theta
-        raise RuntimeError(
-            f"accept refused {_MAX_REFUSALS} draws in a row for candidate {index} of generation "
-            f"{generation}: it leaves CMA-ES nothing to propose around mean "
-            f"{[round(float(m), 3) for m in cma.mean]}."
-        )
 
 
 def _numbers(

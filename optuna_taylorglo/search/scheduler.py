@@ -15,15 +15,12 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, READY, RETRY_OF
 from optuna_taylorglo.queue.counted import first_counted
 from optuna_taylorglo.queue.trial_queue import LatePlace, Look, TrialQueue
+from optuna_taylorglo.search.generation_sampler import GenerationSampler
 from optuna_taylorglo.search.generations import GenerationLog, Slot, slot_attrs
-from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS
 from optuna_taylorglo.storage.transitions import Marks
 
 _logger = get_logger(__name__)
-
-LARGEST = 1e6
-"""Largest parameter that may be enqueued; far greater ones make CMA-ES's numbers overflow."""
 
 # Generations ahead of the last one seen that a worker takes trials of without a look at the study.
 _WINDOW = 20
@@ -33,19 +30,20 @@ class GenerationScheduler(TrialQueue):
     """Hands out the candidates of a search.
 
     Args:
-        study: A study whose sampler is a `TaylorGLOSampler`.
+        study: A study whose sampler is a `TaylorGLOSampler` or a `GLOSampler`.
         n_generations: Generations after which the search is over; None for no end.
     """
 
     def __init__(self, study: Study, *, n_generations: int | None = None) -> None:
-        if not isinstance(study.sampler, TaylorGLOSampler):
+        if not isinstance(study.sampler, GenerationSampler):
             raise ValueError(
-                f"study must have a TaylorGLOSampler, got {type(study.sampler).__name__}."
+                f"study must have a TaylorGLOSampler, got {type(study.sampler).__name__}; for "
+                "trees a GLOSampler."
             )
         if n_generations is not None and n_generations < 0:
             raise ValueError(f"n_generations must be at least 0, got {n_generations!r}.")
         super().__init__(study)
-        self.sampler = study.sampler
+        self.sampler: GenerationSampler = study.sampler
         self.n_generations = n_generations
         self._log = GenerationLog(self.sampler.rules)
         self._told: set[int] = set()
@@ -95,8 +93,8 @@ class GenerationScheduler(TrialQueue):
 
     def _new_trial(self, slot: Slot) -> FrozenTrial:
         """A trial with the slot's candidate, or with what was evaluated there before."""
-        params = dict(zip(self.sampler.names, self.sampler.candidate(slot), strict=True))
-        distributions = self.sampler.distributions
+        proposal = self.sampler.proposal(slot)
+        params, distributions = dict(proposal.params), dict(proposal.distributions)
         fixed: dict[str, Any] = {}
         for trial in slot.made_for_it:
             params |= trial.params
@@ -109,7 +107,8 @@ class GenerationScheduler(TrialQueue):
             state=TrialState.WAITING,
             params=params,
             distributions=distributions,
-            user_attrs=slot_attrs(
+            user_attrs=proposal.attributes
+            | slot_attrs(
                 slot,
                 attempt=slot.next_attempt,
                 retry_of=slot.trials[-1] if slot.trials else None,
@@ -125,19 +124,10 @@ class GenerationScheduler(TrialQueue):
             return None
         if GENERATION in waiting.user_attrs:
             return {}
-        if (fault := self._fault(waiting)) is not None:
+        if (fault := self.sampler.fault(waiting)) is not None:
             _logger.warning(f"Trial {waiting.number} was enqueued with {fault}; it is left out.")
             return None
         return dict(slot_attrs(slot, attempt=0))
-
-    def _fault(self, enqueued: FrozenTrial) -> str | None:
-        """What CMA-ES could not digest in a candidate that somebody enqueued."""
-        params = enqueued.params | enqueued.system_attrs.get(FIXED_PARAMS, {})
-        for name in self.sampler.names:
-            value = params.get(name, 0.0)
-            if not isinstance(value, int | float) or not abs(value) <= LARGEST:
-                return f"{name} {value!r}, which is no number of at most {LARGEST:g}"
-        return None
 
     def _place_of_late_result(self, given_up: FrozenTrial) -> LatePlace | None:
         slot = _slot_of(given_up, self.sampler.read(self.study))

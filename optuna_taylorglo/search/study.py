@@ -11,8 +11,10 @@ from optuna.study import Study
 from optuna_taylorglo.errors import StopRequested, StudyError
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.generations import Rules
+from optuna_taylorglo.search.generations import GenerationLog, Rules
+from optuna_taylorglo.search.glo.replay import GLOReplay, TreeLog
 from optuna_taylorglo.search.recipe_changes import freeze_or_change
+from optuna_taylorglo.search.start import settle_start
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.open_study import Direction, check_direction
 from optuna_taylorglo.storage.optuna_private import storage_of
@@ -36,6 +38,7 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
         StudyError: If there is none at all, or the study has the other direction.
     """
     if recipe is not None:
+        recipe = settle_start(recipe)
         check_direction(study, direction_of(recipe))
         # Two workers that start at once must not both find the study without a recipe.
         with study_lock(storage_of(study), study.study_name):
@@ -72,4 +75,15 @@ def wait_for_evaluation_length(study: Study, stop: threading.Event) -> Recipe:
 def slot_rules(recipe: Recipe) -> Rules:
     """How the trials of a recipe's study fill the slots of its generations."""
     attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
-    return Rules(recipe.search.population, attempts, MAX_FAILURES, recipe.search.overlap)
+    search = recipe.search
+    population = search.population if search.glo is None else search.glo.population
+    return Rules(population, attempts, MAX_FAILURES, search.overlap)
+
+
+def new_log(recipe: Recipe) -> GenerationLog:
+    """The slots of a recipe's study, before its trials are read."""
+    rules, search = slot_rules(recipe), recipe.search
+    if search.glo is None:
+        return GenerationLog(rules)
+    maximize = recipe.fitness.mode == "max"
+    return TreeLog(rules, GLOReplay(search.glo, rules, search.seed, maximize=maximize))

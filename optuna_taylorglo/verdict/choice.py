@@ -20,7 +20,7 @@ from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.files import Origin
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import candidate_loss
+from optuna_taylorglo.search.candidates import Point, candidate_loss
 from optuna_taylorglo.search.history import (
     SearchHistory,
     recipe_and_classes,
@@ -32,7 +32,7 @@ from optuna_taylorglo.storage.optuna_private import storage_of
 from optuna_taylorglo.verdict.ranks import RankCorrelation, rank_correlation, spearman
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.loading import EvolvedLoss
 
 FINAL_MEAN = "the mean of the final distribution"
 
@@ -46,14 +46,15 @@ class Contender:
 
     Attributes:
         trial: Number of its trial; None for the mean of the final distribution.
-        parameters: Its parameters, in the order of the recipe's parameter names.
+        parameters: Its parameters, in the order of the recipe's parameter names; in a GLO search a
+            tree.
         evaluation: Its fitness in the search; None for the mean, which has none.
         values: Metric of each full training; None for one that diverged.
         mean: Mean of the values, with diverged trainings as bad as the worst.
     """
 
     trial: int | None
-    parameters: tuple[float, ...]
+    parameters: Point
     evaluation: float | None
     values: tuple[float | None, ...] = ()
     mean: float | None = None
@@ -87,7 +88,7 @@ class ChosenLoss:
         trial: Its trial; None for the mean of the final distribution.
     """
 
-    loss: TaylorLoss
+    loss: EvolvedLoss
     trial: FrozenTrial | None
 
     @property

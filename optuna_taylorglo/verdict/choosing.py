@@ -14,7 +14,14 @@ from optuna_taylorglo.attributes import CHOICE
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.distance import logit_gradients, relative_distance
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import candidate_loss, make_sampler, parameter_names
+from optuna_taylorglo.search.candidates import (
+    Point,
+    candidate_loss,
+    make_sampler,
+    stored_candidate,
+)
+from optuna_taylorglo.search.glo.points import TreePoint
+from optuna_taylorglo.search.glo.sampler import GLOSampler
 from optuna_taylorglo.search.history import ranked_trials, recipe_and_classes, trial_loss
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.choice import (
@@ -25,7 +32,7 @@ from optuna_taylorglo.verdict.choice import (
     is_undecided,
     keep_choice,
 )
-from optuna_taylorglo.verdict.compared_losses import compared_taylor_loss
+from optuna_taylorglo.verdict.compared_losses import compared_evolved_loss
 from optuna_taylorglo.verdict.halving import Round, next_round
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Do, Results
@@ -47,7 +54,7 @@ class Choosing:
         self.contenders = contenders(study, recipe)
         _, n_classes = recipe_and_classes(study)
         self._losses = [
-            compared_taylor_loss(
+            compared_evolved_loss(
                 "contender", c.name, Role.EVOLVED, candidate_loss(recipe, c.parameters, n_classes)
             )
             for c in self.contenders
@@ -83,7 +90,6 @@ def contenders(study: Study, recipe: Recipe) -> list[Contender]:
         Candidates from the best evaluation to the worst, then the mean; nothing if none trained.
     """
     _, n_classes = recipe_and_classes(study)
-    names = parameter_names(recipe)
     limit = recipe.choice.candidates if recipe.choice is not None else 1
     found: list[Contender] = []
     gradients: list[Tensor] = []
@@ -91,18 +97,30 @@ def contenders(study: Study, recipe: Recipe) -> list[Contender]:
         gradient = logit_gradients(trial_loss(study, trial), n_classes)
         if all(relative_distance(gradient, other) > SAME_FUNCTION for other in gradients):
             gradients.append(gradient)
-            parameters = tuple(float(trial.params[name]) for name in names)
+            parameters = stored_candidate(recipe, trial)
+            assert parameters is not None, "what is ranked is a candidate"
             found.append(Contender(trial.number, parameters, trial.values[0]))
         if len(found) == limit:
             break
-    if found:
-        mean = make_sampler(recipe, n_classes).search_state(study)[-1].mean
+    mean = final_mean(study, recipe, n_classes)
+    if found and mean is not None:
         try:
             candidate_loss(recipe, mean, n_classes)
         except ValueError:
             return found  # it cannot learn, so it has no scale to normalise
         found.append(Contender(None, mean, None))
     return found
+
+
+def final_mean(study: Study, recipe: Recipe, n_classes: int) -> Point | None:
+    """The mean of the final distribution of CMA-ES; None if a GLO search has no second stage."""
+    sampler = make_sampler(recipe, n_classes)
+    states = sampler.search_state(study)
+    if not states:
+        return None
+    if isinstance(sampler, GLOSampler) and sampler.best_tree is not None:
+        return TreePoint(tuple(sampler.best_tree.to_prefix()), states[-1].mean)
+    return states[-1].mean
 
 
 def choose(study: Study, recipe: Recipe, do: Do) -> ChosenLoss:
@@ -118,6 +136,6 @@ def choose(study: Study, recipe: Recipe, do: Do) -> ChosenLoss:
     if recipe.choice is not None and study.user_attrs.get(CHOICE) is None:
         raise StudyError(
             f"study {study.study_name!r} has no winner yet: its recipe has it chosen when all "
-            f"{recipe.search.generations} generations are complete."
+            f"{recipe.search.n_generations} generations are complete."
         )
     return chosen_loss(study)

@@ -1,6 +1,6 @@
 """The losses that a verdict compares, as plain values that a database can hold.
 
-A loss is described by JSON, never by code: a Taylor loss by its settings, the others by name.
+A loss is described by JSON, never by code: an evolved loss by its settings, the others by name.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from optuna_taylorglo.losses.anchor import first_gradient
 from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
 from optuna_taylorglo.losses.canonical import normalise_scale
+from optuna_taylorglo.losses.loading import EvolvedLoss
 from optuna_taylorglo.losses.standard import (
     FocalLoss,
     GeneralisedCrossEntropyLoss,
@@ -26,6 +27,8 @@ from optuna_taylorglo.losses.standard import (
     TaylorCrossEntropyLoss,
 )
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.tree_curve import tree_gradient_scale
+from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.verdict.families import Family
 from optuna_taylorglo.verdict.learning_rates import LearningRates
 from optuna_taylorglo.verdict.statistics import Role
@@ -33,6 +36,7 @@ from optuna_taylorglo.verdict.statistics import Role
 KINDS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {
         "taylor": TaylorLoss,
+        "tree": TreeLoss,
         "cross-entropy": nn.CrossEntropyLoss,
         "baikal": BaikalLoss,
         "baikal-cma": BaikalCMALoss,
@@ -109,9 +113,10 @@ class ScaledLoss(nn.Module):
         return getattr(self.loss, "progress", None)
 
 
-def compared_taylor_loss(name: str, label: str, role: Role, loss: TaylorLoss) -> ComparedLoss:
-    """A Taylor loss to compare."""
-    return ComparedLoss(name, label, "taylor", role, loss.settings())
+def compared_evolved_loss(name: str, label: str, role: Role, loss: EvolvedLoss) -> ComparedLoss:
+    """A loss that a search found, or one of such a form, to compare."""
+    kind = "tree" if isinstance(loss, TreeLoss) else "taylor"
+    return ComparedLoss(name, label, kind, role, loss.settings())
 
 
 def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> ComparedLoss:
@@ -136,7 +141,7 @@ def standard_loss(
     return ComparedLoss(name, label, family.kind, settings=settings, **rates.settings(rate))
 
 
-def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
+def scale_controls(loss: EvolvedLoss, n_classes: int) -> list[ComparedLoss]:
     """Two losses that tell scale from shape: a loss's scale acts as a learning rate.
 
     Args:
@@ -147,22 +152,15 @@ def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
         The loss scaled to cross-entropy's first gradient, and cross-entropy scaled to the loss's;
         nothing for a loss that has no scale relative to cross-entropy.
     """
-    form, anchor, reduction = loss.form, loss.anchor, loss.class_reduction
-    if "z" in form.variables:
+    scale = _first_gradient(loss, n_classes)
+    # A tree may have none that is a number.
+    if not 0 < scale < math.inf:
         return []
-    scale = first_gradient(loss.theta, n_classes, form, anchor=anchor, class_reduction=reduction)
-    if scale <= 0:
-        return []
-    changes: dict[str, Any] = (
-        {"theta": list(normalise_scale(loss.theta, n_classes, form, class_reduction=reduction))}
-        if anchor is None
-        else {"log_scale": anchor.log_scale - math.log(scale)}
-    )
-    evolved = compared_taylor_loss(
+    evolved = compared_evolved_loss(
         "winner-normalised", "evolved loss, scale of cross-entropy", Role.SHAPE_CONTROL, loss
     )
     return [
-        replace(evolved, settings=evolved.settings | changes),
+        replace(evolved, settings=evolved.settings | _scaled(loss, n_classes, scale)),
         cross_entropy(
             "ce-scaled",
             f"cross-entropy times {scale:.3g}",
@@ -170,3 +168,30 @@ def scale_controls(loss: TaylorLoss, n_classes: int) -> list[ComparedLoss]:
             scale=scale,
         ),
     ]
+
+
+def _first_gradient(loss: EvolvedLoss, n_classes: int) -> float:
+    """First gradient beside cross-entropy's; 0 where they are not parallel."""
+    if isinstance(loss, TreeLoss):
+        return tree_gradient_scale(loss, n_classes)
+    if "z" in loss.form.variables:
+        return 0.0
+    return first_gradient(
+        loss.theta,
+        n_classes,
+        loss.form,
+        anchor=loss.anchor,
+        class_reduction=loss.class_reduction,
+    )
+
+
+def _scaled(loss: EvolvedLoss, n_classes: int, scale: float) -> dict[str, Any]:
+    """The settings of a loss that divide it by its scale."""
+    if isinstance(loss, TreeLoss):
+        first, *others = loss.coefficients
+        return {"coefficients": [first / scale, *others]}
+    if loss.anchor is not None:
+        return {"log_scale": loss.anchor.log_scale - math.log(scale)}
+    reduction = loss.class_reduction
+    theta = normalise_scale(loss.theta, n_classes, loss.form, class_reduction=reduction)
+    return {"theta": list(theta)}

@@ -26,7 +26,7 @@ from optuna_taylorglo.verdict.choice import evaluation_advice, kept_choice
 from optuna_taylorglo.verdict.choosing import choose
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
-    compared_taylor_loss,
+    compared_evolved_loss,
     scale_controls,
 )
 from optuna_taylorglo.verdict.divergence import value_of_divergence
@@ -83,7 +83,7 @@ def evaluate(
     chosen = choose(study, recipe, do)
     loss = chosen.loss
     n_classes = study.user_attrs[N_CLASSES]
-    losses = [compared_taylor_loss("winner", "evolved loss", Role.EVOLVED, loss)]
+    losses = [compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, loss)]
     rates = rates or LearningRates.of(recipe)
     losses += opponents(plan.against, recipe, do, rates)
     losses += scale_controls(loss, n_classes)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from optuna_taylorglo.losses.taylor_loss import load_loss
+from optuna_taylorglo.losses.loading import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
-    compared_taylor_loss,
+    compared_evolved_loss,
     cross_entropy,
     standard_loss,
 )
@@ -66,7 +66,7 @@ def opponent(name: str, recipe: Recipe, do: Do, rates: LearningRates | None = No
         return best_standard_loss(name, recipe, do, rates)
     if name in FAMILIES:
         return _tuned_in_grid(name, recipe, do, rates)
-    return compared_taylor_loss(Path(name).stem, name, Role.BASELINE, load_loss(name))
+    return compared_evolved_loss(Path(name).stem, name, Role.BASELINE, load_loss(name))
 
 
 def _tuned_cross_entropy(name: str, recipe: Recipe, do: Do, rates: LearningRates) -> ComparedLoss:

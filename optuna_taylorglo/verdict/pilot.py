@@ -16,12 +16,12 @@ from optuna.study import Study
 
 from optuna_taylorglo.attributes import EVALUATION_LENGTH
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
+from optuna_taylorglo.search.candidates import candidate_loss, make_taylor_sampler
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.optuna_private import storage_of
-from optuna_taylorglo.verdict.compared_losses import compared_taylor_loss
+from optuna_taylorglo.verdict.compared_losses import compared_evolved_loss
 from optuna_taylorglo.verdict.halving import Round
 from optuna_taylorglo.verdict.ranks import spearman
 from optuna_taylorglo.verdict.statistics import Role
@@ -92,9 +92,10 @@ class Pilot:
         }
         # The first generation's distribution, with random numbers of the pilot's own.
         seed = stage_seed(recipe.search.seed, Stage.PILOT, 0)
-        sampler = make_sampler(recipe.changed(search=recipe.search.changed(seed=seed)), n_classes)
+        changed = recipe.changed(search=recipe.search.changed(seed=seed))
+        sampler = make_taylor_sampler(changed, n_classes)
         self._losses = [
-            compared_taylor_loss(
+            compared_evolved_loss(
                 "pilot",
                 f"candidate {number} of the pilot",
                 Role.EVOLVED,

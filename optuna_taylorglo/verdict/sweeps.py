@@ -13,13 +13,13 @@ from optuna.trial import FrozenTrial
 from scipy import stats
 
 from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.loading import EvolvedLoss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.compared_losses import (
     ComparedLoss,
-    compared_taylor_loss,
+    compared_evolved_loss,
     cross_entropy,
 )
 from optuna_taylorglo.verdict.divergence import value_of_divergence
@@ -32,7 +32,7 @@ DATA_FIELDS = ("fraction", "label_noise")
 
 
 def sweep_data(
-    loss: TaylorLoss, recipe: Recipe, field: str, values: Sequence[float], n_seeds: int, do: Do
+    loss: EvolvedLoss, recipe: Recipe, field: str, values: Sequence[float], n_seeds: int, do: Do
 ) -> DataSweep:
     """Train an evolved loss and cross-entropy fully at several values of a setting of the data.
 
@@ -47,7 +47,7 @@ def sweep_data(
     if field not in DATA_FIELDS:
         raise UsageError(f"field must be one of {', '.join(DATA_FIELDS)}, not {field!r}.")
     losses = [
-        compared_taylor_loss("winner", "evolved loss", Role.EVOLVED, loss),
+        compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, loss),
         cross_entropy(role=Role.REFERENCE),
     ]
     places = [(c, value, seed) for c in losses for value in values for seed in range(n_seeds)]
@@ -84,7 +84,7 @@ def rank_agreement(
     tasks = [
         stage_task(
             recipe,
-            compared_taylor_loss(
+            compared_evolved_loss(
                 "candidate", f"trial {t.number}", Role.EVOLVED, trial_loss(study, t)
             ),
             Stage.SWEEP,

@@ -11,7 +11,10 @@ from optuna.study import Study
 
 from optuna_taylorglo.losses.canonical import has_canonical_form, to_canonical
 from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.search.candidates import form_of
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.candidates import Point
+from optuna_taylorglo.search.form import form_of
+from optuna_taylorglo.search.glo.points import TreePoint
 from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
 from optuna_taylorglo.verdict.choice import kept_choice
 from optuna_taylorglo.visualization import _style as style
@@ -37,7 +40,7 @@ class Winner:
     """
 
     name: str
-    parameters: tuple[float, ...]
+    parameters: Point
     trial: int | None
 
 
@@ -94,19 +97,41 @@ def _winner(study: Study, history: SearchHistory) -> Winner | None:
 
 def _best_space(history: SearchHistory) -> str:
     """Where candidates lie together that are nearly the same function, if there is such a space."""
-    return "canonical" if has_canonical_form(form_of(history.recipe)) else "theta"
+    return "canonical" if _has_canonical_form(history.recipe) else "theta"
 
 
-def _points(
-    history: SearchHistory, parameters: Sequence[tuple[float, ...]], space: str
-) -> FloatArray:
+def _has_canonical_form(recipe: Recipe) -> bool:
+    return recipe.search.method == "taylor" and has_canonical_form(form_of(recipe))
+
+
+def _points(history: SearchHistory, candidates: Sequence[Point], space: str) -> FloatArray:
     """What t-SNE works on, shape (N, number of parameters), θ as four if that is asked for."""
+    if history.recipe.search.method == "glo":
+        return _scaled(np.array([_tree_values(c) for c in candidates if isinstance(c, TreePoint)]))
+    parameters = [tuple(map(float, c)) for c in candidates if not isinstance(c, TreePoint)]
     if space == "theta" or history.recipe.search.space == "canonical":
         return np.array(parameters)
     form = form_of(history.recipe)
     n_theta = form.n_parameters
     points = np.array([(*to_canonical(p[:n_theta], form), *p[n_theta:]) for p in parameters])
-    # They are products of parameters, some far out; without this those alone would be seen.
+    return _scaled(points)
+
+
+def _tree_values(point: TreePoint) -> FloatArray:
+    """A tree as a function: its values over the output, for both targets, 0 where not finite."""
+    import torch
+
+    from optuna_taylorglo.losses.tree_values import tree_values
+
+    x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    y = torch.linspace(0.05, 0.95, 10, dtype=torch.float64)[None]
+    values = tree_values(point.tree, x, y, coefficients=point.coefficients or None)
+    return np.asarray(values.nan_to_num(0.0, 0.0, 0.0).flatten().numpy())
+
+
+def _scaled(points: FloatArray) -> FloatArray:
+    """Each column about 0 and with the spread 1."""
+    # Some lie far out; without this those alone would be seen.
     points = np.arcsinh(points)
     spread = points.std(axis=0)
     return np.asarray((points - points.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
@@ -131,7 +156,8 @@ def plot_candidates(study: Study, *, space: str | None = None, seed: int = 0) ->
         study: A study of a TaylorGLO search.
         space: "canonical" compares the four numbers that a third-order loss over (x, y) consists
             of, so that different θ of one function fall together; "theta" the parameters that were
-            searched. By default the first, where there is such a form.
+            searched. By default the first, where there is such a form. Trees are compared by their
+            values.
         seed: Seed of t-SNE.
 
     Raises:
@@ -142,8 +168,8 @@ def plot_candidates(study: Study, *, space: str | None = None, seed: int = 0) ->
     history = read_history(study)
     if history is None:
         return style.nothing_to_plot(TITLE, style.NO_SEARCH)
-    form = form_of(history.recipe)
-    if space == "canonical" and not has_canonical_form(form):
+    if space == "canonical" and not _has_canonical_form(history.recipe):
+        form = form_of(history.recipe) if history.recipe.search.method == "taylor" else "trees"
         raise ValueError(
             f"space 'canonical' is not allowed for {form}: it exists up to order 3 over (x, y)."
         )

@@ -15,7 +15,7 @@ from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss
 from optuna_taylorglo.visualization import _style as style
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.loading import EvolvedLoss
 
 TITLE = "Winner and best losses"
 
@@ -37,7 +37,7 @@ class LossFunctionsInfo:
         cross_entropy_probability: The same without 0, where cross-entropy has its pole.
         cross_entropy: Cross-entropy there, in the class reduction of the others.
         winner: Loss of the winner at each probability; None where it rises and scale is divided
-            out.
+            out, or is not finite.
         winner_name: What it is.
     """
 
@@ -60,18 +60,24 @@ def _get_loss_functions_info(
     progress: float = 0.0,
 ) -> LossFunctionsInfo:
     from optuna_taylorglo.losses.description import target_curve
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
     from optuna_taylorglo.search.candidates import candidate_loss
 
     settings = history.recipe.loss
     anchored = settings.base == "cross_entropy"
     reduction = 2 if settings.class_reduction == "mean" and not anchored else 1
-    y = _probabilities() if anchored else np.linspace(0, 1, _POINTS)
+    losses = [
+        candidate_loss(history.recipe, best.parameters, history.n_classes)
+        for best in history.best_of_each
+    ]
+    with_poles = anchored or any(isinstance(loss, TreeLoss) for loss in losses)
+    y = _probabilities() if with_poles else np.linspace(0, 1, _POINTS)
     y_log = np.geomspace(_LEAST_PROBABILITY, 1, _POINTS)
     # Cross-entropy in binary mode is -log y, with a slope of -2 at y = 1/2.
     cross_entropy = -np.log(y_log) / reduction
     info = LossFunctionsInfo(y.tolist(), [], [], [], [], y_log.tolist(), cross_entropy.tolist())
 
-    def drawn(loss: TaylorLoss) -> list[float] | None:
+    def drawn(loss: EvolvedLoss) -> list[float] | None:
         curve = target_curve(loss, 2, progress=progress)
         values = curve(y)
         values = values - values[-1]
@@ -80,10 +86,10 @@ def _get_loss_functions_info(
             if slope <= 0:
                 return None
             values = values / slope
-        return [float(value) for value in values]
+        return [float(value) for value in values] if np.isfinite(values).all() else None
 
-    for best in history.best_of_each:
-        curve = drawn(candidate_loss(history.recipe, best.parameters, history.n_classes))
+    for best, loss in zip(history.best_of_each, losses, strict=True):
+        curve = drawn(loss)
         if curve is not None:
             info.generations.append(best.generation)
             info.trials.append(best.trial)
@@ -107,7 +113,7 @@ def plot_loss_functions(
     """Plot the winner and the best loss of each generation in binary mode, shifted to 0 at y = 1.
 
     Binary mode is the loss with two classes, over the probability y that the target's class gets.
-    Losses anchored at cross-entropy are drawn up to y = 0.99, and are 0 there.
+    Losses anchored at cross-entropy, and trees, are drawn up to y = 0.99, and are 0 there.
 
     Args:
         study: A study of a TaylorGLO search.
@@ -129,7 +135,8 @@ def plot_loss_functions(
         history, chosen_loss(study), normalise=normalise, progress=progress
     )
     if not info.curves:
-        return style.nothing_to_plot(title, "all curves rise where scale would be divided out.")
+        reason = "no curve is finite, and falls where scale would be divided out."
+        return style.nothing_to_plot(title, reason)
     last = info.generations[-1]
     figure = style.new_figure(title)
     for generation, trial, fitness, curve, colour in zip(

@@ -41,6 +41,8 @@ def _get_search_state_info(study: Study) -> SearchStateInfo | None:
     if history is None:
         return None
     states = make_sampler(history.recipe, history.n_classes).search_state(study)
+    if not states:
+        return None
     return SearchStateInfo(
         generations=[state.generation for state in states],
         sigma=[state.sigma for state in states],
@@ -63,7 +65,8 @@ def plot_search_state(study: Study) -> go.Figure:
     """
     info = _get_search_state_info(study)
     if info is None:
-        return style.nothing_to_plot(TITLE, style.NO_SEARCH)
+        reason = style.NO_SEARCH if read_history(study) is None else style.NO_COEFFICIENTS
+        return style.nothing_to_plot(TITLE, reason)
     if len(info.generations) < 2:
         return style.nothing_to_plot(TITLE, style.NO_GENERATION)
     panels = (
@@ -98,6 +101,6 @@ def plot_search_state(study: Study) -> go.Figure:
             )
         every = [value for values in lines for value in values]
         figure.update_yaxes(**style.log_axis(every, most=6 if row == 3 else 4), row=row, col=1)
-    figure.update_xaxes(range=[0.6, info.generations[-1] + 1.4])
+    figure.update_xaxes(range=[info.generations[0] + 0.6, info.generations[-1] + 1.4])
     figure.update_xaxes(title_text="generation", row=3, col=1)
     return figure.update_layout(showlegend=False, margin={"t": 80})

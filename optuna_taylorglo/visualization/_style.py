@@ -21,6 +21,7 @@ GREY = "#6b6b6b"
 
 NO_SEARCH = "the study has no recipe, no worker has begun on it."
 NO_GENERATION = "no generation is finished yet."
+NO_COEFFICIENTS = "GLO's second stage, the search for coefficients, has not begun."
 
 # Below the axis, where a legend that breaks into several lines on a narrow page finds its room.
 LEGEND_BELOW = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"}

@@ -9,13 +9,16 @@ import plotly.graph_objects as go
 from optuna.study import Study
 from plotly.subplots import make_subplots
 
-from optuna_taylorglo.search.candidates import form_of
+from optuna_taylorglo.losses.tree import Tree
+from optuna_taylorglo.search.form import form_of
+from optuna_taylorglo.search.glo.sampler import GLOSampler
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Where the search looks: mean ± σ"
 
 _COLUMNS = 2
+_LONGEST_LABEL = 28
 _ROW, _GAP, _TOP, _BOTTOM = 125, 34, 80, 60
 """In pixels: a row of panels, the gap above the next one, and the figure's margins."""
 
@@ -56,17 +59,31 @@ class ThetaHistoryInfo:
 def _get_theta_history_info(study: Study, history: SearchHistory) -> ThetaHistoryInfo:
     from optuna_taylorglo.search.candidates import make_sampler
 
-    states = make_sampler(history.recipe, history.n_classes).search_state(study)
-    places = range(len(history.names))
+    sampler = make_sampler(history.recipe, history.n_classes)
+    states = sampler.search_state(study)
+    tree = sampler.best_tree if isinstance(sampler, GLOSampler) else None
+    labels = _labels(history) if tree is None else _node_labels(tree)
+    places = range(len(labels) if states else 0)
     return ThetaHistoryInfo(
         generations=[state.generation for state in states],
-        labels=_labels(history),
+        labels=labels,
         means=[[state.mean[i] for state in states] for i in places],
         stds=[[state.stds[i] for state in states] for i in places],
     )
 
 
+def _node_labels(tree: Tree) -> list[str]:
+    """What each coefficient of a tree multiplies, in prefix order."""
+    return [f"c{i}  {_shortened(str(node))}" for i, node in enumerate(tree.nodes())]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
+
+
 def _labels(history: SearchHistory) -> list[str]:
+    if history.recipe.search.method == "glo":
+        return []
     if history.recipe.search.space == "canonical":
         meanings: tuple[str, ...] = _CANONICAL_MEANINGS
     else:
@@ -90,6 +107,8 @@ def plot_theta_history(study: Study) -> go.Figure:
     if history is None:
         return style.nothing_to_plot(TITLE, style.NO_SEARCH)
     info = _get_theta_history_info(study, history)
+    if not info.generations:
+        return style.nothing_to_plot(TITLE, style.NO_COEFFICIENTS)
     if len(info.generations) < 2:
         return style.nothing_to_plot(TITLE, style.NO_GENERATION)
     n_rows = math.ceil(len(info.labels) / _COLUMNS)
@@ -130,7 +149,7 @@ def plot_theta_history(study: Study) -> go.Figure:
             **place,
         )
     figure.update_yaxes(nticks=4)
-    figure.update_xaxes(range=[0.6, generations[-1] + 0.4], nticks=6)
+    figure.update_xaxes(range=[generations[0] - 0.4, generations[-1] + 0.4], nticks=6)
     for i in range(_COLUMNS):
         last = (len(info.labels) - 1 - i) // _COLUMNS + 1
         figure.update_xaxes(title_text="generation", showticklabels=True, row=last, col=i + 1)

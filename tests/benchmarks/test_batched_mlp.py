@@ -10,7 +10,7 @@ from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss, compared_taylor_loss
+from optuna_taylorglo.verdict.compared_losses import ComparedLoss, compared_evolved_loss
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Task
 
@@ -26,7 +26,7 @@ def test_a_batched_training_is_a_worker_s(tmp_path, on_test_set):
     recipe = recipe.changed(budget=recipe.budget.changed(evaluation=STEPS, full=STEPS))
     anchored = candidate_loss(recipe, (3.0, 1.0, 2.0, 0.5, -0.5, 0.3), 10)
     losses = [
-        compared_taylor_loss("winner", "anchored", Role.EVOLVED, anchored),
+        compared_evolved_loss("winner", "anchored", Role.EVOLVED, anchored),
         ComparedLoss("gce", "gce", "gce", settings={"q": 0.5}, learning_rate=0.02),
         ComparedLoss("ce", "cross-entropy", "cross-entropy", scale=0.5),
     ]

@@ -22,7 +22,8 @@ from optuna_taylorglo.losses.anchor import (
 )
 from optuna_taylorglo.losses.canonical import from_canonical, uniform_curvature
 from optuna_taylorglo.losses.description import describe, minimum_on_target, target_curve
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss, load_loss, taylor_loss
+from optuna_taylorglo.losses.loading import load_loss
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss, taylor_loss
 
 THETA = from_canonical((1.3, -0.6, 0.7, -0.4))
 ZERO = (0.0,) * 8

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from optuna_taylorglo import TaylorLoss, describe
+from optuna_taylorglo import TaylorLoss, TreeLoss, describe
 from optuna_taylorglo.losses.description import minimum_on_target, target_curve
+from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS, CROSS_ENTROPY
 
 MNIST_THETA = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)
 
@@ -94,3 +95,60 @@ def test_a_loss_over_logits_gets_what_has_a_meaning_and_none_for_the_rest():
 def test_refuses_a_senseless_number_of_classes():
     with pytest.raises(ValueError, match="n_classes must be an integer of at least 2, not 1"):
         describe(TaylorLoss(MNIST_THETA), 1)
+
+
+@pytest.mark.parametrize("n_classes", [2, 10])
+@pytest.mark.parametrize(
+    "prefix", [["-", "log", "y", "/", "x", "y"], ["*", "sqrt", "y", "-", "x", "y"], ["x"]]
+)
+def test_the_curve_of_a_tree_is_the_loss_itself_and_its_slope_the_derivative(prefix, n_classes):
+    loss = TreeLoss(prefix)
+    p = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    curve = target_curve(loss, n_classes)
+    expected = loss_along_p(loss, p.unsqueeze(1), n_classes)
+    np.testing.assert_allclose(curve(p.numpy()), expected, rtol=1e-9, atol=1e-9)
+    step = 1e-6
+    difference = (curve(p.numpy() + step) - curve(p.numpy() - step)) / (2 * step)
+    np.testing.assert_allclose(curve.slope(p.numpy()), difference, rtol=1e-4, atol=1e-5)
+
+
+def test_trees_are_lowest_where_published_and_closed_forms_say():
+    assert minimum_on_target(TreeLoss(BAIKAL), 2) == pytest.approx(0.7071, abs=1e-4)
+    baikal_cma = TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS)
+    assert minimum_on_target(baikal_cma, 2) == pytest.approx(0.7720, abs=1e-3)
+    assert minimum_on_target(TreeLoss(CROSS_ENTROPY), 10) == 1
+    # A polynomial as a tree and as a Taylor loss: xy - y².
+    tree = TreeLoss(["-", "*", "x", "y", "square", "y"])
+    taylor = TaylorLoss((0, 0, 0, -2, 0, 1, 0, 0))
+    for n in (2, 10):
+        assert minimum_on_target(tree, n) == pytest.approx(minimum_on_target(taylor, n), abs=1e-9)
+
+
+def test_facts_of_trees():
+    text, facts = describe(TreeLoss(BAIKAL), 10)
+    assert "f = log(y) - x / y" in text
+    assert "Its first gradient is 1 times cross-entropy's" in text
+    assert facts["tree"] == BAIKAL.to_prefix()
+    assert facts["nearest_known_loss"] == "Baikal"
+    assert facts["nearest_known_loss_cosine"] == pytest.approx(1, abs=1e-9)
+    assert json.loads(json.dumps(facts)) == facts
+    _, facts = describe(TreeLoss(CROSS_ENTROPY, class_reduction="sum"), 10)
+    assert facts["nearest_known_loss"] == "cross-entropy"
+    assert facts["gradient_scale"] == pytest.approx(1, abs=1e-12)
+    assert facts["minimum"] == 1
+
+
+def test_a_polynomial_tree_is_described_as_the_taylor_loss_is():
+    tree, taylor = TreeLoss(["*", "x", "y"]), TaylorLoss((0, 0, 0, 0, 0, 1, 0, 0))
+    one, other = describe(tree, 10).facts, describe(taylor, 10).facts
+    for name in ("trainability", "gradient_scale", "minimum", "nearest_known_loss_cosine"):
+        assert one[name] == pytest.approx(other[name], abs=1e-9)
+
+
+@pytest.mark.parametrize("prefix", [["/", "y", "x"], ["sqrt", "-", "-1", "y"]])
+def test_says_so_when_a_tree_is_not_finite(prefix):
+    text, facts = describe(TreeLoss(prefix), 10)
+    assert "cannot begin to learn" in text
+    assert "It is not finite everywhere" in text
+    assert facts["minimum"] is None
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from optuna_taylorglo.losses.distance import logit_gradients, relative_distance
+from optuna_taylorglo.losses.loading import EvolvedLoss
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.tree_loss import TreeLoss
 
 THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.4)
 
 
-def distance(a: TaylorLoss, b: TaylorLoss, n_classes: int = 10) -> float:
+def distance(a: EvolvedLoss, b: EvolvedLoss, n_classes: int = 10) -> float:
     return relative_distance(logit_gradients(a, n_classes), logit_gradients(b, n_classes))
 
 
@@ -24,6 +26,13 @@ def test_the_dead_parameter_makes_no_difference() -> None:
 def test_conventions_of_the_same_function_make_no_difference() -> None:
     mean = TaylorLoss((*THETA[:2], *(10 * x for x in THETA[2:])), class_reduction="mean")
     assert distance(TaylorLoss(THETA, class_reduction="sum"), mean) < 1e-6
+
+
+def test_a_tree_and_a_taylor_loss_of_the_same_function_make_no_difference() -> None:
+    # f = xy - y²; predictions below 1e-7 are continued differently, in 1e-7 at most.
+    tree = TreeLoss(["-", "*", "x", "y", "square", "y"])
+    assert distance(tree, TaylorLoss((0, 0, 0, -2, 0, 1, 0, 0))) < 1e-6
+    assert distance(tree, TreeLoss(["*", "x", "log", "y"])) > 0.1
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3])

@@ -14,7 +14,8 @@ import torch
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.files import Origin
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss, load_loss
+from optuna_taylorglo.losses.loading import load_loss
+from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 
 THETA = [0.1, -0.2, 0.3, 0.5, 0.7, 1.1, -1.3, 1.7]
 ORIGIN = Origin(
@@ -336,7 +337,7 @@ def test_an_unknown_field_is_named(tmp_path: Path, content: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (3, r"version is 3; this release reads up to 2\. Update"),
+        (4, r"version is 4; this release reads up to 3\. Update"),
         (10**6, "version is 1000000"),
         (0, "version must be a positive integer, not 0"),
         (-1, "version must be"),

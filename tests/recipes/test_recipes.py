@@ -237,7 +237,7 @@ def test_every_mistake_is_told_in_a_line_of_its_own() -> None:
         recipe_from_dict(content, "my.yaml")
     assert str(error.value).splitlines() == [
         "my.yaml: search.3: unknown field, known are population, sigma, generations, seed, space, "
-        "filter, scale, repeats, seed_policy, overlap",
+        "filter, scale, repeats, seed_policy, overlap, start, method, glo",
         "my.yaml: optimizer: unknown field, did you mean optimiser?",
         "my.yaml: data_dir: belongs to the machine, not to the recipe: give the worker --data-dir",
         'my.yaml: schedule.milestones: [0, "7"] is not allowed, must be an ascending list of whole '
@@ -494,6 +494,17 @@ def test_a_threshold_is_an_accuracy_unless_it_is_given(
     assert caught.value.field == "early_abort.threshold"
 
 
+def names_in(content: dict[str, Any], prefix: str = "") -> set[str]:
+    """Dotted paths of all fields but sections, and the arguments of components."""
+    names: set[str] = set()
+    for name, value in content.items():
+        if isinstance(value, dict) and name != "init_args":
+            names |= names_in(value, f"{prefix}{name}.")
+        else:
+            names.add(prefix + name)
+    return names
+
+
 def test_reference_names_every_field_with_its_default() -> None:
     reference = recipe_reference()
     rows = [line.split(" | ") for line in reference.splitlines()]
@@ -508,15 +519,14 @@ def test_reference_names_every_field_with_its_default() -> None:
         "loss": {"class_weights": "balanced", "label_smoothing": 0.1, "ignore_index": 255},
         "early_abort": {"threshold": 3.0},
         "early_stop": {"at": 5},
-        "search": {"overlap": 5},
+        "search": {"overlap": 5, "start": {"loss": "baikal"}},
         "choice": {},
     }
-    content = recipe_from_dict(filled).to_dict()
-    expected = {"checkpoint", "optimiser", "early_abort", "early_stop", "choice"} | {
-        f"{name}.{inner}" if isinstance(value, dict) else name
-        for name, value in content.items()
-        for inner in (value if isinstance(value, dict) else [""])
-    }
+    glo = {**minimal(), "search": {"method": "glo", "glo": {}}}
+    optional = {"checkpoint", "optimiser", "early_abort", "early_stop", "choice"}
+    expected = optional | {"search.start", "search.glo"}
+    expected |= names_in(recipe_from_dict(filled).to_dict())
+    expected |= names_in(recipe_from_dict(glo).to_dict())
     assert fields == expected
     assert "| `search.sigma` | a finite number above 0 and below 100 | `1.2` |" in reference
     whole = "a whole number of at least 1 and at most 10000000"

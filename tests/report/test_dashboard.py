@@ -17,7 +17,7 @@ from torch import nn
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.losses.taylor_loss import load_loss
+from optuna_taylorglo.losses.loading import load_loss
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner

@@ -24,6 +24,8 @@ from verdicts import Recorder
 
 from optuna_taylorglo.attributes import EVALUATION_LENGTH, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
+from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report.build import write_report
@@ -105,6 +107,17 @@ def test_the_trial_put_to_the_test_can_be_another_than_the_best(study, tmp_path)
     write_report(study, path, winner=ChosenLoss(trial_loss(study, other), other))
     assert f"Trial {other.number} " in text_of(path)
     assert f"--trial {other.number}" in text_of(path)
+
+
+def test_a_tree_is_reported_with_its_formula_and_every_coefficient(study, tmp_path):
+    path, tree = tmp_path / "report.html", TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS)
+    write_report(study, path, winner=ChosenLoss(tree, winner(study)))
+    text = html.unescape(text_of(path))
+    assert f"L = −(1/n) Σᵢ [ {tree.formula} ]" in text
+    assert "Its first gradient is 4.95 times cross-entropy's" in text
+    for name, part, value in (("c_0", "log(y) - x / y", "2.7279"), ("c_5", "y", "-0.8411")):
+        assert re.search(rf"{name}.*{re.escape(part)}.*{value}", text)
+    assert "1/α!" not in text
 
 
 def test_a_verdict_about_another_loss_is_shown_as_such(study, tmp_path):

@@ -84,6 +84,31 @@ def test_a_setting_is_said_when_it_is_made(section, values, said):
     assert said in words(**(PLAIN | {section: (PLAIN.get(section) or {}) | values}))
 
 
+def test_a_glo_search_is_told_with_both_of_its_stages():
+    stage = {"population": 4, "generations": 2, "sigma": 0.25}
+    glo = {"population": 9, "generations": 7, "elite": 2, "max_depth": 5, "coefficients": stage}
+    content = yaml.safe_load(DIGITS.read_text())
+    content |= {"loss": {"class_reduction": "sum"}, "choice": {}}
+    content["search"] = {"method": "glo", "glo": glo}
+    said = "\n".join(recipe_in_words(recipe_from_dict(content)))
+    assert "trees of x, y, 1, -1, +, -, *, /, log, square, sqrt" in said
+    assert "a depth of 5 at most, summed over the classes" in said
+    assert "bred 9 trees per generation for 7 generations, of which the best 2 went on" in said
+    assert "starting at 1 with step size 0.25, proposed 4 sets of coefficients" in said
+    assert "mean of the final distribution" in said
+    stage["generations"] = 0
+    said = "\n".join(recipe_in_words(recipe_from_dict(content)))
+    assert "coefficients" not in said
+    assert "mean of the final distribution" not in said
+
+
+def test_a_start_is_told():
+    said = words(**(PLAIN | {"search": {"start": {"loss": "baikal"}}}))
+    assert "CMA-ES, starting at the expansion of baikal with step size" in said
+    said = words(**(PLAIN | {"search": {"start": {"theta": [0.0] * 8}}}))
+    assert "CMA-ES, starting at given θ with step size" in said
+
+
 def test_what_is_not_set_takes_no_paragraph():
     assert len(words().splitlines()) == 4
     assert len(words(**PLAIN).splitlines()) == 3

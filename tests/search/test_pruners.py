@@ -141,6 +141,17 @@ def test_an_unfinished_or_missing_generation_sets_no_pace() -> None:
     assert not falls_behind(0.0, PACE[:1])
 
 
+@pytest.mark.parametrize(("value", "stopped"), [(0.59, True), (0.6, False)])
+def test_where_generations_differ_in_size_the_share_is_of_those_that_were_evaluated(
+    value: float, stopped: bool
+) -> None:
+    """The better half of four is two, of three it is two, of one it is one."""
+    assert falls_behind(value, PACE, popsize=None) == stopped
+    assert falls_behind(value, PACE[:3], popsize=None) == stopped
+    assert falls_behind(value, PACE[1:2], popsize=None) == stopped
+    assert not falls_behind(0.0, [], popsize=None)
+
+
 def test_lost_trials_set_no_pace_and_attempts_of_one_candidate_count_once() -> None:
     assert falls_behind(0.59, [*PACE, (FAIL, 0.0)])
     assert not falls_behind(0.6, [*PACE, (FAIL, 1.0), (FAIL, 1.0)])

@@ -20,10 +20,12 @@ from optuna_taylorglo.losses.standard import (
     TaylorCrossEntropyLoss,
 )
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
+from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.verdict.compared_losses import (
     KINDS,
     ComparedLoss,
-    compared_taylor_loss,
+    compared_evolved_loss,
     cross_entropy,
     scale_controls,
 )
@@ -54,7 +56,8 @@ def test_cross_entropy_takes_the_studys_conventions_exactly() -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"cross-entropy"}))
 def test_every_loss_takes_the_studys_conventions(kind: str) -> None:
-    settings = {"theta": list(THETA)} if kind == "taylor" else {}
+    own = {"taylor": {"theta": list(THETA)}, "tree": {"tree": BAIKAL.to_prefix()}}
+    settings = own.get(kind, {})
     loss = ComparedLoss("l", "l", kind, settings=settings, scale=2.0)
     logits = torch.randn(16, N_CLASSES, generator=torch.Generator().manual_seed(0))
     target = torch.arange(16) % N_CLASSES
@@ -91,6 +94,7 @@ def first_gradient(criterion: nn.Module) -> float:
         ("sce", {"alpha": 0.3}, SymmetricCrossEntropyLoss(0.3)),
         ("taylor-ce", {"order": 4}, TaylorCrossEntropyLoss(4)),
         ("nce-rce", {"alpha": 10.0}, NormalisedReverseCrossEntropyLoss(10.0)),
+        ("tree", {"tree": ["*", "x", "y"]}, TreeLoss(["*", "x", "y"])),
         (
             "taylor",
             {"theta": list(THETA), "class_reduction": "sum", "label_smoothing": 0.1},
@@ -116,7 +120,7 @@ def test_each_kind_is_the_loss_itself_to_the_last_bit(
     ],
 )
 def test_a_taylor_loss_survives_the_database(loss: TaylorLoss) -> None:
-    stored = asdict(compared_taylor_loss("w", "evolved", Role.EVOLVED, loss))
+    stored = asdict(compared_evolved_loss("w", "evolved", Role.EVOLVED, loss))
     content = json.loads(json.dumps(stored))
     again = ComparedLoss(**content).criterion()
     assert isinstance(again, TaylorLoss)
@@ -124,9 +128,18 @@ def test_a_taylor_loss_survives_the_database(loss: TaylorLoss) -> None:
     assert torch.equal(value(again), value(loss))
 
 
+def test_a_tree_survives_the_database() -> None:
+    loss = TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS, label_smoothing=0.2)
+    stored = asdict(compared_evolved_loss("w", "evolved", Role.EVOLVED, loss))
+    again = ComparedLoss(**json.loads(json.dumps(stored))).criterion()
+    assert isinstance(again, TreeLoss)
+    assert (again.tree, again.coefficients) == (loss.tree, loss.coefficients)
+    assert torch.equal(value(again), value(loss))
+
+
 def test_a_scaled_loss_in_t_is_still_told_how_far_training_is() -> None:
     in_time = TaylorLoss([0.2 * i for i in range(7)], order=2, variables=("x", "y", "t"))
-    settings = compared_taylor_loss("w", "evolved", Role.EVOLVED, in_time).settings
+    settings = compared_evolved_loss("w", "evolved", Role.EVOLVED, in_time).settings
     scaled: Any = ComparedLoss("w", "l", "taylor", settings=settings, scale=2.0).criterion()
     before = value(scaled)
     scaled.progress.fill_(1.0)
@@ -151,7 +164,18 @@ def test_controls_tell_scale_from_shape() -> None:
     assert first_gradient(plain) != pytest.approx(of_cross_entropy, rel=0.1)
 
 
+def test_controls_tell_the_scale_of_a_tree_from_its_shape() -> None:
+    loss = TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS)
+    shape, scale = scale_controls(loss, N_CLASSES)
+    of_cross_entropy = first_gradient(nn.CrossEntropyLoss())
+    assert first_gradient(shape.criterion()) == pytest.approx(of_cross_entropy, rel=1e-5)
+    assert first_gradient(scale.criterion()) == pytest.approx(first_gradient(loss), rel=1e-5)
+    assert scale.scale == pytest.approx(4.953, abs=1e-3)
+
+
 def test_a_loss_without_a_scale_has_no_controls() -> None:
+    for tree in (["*", "-1", "*", "x", "y"], ["1"], ["/", "y", "x"], ["/", "x", "x"]):
+        assert scale_controls(TreeLoss(tree), N_CLASSES) == []
     reverse = TaylorLoss([-value for value in (0.0, -0.5, 0.0, 0.0, 0.0, 2.0, -4.0, 0.0)])
     assert scale_controls(reverse, N_CLASSES) == []
     in_logits = TaylorLoss([0.1] * 5, order=2, variables=("x", "z"))

@@ -30,7 +30,10 @@ from optuna_taylorglo import visualization
 from optuna_taylorglo.attributes import GENERATION, SWEEP
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.description import target_curve
+from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
+from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.in_study import frozen_recipe
+from optuna_taylorglo.search import candidates
 from optuna_taylorglo.search.history import read_history, trial_loss, winner
 from optuna_taylorglo.storage.open_study import companion_name
 from optuna_taylorglo.verdict.choice import FINAL_MEAN
@@ -630,3 +633,16 @@ def test_the_package_itself_does_not_load_plotly():
     code = "import sys, optuna_taylorglo.report.build; print('plotly' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_trees_are_drawn_between_their_poles_and_those_without_values_left_out(
+    study, history, monkeypatch
+):
+    trees = iter([BAIKAL, tree_from_prefix(["log", "-1"])] + [BAIKAL] * GENERATIONS)
+    monkeypatch.setattr(candidates, "candidate_loss", lambda *_: TreeLoss(next(trees)))
+    info = _get_loss_functions_info(history)
+    assert info.generations == [0, *range(2, GENERATIONS)]
+    y = np.array(info.probability)
+    assert (y[0], y[-1]) == (0.01, 0.99)
+    baikal = -(np.log(y) + np.log(1 - y) - 1 / y) / 2
+    np.testing.assert_allclose(info.curves[0], baikal - baikal[-1], rtol=1e-9, atol=1e-9)

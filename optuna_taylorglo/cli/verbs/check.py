@@ -12,6 +12,8 @@ from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.wording import search_size
+from optuna_taylorglo.search.start import settle_start
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -27,7 +29,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Rehearse, and say what was found."""
     path = find_recipe(arguments.recipe)
-    recipe = load_recipe(path)
+    recipe = settle_start(load_recipe(path))
     found = rehearse(recipe, options.machine_of(arguments), path)
     search, budget = recipe.search, recipe.budget
     console = PlainConsole()
@@ -36,7 +38,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         ("model", f"{recipe.model.class_path}, {found.n_parameters:,} trainable parameters"),
         ("a pass", f"{found.steps_per_pass:,} steps of {recipe.batch_size} examples"),
         ("fitness", f"{recipe.fitness.metric} is {found.metric:.4g} after one step, on one batch"),
-        ("search", f"{search.generations} generations of {search.population} candidates"),
+        ("search", search_size(search)),
         ("lengths", f"{budget.evaluation} and {budget.full} {budget.unit}, in search and verdict"),
     ):
         console.print(f"{name:<8} {fact}", highlight=False, soft_wrap=True)

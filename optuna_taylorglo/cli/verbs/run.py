@@ -31,8 +31,9 @@ from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.in_study import frozen_recipe, recipe_differences
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.recipes.wording import own_loss_warning
+from optuna_taylorglo.recipes.wording import own_loss_warning, search_size
 from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.search.start import settle_start
 from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.storage.open_study import create_study, find_companion, open_study
 from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     options.check_output(arguments.output)
     url = resolve_storage_url(arguments.storage)
     path = find_recipe(arguments.recipe)
-    recipe = load_recipe(path)
+    recipe = settle_start(load_recipe(path))
     name = arguments.recipe.stem
     if arguments.seed is not None:
         recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
@@ -124,8 +125,8 @@ def _search(
     console.print(
         "Study",
         bold(name),
-        f"in {shown_url(opened.url)}: {n_workers} workers, {search.generations} generations of "
-        f"{search.population} candidates. Logs in {log_dir(name)}.",
+        f"in {shown_url(opened.url)}: {n_workers} workers, {search_size(search)}. Logs in "
+        f"{log_dir(name)}.",
     )
     stages = Stages(opened)
     supervisor.start()
@@ -171,9 +172,12 @@ def _announce_winner(
     history = SearchHistory(study, attach_recipe(study, None))
     if history.best is None:
         _tell_of_exception(study)
+        helps = "loss.class_reduction: sum"
+        if history.recipe.search.method == "taylor":
+            helps = "search.filter: trainable or " + helps
         raise OperationError(
             f"no candidate of study {study.study_name!r} trained at all. A larger learning rate, "
-            "search.filter: trainable or loss.class_reduction: sum in the recipe may help."
+            f"{helps} in the recipe may help."
         )
     chosen, choice = chosen_loss(study), kept_choice(study)
     chosen.loss.save(arguments.output)

@@ -48,9 +48,14 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     history, at_work = SearchHistory(study, recipe), activities(study)
     console.print("Study", bold(study.study_name), f"in {shown_url(opened.url)}")
     console.print(
-        f"Generations: {history.n_finished} of {recipe.search.generations} complete, "
+        f"Generations: {history.n_finished} of {recipe.search.n_generations} complete, "
         f"{history.n_filled} of {history.n_slots} candidates evaluated"
     )
+    if recipe.search.method == "glo":
+        console.print(
+            f"Equal functions: {history.n_reused} trees had the result of an equal one and were "
+            "not evaluated again"
+        )
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
     if recipe.budget.evaluation == "auto":
@@ -115,7 +120,7 @@ def _cells(study: Study) -> tuple[str, ...]:
     best = "" if history.best is None else f"{history.best.values[0]:.4f}"
     return (
         *(part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model)),
-        f"{history.n_finished} of {recipe.search.generations}",
+        f"{history.n_finished} of {recipe.search.n_generations}",
         best,
         _state(study, recipe, history),
     )

@@ -1,0 +1,406 @@
+"""TaylorGLO against GLO and against random trees: what does a quality cost?
+
+    python benchmarks/glo.py run --output DIR [--seeds 0 1 2 3 4] [--task …] [--method …]
+    python benchmarks/glo.py table --output DIR
+    python benchmarks/glo.py figure --output DIR --file glo.svg
+
+The four ways search on the same network, data and trainings, each with a budget of its own:
+
+- TaylorGLO as in the paper: all eight parameters from θ = 0, 28 × 16 = 448 evaluations, after which
+  its winner on MNIST had been found;
+- TaylorGLO as the recipe has it: cross-entropy's neighbourhood in the canonical space;
+- GLO: trees, then coefficients of the best one;
+- random trees: GLO's first generation, as large as its whole search.
+
+After each evaluation of a search somebody could stop and take its best candidate so far. What that
+is worth is measured by fresh trainings: the median test accuracy of `FRESH` of them. A search has
+reached the quality when that median is at least cross-entropy's (with `--above`, that much above);
+what counts is how many evaluations, and how many training steps, it took until then. A tree that is
+the same function as one before costs nothing, but counts in the paper's 11,120.
+
+Trainings are batched (`batched_mlp.py`), and kept in DIR: interrupted, it goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import optuna
+import torch
+from batched_mlp import BatchedMLP
+from optuna.trial import FrozenTrial, TrialState
+
+from optuna_taylorglo.losses.tree_loss import TreeLoss
+from optuna_taylorglo.recipes.bundled import find_recipe
+from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.schema import (
+    CoefficientSettings,
+    EarlyAbortSettings,
+    GLOSettings,
+    LossSettings,
+    Recipe,
+    SearchSettings,
+)
+from optuna_taylorglo.search.history import SearchHistory, trial_loss
+from optuna_taylorglo.seeds import Stage
+from optuna_taylorglo.verdict.compared_losses import compared_evolved_loss, cross_entropy
+from optuna_taylorglo.verdict.statistics import Role
+from optuna_taylorglo.verdict.tasks import Task, stage_task
+
+TASKS = ("digits_mlp", "digits_mlp_wrong_labels")
+FRESH = 5
+"""Fresh trainings of a best candidate; of cross-entropy five times as many."""
+
+PAPER = {"TaylorGLO, paper": 448, "GLO": 11_120}
+"""Evaluations on MNIST that the paper gives."""
+
+ABORT = EarlyAbortSettings(unit="steps", at=200, threshold=0.15, attempts=1)
+"""The same for all: what has not begun to learn after a fifth of its training is given up."""
+
+
+def _paper(recipe: Recipe, scale: float) -> Recipe:
+    search = SearchSettings(population=28, generations=_scaled(16, scale))
+    return recipe.changed(search=search, loss=LossSettings(folded=True, class_reduction="sum"))
+
+
+def _ours(recipe: Recipe, scale: float) -> Recipe:
+    generations = _scaled(recipe.search.generations, scale)
+    return recipe.changed(search=recipe.search.changed(generations=generations))
+
+
+def _glo(recipe: Recipe, scale: float) -> Recipe:
+    stage = CoefficientSettings(population=16, generations=_scaled(12, scale))
+    glo = GLOSettings(population=50, generations=_scaled(30, scale), coefficients=stage)
+    return _with_trees(recipe, glo)
+
+
+def _random(recipe: Recipe, scale: float) -> Recipe:
+    stage = CoefficientSettings(generations=0)
+    population = _scaled(50 * 30 + 16 * 12, scale)
+    glo = GLOSettings(population=population, generations=1, coefficients=stage)
+    return _with_trees(recipe, glo)
+
+
+def _with_trees(recipe: Recipe, glo: GLOSettings) -> Recipe:
+    search = SearchSettings(method="glo", glo=glo)
+    return recipe.changed(search=search, loss=LossSettings(class_reduction="sum"))
+
+
+def _scaled(number: int, scale: float) -> int:
+    return max(2, round(number * scale))
+
+
+METHODS: dict[str, Callable[[Recipe, float], Recipe]] = {
+    "TaylorGLO, paper": _paper,
+    "TaylorGLO, ours": _ours,
+    "GLO": _glo,
+    "random trees": _random,
+}
+
+
+@dataclass(frozen=True)
+class Best:
+    """A candidate that was the best of its search for a while.
+
+    Attributes:
+        evaluations: Evaluations until it was found, itself included.
+        steps: Training steps of these.
+        fitness: Its validation accuracy in the search.
+        median: Median test accuracy of fresh trainings.
+        name: What it is.
+    """
+
+    evaluations: int
+    steps: int
+    fitness: float
+    median: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one search.
+
+    Attributes:
+        task: Name of the recipe.
+        method: One of `METHODS`.
+        seed: Of the search.
+        evaluations: Of the whole search.
+        reused: Trees that were equal to one that had been evaluated.
+        steps: Training steps of the whole search.
+        quality: Median test accuracy of cross-entropy.
+        bests: Best candidates in the order in which they were found.
+    """
+
+    task: str
+    method: str
+    seed: int
+    evaluations: int
+    reused: int
+    steps: int
+    quality: float
+    bests: tuple[Best, ...]
+
+    def reached(self, above: float = 0.0) -> Best | None:
+        """The first best candidate that is worth the quality, or so much more."""
+        # An accuracy is a multiple of one image's share; a sum must not miss it by rounding.
+        least = self.quality + above - 1e-9
+        return next((best for best in self.bests if best.median >= least), None)
+
+    @property
+    def final(self) -> float:
+        """What the last best candidate is worth; 0 if nothing trained."""
+        return self.bests[-1].median if self.bests else 0.0
+
+
+def search(task: str, method: str, seed: int, scale: float, folder: Path, data: Path) -> Outcome:
+    """Search, and measure every best candidate by fresh trainings."""
+    plain = load_recipe(find_recipe(Path(task)))
+    recipe = METHODS[method](plain.changed(early_abort=ABORT, choice=None), scale)
+    recipe = recipe.changed(search=recipe.search.changed(seed=seed))
+    kept = folder / f"{task}_{method.replace(', ', '_').replace(' ', '_')}_{seed}.trainings.jsonl"
+    trainings = BatchedMLP(recipe, data, kept)
+    study = trainings.search("benchmark")
+    history = SearchHistory(study, recipe)
+    trials = [t for t in history.trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    bests = _measured(study, history.new_bests, trials, recipe, trainings)
+    tasks = [_fresh(recipe, None, number) for number in range(5 * FRESH)]
+    quality = _median(trainings.do(tasks))
+    return Outcome(
+        task, method, seed, len(trials), history.n_reused, _steps(trials, recipe), quality, bests
+    )
+
+
+def _measured(
+    study: optuna.Study,
+    new_bests: Sequence[FrozenTrial],
+    trials: Sequence[FrozenTrial],
+    recipe: Recipe,
+    trainings: BatchedMLP,
+) -> tuple[Best, ...]:
+    tasks = [_fresh(recipe, (study, t), number) for t in new_bests for number in range(FRESH)]
+    values = trainings.do(tasks)
+    found = []
+    for place, trial in enumerate(new_bests):
+        before = [t for t in trials if t.number <= trial.number]
+        median = _median(values[place * FRESH : (place + 1) * FRESH])
+        loss = trial_loss(study, trial)
+        theta = ", ".join(f"{value:.3g}" for value in trial.params.values())
+        name = loss.formula if isinstance(loss, TreeLoss) else theta
+        steps = _steps(before, recipe)
+        found.append(Best(len(before), steps, trial.values[0], median, name))
+    return tuple(found)
+
+
+def _fresh(recipe: Recipe, of: tuple[optuna.Study, FrozenTrial] | None, number: int) -> Task:
+    loss = cross_entropy(role=Role.REFERENCE)
+    if of is not None:
+        loss = compared_evolved_loss("best", "best", Role.EVOLVED, trial_loss(*of))
+    return stage_task(recipe, loss, Stage.TEST, number, on_test_set=True)
+
+
+def _steps(trials: Sequence[FrozenTrial], recipe: Recipe) -> int:
+    whole = sum(trial.state == TrialState.COMPLETE for trial in trials)
+    return whole * recipe.budget.full + (len(trials) - whole) * ABORT.at
+
+
+def _median(values: Sequence[float | None]) -> float:
+    """With diverged trainings as the worst."""
+    return statistics.median(0.0 if value is None else value for value in values)
+
+
+def read(folder: Path) -> list[Outcome]:
+    """All outcomes that a folder holds."""
+    file = folder / "outcomes.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    contents = [json.loads(line) for line in lines]
+    return [
+        Outcome(**content | {"bests": tuple(Best(**best) for best in content["bests"])})
+        for content in contents
+    ]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search what is missing."""
+    folder = arguments.output
+    folder.mkdir(parents=True, exist_ok=True)
+    done = {(o.task, o.method, o.seed) for o in read(folder)}
+    for seed in arguments.seeds:
+        for task in arguments.task or TASKS:
+            for method in arguments.method or METHODS:
+                if (task, method, seed) in done:
+                    continue
+                begin = time.monotonic()
+                outcome = search(task, method, seed, arguments.scale, folder, arguments.data_dir)
+                with (folder / "outcomes.jsonl").open("a") as file:
+                    file.write(json.dumps(asdict(outcome)) + "\n")
+                reached = outcome.reached()
+                after = "never" if reached is None else f"after {reached.evaluations} evaluations"
+                print(
+                    f"{task}, {method}, seed {seed}: {outcome.quality:.4f} {after}, "
+                    f"{outcome.final:.4f} in the end, {outcome.evaluations} evaluations, "
+                    f"{outcome.reused} reused ({time.monotonic() - begin:.0f} s)",
+                    flush=True,
+                )
+
+
+def rows(outcomes: Sequence[Outcome], above: float) -> list[tuple[str, ...]]:
+    """A row for each task and method that has outcomes."""
+    found = []
+    for task in dict.fromkeys(o.task for o in outcomes):
+        for method in METHODS:
+            same = [o for o in outcomes if (o.task, o.method) == (task, method)]
+            if same:
+                found.append(_row(task, method, same, above))
+    return found
+
+
+def _row(task: str, method: str, same: Sequence[Outcome], above: float) -> tuple[str, ...]:
+    reached = [o.reached(above) for o in same]
+    finals = [o.final for o in same]
+    deviation = statistics.stdev(finals) if len(finals) > 1 else 0.0
+    return (
+        task,
+        method,
+        str(len(same)),
+        f"{statistics.median(o.quality for o in same) + above:.4f}",
+        f"{sum(r is not None for r in reached)} of {len(same)}",
+        _spread([math.inf if r is None else r.evaluations for r in reached]),
+        _spread([math.inf if r is None else r.steps / 1000 for r in reached]),
+        f"{statistics.fmean(finals):.4f} ({deviation:.4f})",
+        _spread([o.evaluations for o in same]),
+        _spread([o.reused for o in same]),
+        f"{PAPER[method]:,}" if method in PAPER else "",
+    )
+
+
+HEADER = (
+    "task",
+    "search",
+    "seeds",
+    "quality",
+    "reached by",
+    "evaluations until then",
+    "thousand steps until then",
+    "accuracy in the end",
+    "evaluations in all",
+    "reused",
+    "paper, MNIST",
+)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Median and range; a search that never came there counts as infinite."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{_number(middle)} ({_number(low)} to {_number(high)})"
+
+
+def _number(value: float) -> str:
+    return "∞" if math.isinf(value) else f"{value:,.0f}"
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Print what was measured, as Markdown."""
+    print("|", " | ".join(HEADER), "|")
+    print("|" + "---|" * len(HEADER))
+    for row in rows(read(arguments.output), arguments.above):
+        print("|", " | ".join(row), "|")
+
+
+def figure(arguments: argparse.Namespace) -> None:
+    """Draw bars: accuracy, and evaluations until the quality, the paper's beside them."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    from optuna_taylorglo.visualization import _style as style
+
+    outcomes, above = read(arguments.output), arguments.above
+    tasks = list(dict.fromkeys(o.task for o in outcomes))
+    titles = [t for task in tasks for t in (f"{task}: test accuracy", f"{task}: evaluations")]
+    drawn = make_subplots(
+        rows=len(tasks), cols=2, subplot_titles=titles, vertical_spacing=0.16, column_widths=[1, 1]
+    )
+    style.apply(drawn, "TaylorGLO and GLO", height=120 + 300 * len(tasks))
+    for row, task in enumerate(tasks, start=1):
+        here = {m: [o for o in outcomes if (o.task, o.method) == (task, m)] for m in METHODS}
+        here = {method: same for method, same in here.items() if same}
+        names = list(here)
+        finals = [[o.final for o in same] for same in here.values()]
+        drawn.add_bar(
+            x=names,
+            y=[statistics.fmean(values) for values in finals],
+            error_y={"array": [statistics.pstdev(values) for values in finals]},
+            marker={"color": style.BLUE},
+            row=row,
+            col=1,
+        )
+        quality = statistics.median(o.quality for o in outcomes if o.task == task) + above
+        drawn.add_hline(y=quality, line={"dash": "dash", "color": "black"}, row=row, col=1)
+        lows = [min(values) for values in finals] + [quality]
+        drawn.update_yaxes(range=[min(lows) - 0.02, 1], row=row, col=1)
+        firsts = [[o.reached(above) for o in same] for same in here.values()]
+        reached = [[best.evaluations for best in each if best is not None] for each in firsts]
+        drawn.add_bar(
+            x=names,
+            y=[statistics.median(values) if values else None for values in reached],
+            text=[f"{len(v)} of {len(s)}" for v, s in zip(reached, here.values(), strict=True)],
+            name="until the quality, here",
+            marker={"color": style.BLUE},
+            row=row,
+            col=2,
+        )
+        drawn.add_bar(
+            x=list(PAPER),
+            y=list(PAPER.values()),
+            name="the paper's, on MNIST",
+            marker={"color": style.VERMILION},
+            row=row,
+            col=2,
+        )
+        drawn.update_yaxes(type="log", row=row, col=2)
+    figure_: go.Figure = drawn.update_layout(showlegend=False, barmode="group", margin={"t": 100})
+    if arguments.file.suffix == ".html":
+        figure_.write_html(arguments.file)
+    else:
+        figure_.write_image(arguments.file)
+
+
+def main() -> None:
+    """Measure, print or draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(required=True)
+    for verb, action in (("run", run), ("table", table), ("figure", figure)):
+        added = verbs.add_parser(verb)
+        added.set_defaults(action=action)
+        added.add_argument("--output", type=Path, required=True, help="folder of the results")
+        if verb == "run":
+            added.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+            added.add_argument("--task", action="append", choices=TASKS)
+            added.add_argument("--method", action="append", choices=list(METHODS))
+            added.add_argument("--data-dir", type=Path, default=Path("data"))
+            added.add_argument(
+                "--scale", type=float, default=1.0, help="on the length of every search"
+            )
+        else:
+            added.add_argument(
+                "--above", type=float, default=0.0, help="quality above cross-entropy's"
+            )
+        if verb == "figure":
+            added.add_argument("--file", type=Path, required=True, help=".svg, .png or .html")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    arguments.action(arguments)
+
+
+if __name__ == "__main__":
+    main()

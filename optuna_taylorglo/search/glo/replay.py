@@ -1,0 +1,267 @@
+"""GLO as a function of finished generations: both of its stages, replayed, never stored.
+
+Generation 0 is random. In every later one of the first stage, the best trees go on as they are, and
+children of parents that won a tournament fill it up. A tree that is the same function as one before
+(`equal_functions`) has that one's result and no slot. In the second stage CMA-ES searches the
+coefficients of the best tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from optuna.trial import FrozenTrial
+
+from optuna_taylorglo.losses.tree import Tree
+from optuna_taylorglo.recipes.schema import GLOSettings
+from optuna_taylorglo.search.cma_replay import CMAReplay, SearchState
+from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, standing
+from optuna_taylorglo.search.glo.breeding import child, first_tree
+from optuna_taylorglo.search.glo.equal_functions import (
+    FunctionKey,
+    depends_on_outputs,
+    function_key,
+)
+from optuna_taylorglo.search.glo.points import TreePoint, stored_point
+from optuna_taylorglo.seeds import tree_seed
+
+BOUND = 1000.0
+"""Coefficients lie in [−BOUND, BOUND], which is as good as unbounded."""
+
+
+@dataclass(frozen=True)
+class CoefficientSearch:
+    """What CMA-ES starts with in the second stage (`cma_replay.CMASettings`): all coefficients 1.
+
+    Attributes:
+        tree: The tree whose coefficients are searched.
+        sigma: First step size.
+        seed: Seed of the search.
+        rules: Candidates a generation.
+    """
+
+    tree: Tree
+    sigma: float
+    seed: int
+    rules: Rules
+    accept: None = None
+    source: None = None
+    lr_adapt: bool = False
+
+    @property
+    def x0(self) -> tuple[float, ...]:
+        return (1.0,) * self.tree.size
+
+    @property
+    def units(self) -> tuple[float, ...]:
+        return (1.0,) * self.tree.size
+
+    @property
+    def limits(self) -> tuple[tuple[float, float], ...]:
+        return ((-BOUND, BOUND),) * self.tree.size
+
+    def stored_in(self, trial: FrozenTrial) -> list[float] | None:
+        """The coefficients that a trial has for this very tree."""
+        point = stored_point(trial)
+        if point is None or point.tree != self.tree:
+            return None
+        return list(point.coefficients or self.x0)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A function that was evaluated: the tree, and how good it is, smaller being better."""
+
+    tree: Tree
+    standing: tuple[int, float]
+
+
+class GLOReplay:
+    """Both stages, brought to the newest finished generation.
+
+    Args:
+        settings: Sizes of the stages, and how trees are bred.
+        rules: How slots close.
+        seed: Seed of the search.
+        maximize: Whether larger values are better.
+
+    Attributes:
+        maximize: The same.
+        n_reused: Trees so far that had the result of an equal function, and no slot.
+    """
+
+    def __init__(self, settings: GLOSettings, rules: Rules, seed: int, *, maximize: bool) -> None:
+        self._settings = settings
+        self._rules = rules
+        self._seed = seed
+        self.maximize = maximize
+        self._start()
+
+    def _start(self) -> None:
+        self._told: list[tuple[Slot, ...]] = []
+        self._known: dict[FunctionKey, _Known] = {}
+        self._population: list[Tree] = []
+        self._new: list[Tree] = []
+        self._best: Tree | None = None
+        self._cma: CMAReplay | None = None
+        self.n_reused = 0
+        self._prepare()
+
+    def follow(self, finished: list[tuple[Slot, ...]]) -> None:
+        """Take in the finished generations that are new."""
+        if len(finished) < len(self._told) or (
+            # The log keeps its slots, so another object means another study.
+            self._told and finished[len(self._told) - 1] is not self._told[-1]
+        ):
+            self._start()
+        for slots in finished[len(self._told) :]:
+            if self._cma is None:
+                self._learn(slots)
+            else:
+                stage = [*self._told[self._settings.generations :], slots]
+                self._cma.follow(stage, maximize=self.maximize)
+            self._told.append(slots)
+            self._prepare()
+
+    @property
+    def size(self) -> int | None:
+        """Slots of the generation after the finished ones; None if the search is over."""
+        stages = (self._settings, self._settings.coefficients)
+        if len(self._told) < self._settings.generations:
+            return len(self._new)
+        if len(self._told) < sum(stage.generations for stage in stages):
+            return self._settings.coefficients.population
+        return None
+
+    @property
+    def best_tree(self) -> Tree | None:
+        """The tree whose coefficients are searched; None in the first stage."""
+        return self._best
+
+    @property
+    def states(self) -> list[SearchState]:
+        """Distributions of the second stage, with the generations of the whole search."""
+        first = self._settings.generations
+        states = [] if self._cma is None else self._cma.states
+        return [replace(state, generation=first + state.generation) for state in states]
+
+    def candidate(self, generation: int, index: int) -> TreePoint:
+        """The candidate of a slot of the generation after the finished ones.
+
+        Raises:
+            RuntimeError: If it is of another generation, which nobody can know yet.
+        """
+        if generation != len(self._told) or not 0 <= index < (self.size or 0):
+            raise RuntimeError(
+                f"Candidate {index} of generation {generation} is not known before generation "
+                f"{len(self._told)} is finished: let a GenerationScheduler hand out trials."
+            )
+        if self._cma is None or self._best is None:
+            return TreePoint(tuple(self._new[index].to_prefix()))
+        coefficients = self._cma.draw(generation, index)
+        return TreePoint(tuple(self._best.to_prefix()), tuple(coefficients))
+
+    def _learn(self, slots: Sequence[Slot]) -> None:
+        """Keep what the slots of a generation of trees came to."""
+        for slot, proposed in zip(slots, self._new, strict=True):
+            evaluated = _evaluated(slot) or proposed
+            if evaluated != proposed:
+                # What is stored counts: somebody enqueued it, or another version bred it.
+                key = function_key(proposed)
+                self._population = [
+                    evaluated if function_key(tree) == key else tree for tree in self._population
+                ]
+            result = _Known(evaluated, standing(slot, maximize=self.maximize))
+            self._known.setdefault(function_key(evaluated), result)
+
+    def _prepare(self) -> None:
+        """Breed the next generation, or begin the second stage."""
+        generation, settings = len(self._told), self._settings
+        if generation < settings.generations:
+            self._population = self._bred(generation)
+            new: dict[FunctionKey, Tree] = {}
+            for tree in self._population:
+                if (key := function_key(tree)) not in self._known:
+                    new.setdefault(key, tree)
+            self._new = list(new.values())
+            self.n_reused += len(self._population) - len(self._new)
+        elif self._cma is None and settings.coefficients.generations:
+            # Of equal ones the earliest.
+            self._best = min(self._known.values(), key=lambda known: known.standing).tree
+            stage = settings.coefficients
+            rules = replace(self._rules, popsize=stage.population)
+            search = CoefficientSearch(self._best, stage.sigma, self._seed, rules)
+            self._cma = CMAReplay(search)
+
+    def _bred(self, generation: int) -> list[Tree]:
+        settings, parents = self._settings, self._population
+
+        def dice(index: int) -> Random:
+            return Random(tree_seed(self._seed, generation, index))
+
+        if generation == 0:
+            return [
+                first_tree(dice(index), settings.max_depth, depends_on_outputs)
+                for index in range(settings.population)
+            ]
+        standings = [self._known[function_key(tree)].standing for tree in parents]
+        best_first = sorted(range(len(parents)), key=lambda i: (standings[i], i))
+        elite: dict[FunctionKey, Tree] = {}
+        for i in best_first:
+            if len(elite) < settings.elite:
+                elite.setdefault(function_key(parents[i]), parents[i])
+
+        def tournament(numbers: Random) -> Callable[[], Tree]:
+            def parent() -> Tree:
+                drawn = [int(numbers.random() * len(parents)) for _ in range(settings.tournament)]
+                return parents[min(drawn, key=lambda i: (standings[i], i))]
+
+            return parent
+
+        children = []
+        for index in range(len(elite), settings.population):
+            numbers = dice(index)
+            children.append(
+                child(
+                    numbers,
+                    tournament(numbers),
+                    crossover=settings.crossover,
+                    max_depth=settings.max_depth,
+                    is_wanted=depends_on_outputs,
+                )
+            )
+        return [*elite.values(), *children]
+
+
+def _evaluated(slot: Slot) -> Tree | None:
+    """The tree that a slot's trials hold, if they do."""
+    for trial in [slot.result] if slot.result is not None else slot.made_for_it:
+        if (point := stored_point(trial)) is not None:
+            return point.tree
+    return None
+
+
+class TreeLog(GenerationLog):
+    """Slots of a GLO search: a generation has as many as it has trees that are new.
+
+    Args:
+        rules: How slots close.
+        replay: The search.
+    """
+
+    def __init__(self, rules: Rules, replay: GLOReplay) -> None:
+        self.replay = replay
+        super().__init__(rules)
+
+    def _next_size(self) -> int | None:
+        self.replay.follow(self.finished)
+        return self.replay.size
+
+    @property
+    def n_reused(self) -> int:
+        return self.replay.n_reused
+
+    def slot(self, number: int) -> Slot:
+        return replace(super().slot(number), place=(self.generation, number - self._first))
