@@ -64,6 +64,10 @@ class GLOJob(SearchJob):
         generation, index, _ = map(int, place.split("/"))
         return generation * self.settings.population + index
 
+    def outlasts_attacks(self, place: Place) -> bool:
+        last = self.settings.coefficients.population - 1
+        return place.startswith(f"{self.generations - 1}/{last}/")
+
     def _evaluate(self, queue: GenerationScheduler, trial: Trial, seconds: float) -> Outcome:
         place = self.place(trial)
         assert place is not None
