@@ -34,7 +34,8 @@ def pixel_training(folder: Path, **changes: Any) -> Training:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_loss_learns_pixels(tmp_path: Path, kind: str) -> None:
     training = pixel_training(tmp_path)
-    settings = {"theta": THETA, "class_reduction": "sum"} if kind == "taylor" else {}
+    shapes = {"taylor": {"theta": THETA}, "tree": {"tree": ["*", "x", "log", "y"]}}
+    settings = shapes[kind] | {"class_reduction": "sum"} if kind in shapes else {}
     loss = ComparedLoss("l", "l", kind, settings=settings)
     criterion = loss.criterion(loss_conventions(training.recipe))
     assert criterion.ignore_index == 255
