@@ -41,12 +41,10 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.recipes.schema import (
+from optuna_taylorglo.recipes.schema import EarlyAbortSettings, LossSettings, Recipe
+from optuna_taylorglo.recipes.search_settings import (
     CoefficientSettings,
-    EarlyAbortSettings,
     GLOSettings,
-    LossSettings,
-    Recipe,
     SearchSettings,
 )
 from optuna_taylorglo.search.history import SearchHistory, trial_loss

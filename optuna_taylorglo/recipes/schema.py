@@ -2,46 +2,31 @@
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    StrictBool,
-    StrictStr,
-    model_serializer,
-    model_validator,
-)
-from pydantic_core.core_schema import SerializerFunctionWrapHandler
+from pydantic import AfterValidator, ConfigDict, Field, Strict, StrictBool, StrictStr
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.requirements import Requirement
+from optuna_taylorglo.recipes.search_settings import SearchSettings
+from optuna_taylorglo.recipes.section import (
+    LONGEST,
+    MACHINE_FIELDS,
+    MOST_EXAMPLES,
+    MOST_TRAININGS,
+    Section,
+)
 from optuna_taylorglo.validation import (
     Allowed,
     AsWhole,
     FromList,
     Number,
     PlainMapping,
-    PlainModel,
     Problem,
     WholeNumber,
-    refuse,
     show,
 )
 
-_WORKER_OPTIONS = {
-    "data_dir": "--data-dir",
-    "device": "--device",
-    "precision": "--precision",
-    "threads": "--threads",
-}
-_MACHINE_FIELDS = {
-    name: f"belongs to the machine, not to the recipe: give the worker {flag}"
-    for name, flag in _WORKER_OPTIONS.items()
-}
 _NAME = r"[^\W\d]\w*"
 _X_Y = ("x", "y")
 _VARIABLES = [("x", *outputs, *t) for t in ((), ("t",)) for outputs in ("y", "z", "yz")]
@@ -51,8 +36,8 @@ def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     for name in arguments:
         if not name.isidentifier():
             raise ValueError(f"{show(name)} is no argument name")
-        if name in _MACHINE_FIELDS:
-            raise ValueError(f"{name} {_MACHINE_FIELDS[name]}")
+        if name in MACHINE_FIELDS:
+            raise ValueError(f"{name} {MACHINE_FIELDS[name]}")
     return arguments
 
 
@@ -74,16 +59,8 @@ def _not_empty(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     return prefixes
 
 
-# Far above what anybody has the time for, and low enough that a slip of the pen, or of whoever
-# can write the database, fills no memory and overflows no counter.
-_LONGEST = 10**9
-_MOST_EXAMPLES = 10**7
-_MOST_CANDIDATES = 10_000
-_MOST_GENERATIONS = 100_000
-_MOST_TRAININGS = 1000
-
 Unit = Literal["steps", "epochs"]
-Length = Annotated[int, Strict(), Field(ge=1, le=_LONGEST), AsWhole]
+Length = Annotated[int, Strict(), Field(ge=1, le=LONGEST), AsWhole]
 
 ClassPath = Annotated[
     StrictStr,
@@ -95,7 +72,7 @@ Arguments = Annotated[
     AfterValidator(_arguments),
     Field(
         json_schema_extra={
-            "propertyNames": {"pattern": f"^{_NAME}$", "not": {"enum": list(_MACHINE_FIELDS)}}
+            "propertyNames": {"pattern": f"^{_NAME}$", "not": {"enum": list(MACHINE_FIELDS)}}
         }
     ),
     Allowed("a mapping from argument names to plain JSON values"),
@@ -106,7 +83,7 @@ Milestones = Annotated[
     FromList,
     AfterValidator(_ascending),
     Field(json_schema_extra={"uniqueItems": True}),
-    Allowed(f"an ascending list of whole numbers of at least 1 and at most {_LONGEST}"),
+    Allowed(f"an ascending list of whole numbers of at least 1 and at most {LONGEST}"),
 ]
 Variables = Annotated[
     tuple[StrictStr, ...],
@@ -121,54 +98,6 @@ ClassWeights = Annotated[
     Strict(),
     FromList,
 ]
-
-
-def _add_requirements(schema: dict[str, Any], section: "type[Section]") -> None:
-    if section.requirements:
-        schema["allOf"] = [rule.json_schema(section) for rule in section.requirements]
-
-
-class Section(PlainModel):
-    """A part of the recipe."""
-
-    model_config = ConfigDict(json_schema_extra=_add_requirements)
-
-    not_fields: ClassVar[Mapping[str, str]] = _MACHINE_FIELDS
-    requirements: ClassVar[tuple[Requirement, ...]] = ()
-    newer: ClassVar[tuple[str, ...]] = ()
-    """Fields that earlier versions did not know. At their default they are not written, because
-    such a version may share the study."""
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        if problems := self._problems_together():
-            refuse(problems)
-        return self
-
-    def _problems_together(self) -> list[Problem]:
-        """What is wrong across fields, once each of them is right."""
-        return [problem for rule in self.requirements if (problem := rule.problem(self))]
-
-    @model_serializer(mode="wrap")
-    def _without_unwritten(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = write(self)
-        for name in self._unwritten():
-            content.pop(name, None)
-        return content
-
-    def _unwritten(self) -> list[str]:
-        """Fields that are left out where the section is written, all of them at their default."""
-        fields = type(self).model_fields
-        return [name for name in self.newer if getattr(self, name) == fields[name].get_default()]
-
-    @classmethod
-    def refusal(cls, problems: Sequence[Problem]) -> RecipeError:
-        """The error that tells of the problems."""
-        return RecipeError(*problems[0], others=problems[1:])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, from which `recipe_from_dict` builds an equal recipe."""
-        return self.model_dump(mode="json")
 
 
 class Component(Section):
@@ -280,7 +209,7 @@ class ScheduleSettings(Section):
     gamma: Number = Field(default=0.1, gt=0)
     """Factor at each milestone."""
 
-    warmup: WholeNumber = Field(default=0, ge=0, le=_LONGEST)
+    warmup: WholeNumber = Field(default=0, ge=0, le=LONGEST)
     """How long the learning rate rises to `optimiser.lr` at first, linearly, step by step."""
 
     @property
@@ -327,7 +256,7 @@ _NOT_OF_TRAINER = {
 class TrainerSettings(Section):
     """Options of Lightning's Trainer."""
 
-    not_fields = _MACHINE_FIELDS | _NOT_OF_TRAINER
+    not_fields = MACHINE_FIELDS | _NOT_OF_TRAINER
     requirements = (
         Requirement(
             field="gradient_clip_algorithm",
@@ -343,7 +272,7 @@ class TrainerSettings(Section):
     gradient_clip_algorithm: Literal["norm", "value"] = "norm"
     """norm: that of all gradients together; value: each entry."""
 
-    accumulate_grad_batches: WholeNumber = Field(default=1, ge=1, le=_LONGEST)
+    accumulate_grad_batches: WholeNumber = Field(default=1, ge=1, le=LONGEST)
     """Batches whose gradients make one optimiser step; lengths count optimiser steps."""
 
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] | None = None
@@ -369,7 +298,7 @@ class BudgetSettings(Section):
     """Length of a candidate's training in the search; auto: a pilot takes a tenth of `full`, a
     third or the whole, the shortest that ranks candidates like full trainings."""
 
-    full: WholeNumber = Field(ge=1, le=_LONGEST)
+    full: WholeNumber = Field(ge=1, le=LONGEST)
     """Length of a full training, for choice and verdict."""
 
     @property
@@ -421,14 +350,14 @@ class EarlyAbortSettings(Section):
     unit: Unit = "epochs"
     """What `at` counts."""
 
-    at: WholeNumber = Field(default=10, ge=1, le=_LONGEST)
+    at: WholeNumber = Field(default=10, ge=1, le=LONGEST)
     """When the metric is looked at."""
 
     threshold: Number = 0.15
     """A metric worse than this, below it or with `fitness.mode: min` above it, aborts the attempt;
     the default is an accuracy, so with any other metric it must be given."""
 
-    attempts: WholeNumber = Field(default=3, ge=1, le=_MOST_TRAININGS)
+    attempts: WholeNumber = Field(default=3, ge=1, le=MOST_TRAININGS)
     """Trainings a candidate gets in all, each from fresh weights."""
 
 
@@ -442,7 +371,7 @@ class EarlyStopSettings(Section):
     unit: Unit = "steps"
     """What `at` counts."""
 
-    at: WholeNumber = Field(ge=1, le=_LONGEST)
+    at: WholeNumber = Field(ge=1, le=LONGEST)
     """When the metric is looked at."""
 
     keep: Number = Field(default=0.5, gt=0, lt=1)
@@ -478,188 +407,8 @@ class LossSettings(Section):
     """ε: the targets x of every candidate and of every loss that it is compared with become
     (1 - ε) x + ε/K; a baseline that has its label smoothing tuned has its own."""
 
-    ignore_index: WholeNumber = Field(default=-100, ge=-_LONGEST, le=_LONGEST)
+    ignore_index: WholeNumber = Field(default=-100, ge=-LONGEST, le=LONGEST)
     """Label that neither losses nor metrics count, as in `nn.CrossEntropyLoss`."""
-
-
-class CoefficientSettings(Section):
-    """CMA-ES over the coefficients of the best tree, one for each of its nodes, starting at 1."""
-
-    population: WholeNumber = Field(default=32, ge=2, le=_MOST_CANDIDATES)
-    """Candidates per generation."""
-
-    generations: WholeNumber = Field(default=35, ge=0, le=_MOST_GENERATIONS)
-    """Generations; 0 leaves this stage out."""
-
-    sigma: Number = Field(default=0.5, gt=0, lt=100)
-    """First step size, in units of a coefficient."""
-
-
-class GLOSettings(Section):
-    """Genetic programming over trees, and after it the coefficients of the best one."""
-
-    population: WholeNumber = Field(default=100, ge=2, le=_MOST_CANDIDATES)
-    """Trees per generation."""
-
-    generations: WholeNumber = Field(default=100, ge=1, le=_MOST_GENERATIONS)
-    """Generations of trees."""
-
-    elite: WholeNumber = Field(default=6, ge=1)
-    """Best trees, different as functions, that go into the next generation as they are; below
-    `population`."""
-
-    tournament: WholeNumber = Field(default=4, ge=1, le=_MOST_CANDIDATES)
-    """Trees drawn at random of which the best becomes a parent."""
-
-    crossover: Number = Field(default=0.7, ge=0, le=1)
-    """Share of children that get a part of a second parent; the others a part that is new."""
-
-    max_depth: WholeNumber = Field(default=6, ge=1, le=17)
-    """Greatest depth of a tree; Baikal's is 2."""
-
-    coefficients: CoefficientSettings = CoefficientSettings()
-
-    def _problems_together(self) -> list[Problem]:
-        problems = super()._problems_together()
-        if self.elite >= self.population:
-            sentence = f"{self.elite} is not allowed, must be below population, {self.population}"
-            problems.append(Problem("elite", sentence))
-        return problems
-
-
-class StartSettings(Section):
-    """Where the search starts in place of θ = 0: at the expansion of a loss, or at given θ."""
-
-    loss: (
-        Annotated[
-            StrictStr,
-            Field(min_length=1),
-            Allowed("cross_entropy, baikal, baikal_cma or the path of a loss file"),
-        ]
-        | None
-    ) = None
-    """Which loss, by name or by its file; a study keeps the θ that it came to, not the path."""
-
-    at: Annotated[
-        tuple[Number, ...],
-        Strict(),
-        FromList,
-        Field(min_length=2, max_length=2),
-        Allowed("a list of two numbers, x and y"),
-    ] = (0.0, 0.5)
-    """Point of expansion: target x and output y."""
-
-    theta: Annotated[tuple[Number, ...], Strict(), FromList] | None = None
-    """θ itself, as many as the recipe's losses have; `loss` is then a name and no more."""
-
-    def _problems_together(self) -> list[Problem]:
-        problems = super()._problems_together()
-        if self.loss is None and self.theta is None:
-            problems.append(Problem("loss", "missing, must be given unless theta is"))
-        return problems
-
-
-_TAYLOR_ONLY = ("population", "sigma", "generations", "space", "filter", "scale", "overlap")
-
-
-class SearchSettings(Section):
-    """Which losses are tried, and in what order."""
-
-    newer = ("overlap", "method", "glo", "start")
-    requirements = (
-        Requirement(
-            field="method",
-            values=("glo",),
-            needs={"glo": None},
-            because="its numbers stand there; write glo: {{}} for the paper's",
-        ),
-        Requirement(
-            field="glo",
-            values=None,
-            needs={"method": ("glo",)},
-            because="leave it out, or set method: glo",
-        ),
-        *(
-            Requirement(
-                field=name,
-                values=None,
-                needs={"method": ("taylor",)},
-                because=f"GLO has no {name} here; what it has stands in search.glo",
-            )
-            for name in (*_TAYLOR_ONLY, "start")
-        ),
-    )
-
-    population: WholeNumber = Field(default=28, ge=2, le=_MOST_CANDIDATES)
-    """λ, candidates per generation."""
-
-    sigma: Number = Field(default=1.2, gt=0, lt=100)
-    """First step size, in units of θ."""
-
-    generations: WholeNumber = Field(default=60, ge=1, le=_MOST_GENERATIONS)
-    """Generations of a complete search."""
-
-    seed: WholeNumber = Field(default=0, ge=0, le=2**32 - 1)
-    """Decides every candidate and every training's seed."""
-
-    space: Literal["theta", "canonical"] = "theta"
-    """theta: all parameters; canonical: the four that matter at order 3 over (x, y)."""
-
-    filter: Literal["none", "trainable", "steady"] = "none"
-    """trainable: draw again until the loss can start learning; steady: and until it does not draw
-    all predictions to one class and, with a base, starts at a pace."""
-
-    scale: Literal["free", "normalised"] = "free"
-    """normalised: every candidate's first gradient is as long as cross-entropy's; with a base s
-    stays 0."""
-
-    repeats: WholeNumber = Field(default=1, ge=1, le=_MOST_TRAININGS)
-    """Trainings averaged for one fitness."""
-
-    seed_policy: Literal["independent", "common"] = "independent"
-    """independent: each candidate its own training seeds; common: a generation shares them."""
-
-    overlap: WholeNumber = Field(default=0, ge=0)
-    """First candidates of each generation that are drawn without the results of the generation
-    before it, so that workers begin them while its last ones still train; below `population`."""
-
-    start: StartSettings | None = None
-    """Left out: θ = 0."""
-
-    method: Literal["taylor", "glo"] = "taylor"
-    """taylor: CMA-ES over the parameters of a polynomial; glo: genetic programming over trees, then
-    CMA-ES over the coefficients of the best one."""
-
-    glo: GLOSettings | None = None
-    """With `method: glo`."""
-
-    @property
-    def n_generations(self) -> int:
-        """Generations of the whole search, of both stages of GLO."""
-        if self.glo is None:
-            return self.generations
-        return self.glo.generations + self.glo.coefficients.generations
-
-    @property
-    def n_candidates(self) -> int:
-        """Candidates of the whole search, those included that GLO need not evaluate again."""
-        if self.glo is None:
-            return self.population * self.generations
-        stages = (self.glo, self.glo.coefficients)
-        return sum(stage.population * stage.generations for stage in stages)
-
-    def _unwritten(self) -> list[str]:
-        return super()._unwritten() + (list(_TAYLOR_ONLY) if self.method == "glo" else [])
-
-    def _problems_together(self) -> list[Problem]:
-        problems = super()._problems_together()
-        if self.overlap >= self.population:
-            sentence = (
-                f"{self.overlap} is not allowed, must be below search.population, "
-                f"{self.population}: half of it is a good choice"
-            )
-            problems.append(Problem("overlap", sentence))
-        return problems
 
 
 class ChoiceSettings(Section):
@@ -763,7 +512,7 @@ class Recipe(Section):
 
     schedule: ScheduleSettings = ScheduleSettings()
     trainer: TrainerSettings = TrainerSettings()
-    batch_size: WholeNumber = Field(ge=1, le=_MOST_EXAMPLES)
+    batch_size: WholeNumber = Field(ge=1, le=MOST_EXAMPLES)
     """Examples per batch."""
 
     budget: BudgetSettings

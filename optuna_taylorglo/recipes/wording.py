@@ -1,6 +1,7 @@
 """What a recipe's reader should be told, though nothing is wrong with it as such."""
 
-from optuna_taylorglo.recipes.schema import FitnessSettings, SearchSettings
+from optuna_taylorglo.recipes.schema import FitnessSettings
+from optuna_taylorglo.recipes.search_settings import SearchSettings
 
 
 def search_size(search: SearchSettings) -> str:

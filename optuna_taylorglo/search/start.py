@@ -13,7 +13,8 @@ from optuna_taylorglo.losses.tree import (
     Tree,
 )
 from optuna_taylorglo.losses.tree_expansion import expanded_theta
-from optuna_taylorglo.recipes.schema import Recipe, StartSettings
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.search_settings import StartSettings
 from optuna_taylorglo.search.form import form_of
 
 if TYPE_CHECKING:

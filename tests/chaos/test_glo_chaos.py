@@ -19,7 +19,7 @@ from searches import load, process
 
 from optuna_taylorglo import worker
 from optuna_taylorglo.queue.identity import worker_of
-from optuna_taylorglo.recipes.schema import CoefficientSettings, GLOSettings
+from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.storage.open_storage import open_storage
 
 

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.queue.late_words import report
-from optuna_taylorglo.recipes.schema import CoefficientSettings, GLOSettings
+from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.search.glo.equal_functions import function_key
 from optuna_taylorglo.search.glo.points import TreePoint
 from optuna_taylorglo.search.glo.sampler import GLOSampler

@@ -31,9 +31,9 @@ from optuna_taylorglo.recipes.schema import (
     EarlyAbortSettings,
     LossSettings,
     Recipe,
-    SearchSettings,
     recipe_from_dict,
 )
+from optuna_taylorglo.recipes.search_settings import SearchSettings
 
 STUDIES = Path(__file__).parents[2] / "studies"
 

@@ -15,7 +15,7 @@ from random import Random
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.losses.tree import Tree
-from optuna_taylorglo.recipes.schema import GLOSettings
+from optuna_taylorglo.recipes.search_settings import GLOSettings
 from optuna_taylorglo.search.cma_replay import CMAReplay, SearchState
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, standing
 from optuna_taylorglo.search.glo.breeding import child, first_tree

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.losses.tree import Tree
-from optuna_taylorglo.recipes.schema import GLOSettings
+from optuna_taylorglo.recipes.search_settings import GLOSettings
 from optuna_taylorglo.search.cma_replay import SearchState
 from optuna_taylorglo.search.generation_sampler import (
     GenerationSampler,

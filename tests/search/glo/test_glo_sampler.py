@@ -15,7 +15,7 @@ from schedulers import take
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, RELEASED, TREE
 from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
-from optuna_taylorglo.recipes.schema import CoefficientSettings, GLOSettings
+from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.search.glo.equal_functions import function_key
 from optuna_taylorglo.search.glo.points import TreePoint, stored_point
 from optuna_taylorglo.search.glo.replay import TreeLog
