@@ -64,10 +64,10 @@ def attack_real(
 
 
 def _stages(stage: Stage, directory: Path) -> Iterator[tuple[str, Judgement]]:
-    recipe = small_recipe(directory / "serial.yaml", search={"generations": 3})
+    recipe = small_recipe(directory / "serial.yaml", search={"generations": 12})
     for name in ("alone", "supervised"):
         shutil.copy(recipe, directory / f"{name}.yaml")
-    evaluation = ["evaluate", "--workers", str(WORKERS), "--seeds", "3", "--against", "ce,focal"]
+    evaluation = ["evaluate", "--workers", str(WORKERS), "--seeds", "8", "--against", "ce,focal"]
     serial_url = f"sqlite:///{directory / 'serial.db'}"
     _to_the_end("run", "serial.yaml", "--workers", "1", url=serial_url)
     _to_the_end(*evaluation, "serial", "--output", "serial", url=serial_url)

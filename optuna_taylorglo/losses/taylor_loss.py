@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from os import PathLike
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from optuna_taylorglo.losses.anchor import Base, make_anchor
-from optuna_taylorglo.losses.conventions import ClassificationLoss, Conventions
+from optuna_taylorglo.losses.conventions import Conventions
 from optuna_taylorglo.losses.expansion import Expansion, expansion
-from optuna_taylorglo.losses.files import LossFile, Origin, write_loss
+from optuna_taylorglo.losses.files import LossFile
+from optuna_taylorglo.losses.kept_loss import KeptLoss
 from optuna_taylorglo.losses.kernel import AnchorValues, Polynomial, polynomial_loss
 
 
@@ -81,7 +81,7 @@ def taylor_loss(
     return polynomial_loss(logits, target, coefficients, conventions.validate(), anchor)
 
 
-class TaylorLoss(ClassificationLoss):
+class TaylorLoss(KeptLoss):
     """A Taylor loss with fixed θ, in the place of `torch.nn.CrossEntropyLoss`.
 
         loss = TaylorLoss(theta)
@@ -121,6 +121,8 @@ class TaylorLoss(ClassificationLoss):
     _coefficients: Tensor
     _anchor: Tensor
 
+    file_type = LossFile
+
     def __init__(
         self,
         theta: Sequence[float] | Tensor,
@@ -148,8 +150,6 @@ class TaylorLoss(ClassificationLoss):
         self.form = Expansion(order, tuple(variables), folded)
         self.theta = self.form.validate(values)
         self.anchor = make_anchor(base, log_scale, smoothing)
-        self.n_classes: int | None = None
-        self.origin: Origin | None = None
         self.register_buffer("progress", torch.zeros(()), persistent=False)
         # Plain numbers for eager mode; the same in a tensor, so that a compiled training step
         # takes θ as an input and one compilation serves every candidate.
@@ -211,29 +211,6 @@ class TaylorLoss(ClassificationLoss):
         if self.anchor is not None:
             settings |= {"base": "cross_entropy", **self.anchor._asdict()}
         return settings
-
-    def save(
-        self,
-        path: str | PathLike[str],
-        *,
-        n_classes: int | None = None,
-        origin: Origin | None = None,
-    ) -> None:
-        """Write the loss to a JSON file that `load_loss` reads back exactly.
-
-        Args:
-            path: File to write; replaced atomically if it exists.
-            n_classes: Number of classes it was made for; by default what the loss remembers.
-            origin: Where it came from; by default what the loss remembers.
-        """
-        settings = self.settings() | {
-            "reduction": self.reduction,
-            "weight": None if self.weight is None else self.weight.tolist(),
-            "ignore_index": self.ignore_index,
-            "n_classes": self.n_classes if n_classes is None else n_classes,
-            "origin": self.origin if origin is None else origin,
-        }
-        write_loss(path, LossFile(**settings))
 
     def extra_repr(self) -> str:
         """The settings that make it the function it is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import PathLike
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from optuna_taylorglo.losses.baikal import inverse_probability
 from optuna_taylorglo.losses.conventions import (
-    ClassificationLoss,
     Conventions,
     at_least_float32,
     check_indices,
@@ -23,14 +21,15 @@ from optuna_taylorglo.losses.conventions import (
     reduce_soft,
 )
 from optuna_taylorglo.losses.expansion import Expansion
-from optuna_taylorglo.losses.files import Origin, TreeLossFile, write_loss
+from optuna_taylorglo.losses.files import TreeLossFile
+from optuna_taylorglo.losses.kept_loss import KeptLoss
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.losses.tree import Tree, check_coefficients, formula, tree_from_prefix
 from optuna_taylorglo.losses.tree_expansion import expanded_theta
 from optuna_taylorglo.losses.tree_values import tree_values
 
 
-class TreeLoss(ClassificationLoss):
+class TreeLoss(KeptLoss):
     """The loss ``-(1/n) Σ_i f(x_i, y_i)`` with f a tree, as GLO evolves them.
 
         loss = TreeLoss(["-", "log", "y", "/", "x", "y"])  # Baikal
@@ -59,6 +58,8 @@ class TreeLoss(ClassificationLoss):
         origin: Where the loss came from, if it was loaded from a file that says so.
     """
 
+    file_type = TreeLossFile
+
     def __init__(
         self,
         tree: Tree | Sequence[str],
@@ -79,8 +80,6 @@ class TreeLoss(ClassificationLoss):
         )
         self.tree = tree if isinstance(tree, Tree) else tree_from_prefix(tree)
         self.coefficients = check_coefficients(self.tree, coefficients)
-        self.n_classes: int | None = None
-        self.origin: Origin | None = None
         self._reaches_outputs = "y" in self.tree.to_prefix()
 
     @property
@@ -177,29 +176,6 @@ class TreeLoss(ClassificationLoss):
             "class_reduction": self.class_reduction,
             "label_smoothing": self.label_smoothing,
         }
-
-    def save(
-        self,
-        path: str | PathLike[str],
-        *,
-        n_classes: int | None = None,
-        origin: Origin | None = None,
-    ) -> None:
-        """Write the loss to a JSON file that `load_loss` reads back exactly.
-
-        Args:
-            path: File to write; replaced atomically if it exists.
-            n_classes: Number of classes it was made for; by default what the loss remembers.
-            origin: Where it came from; by default what the loss remembers.
-        """
-        settings = self.settings() | {
-            "reduction": self.reduction,
-            "weight": None if self.weight is None else self.weight.tolist(),
-            "ignore_index": self.ignore_index,
-            "n_classes": self.n_classes if n_classes is None else n_classes,
-            "origin": self.origin if origin is None else origin,
-        }
-        write_loss(path, TreeLossFile(**settings))
 
     def extra_repr(self) -> str:
         """The settings that make it the function it is."""
