@@ -1,7 +1,8 @@
 """What is done to a crew at work, each attack again and again until the job is done.
 
 Attacks keep pace with the job: half of them come before half of its evaluations are done, however
-fast or slow a machine is. The end of the job waits for the last of them.
+fast or slow a machine is. The job waits for kills and suspensions that are behind, or they would
+all hit its last evaluations; and its end waits for the last attack of any kind.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class Attack(ABC):
         if self.done < min(self.total, 1 + 1.1 * self.total * progress):
             self.done += self.strike(crew)
 
+    def is_behind(self, progress: float) -> bool:
+        """Whether the job has to wait for it."""
+        return False
+
     @abstractmethod
     def strike(self, crew: Crew) -> int:
         """Attack once; returns how often it really happened."""
@@ -95,6 +100,9 @@ class Nothing(Attack):
 
 class Kill(Attack):
     """SIGKILL, also in the middle of claims and of results being written."""
+
+    def is_behind(self, progress: float) -> bool:
+        return self.done < self.total * progress
 
     def strike(self, crew: Crew) -> int:
         victim = self.victim(crew)
@@ -140,6 +148,9 @@ class Suspend(Attack):
         super().__init__(total, seed, [*evaluating, Phase.CLAIMING, Phase.FINISHING])
         self._asleep: dict[int, tuple[Seat, float, float]] = {}
 
+    def is_behind(self, progress: float) -> bool:
+        return self.done < self.total * progress
+
     def step(self, crew: Crew, progress: float) -> None:
         now = time.monotonic()
         for worker, (seat, since, until) in list(self._asleep.items()):
@@ -175,6 +186,9 @@ class KillAndSuspend(Attack):
         for attack in self._attacks:
             attack.step(crew, progress)
         self.done = sum(attack.done for attack in self._attacks)
+
+    def is_behind(self, progress: float) -> bool:
+        return any(attack.is_behind(progress) for attack in self._attacks)
 
     def strike(self, crew: Crew) -> int:
         raise NotImplementedError

@@ -36,15 +36,23 @@ class Phase(IntEnum):
 
 
 class Board:
-    """What each seat of a crew does now, and whether the last attack has been.
+    """What each seat of a crew does now, and how far the attacks are.
 
     Without a lock, which a killed worker could hold.
     """
 
     def __init__(self, seats: int) -> None:
         self.attacks_over = fork.RawValue("b", 0)
+        self.attacks_behind = fork.RawValue("b", 0)
         self.phases = fork.RawArray("i", seats)
         self.slots = fork.RawArray("i", [-1] * seats)
+
+    def holds_up(self, *, at_the_end: bool) -> bool:
+        """Whether an evaluation may not be finished yet."""
+        return bool(self.attacks_behind.value or (at_the_end and not self.attacks_over.value))
+
+    def note(self, *, behind: bool, over: bool) -> None:
+        self.attacks_behind.value, self.attacks_over.value = behind, over
 
 
 def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, worker: int) -> None:
@@ -76,7 +84,7 @@ def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, wo
         with Heartbeat(trial):
             try:
                 outcome = job.evaluate(queue, trial)
-                while job.outlasts_attacks(place) and not board.attacks_over.value:
+                while board.holds_up(at_the_end=job.outlasts_attacks(place)):
                     time.sleep(0.01)
             except RaisedNowAndThen as error:
                 record_failure(trial, error)

@@ -98,8 +98,10 @@ def attacked(
                 over = all(seat.process.exitcode == 0 for seat in crew.seats)
                 break
             done = {event.place for event in log.read() if event.what == ACKNOWLEDGED}
-            attack.step(crew, len(done) / len(expected))
-            crew.board.attacks_over.value = attack.done >= attack.total
+            progress = len(done) / len(expected)
+            attack.step(crew, progress)
+            over = attack.done >= attack.total
+            crew.board.note(behind=attack.is_behind(progress), over=over)
             time.sleep(0.002)
     finally:
         attack.end(crew)
