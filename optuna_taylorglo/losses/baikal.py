@@ -17,6 +17,8 @@ from optuna_taylorglo.losses.conventions import (
     ClassificationLoss,
     at_least_float32,
     class_axis,
+    count_samples,
+    reduce_hard,
     reduce_soft,
 )
 
@@ -51,18 +53,21 @@ class BaikalLoss(ClassificationLoss):
         conventions = self.conventions
         scale, smoothing = conventions.class_scale(n), conventions.label_smoothing
         if not target.is_floating_point():
-            # The negative loss that each class would give if it were the target; then picked,
-            # weighted and averaged exactly as cross-entropy does it.
+            # The negative loss that each class would give if it were the target.
             ratios = (1 - smoothing) * inverse_y
             if smoothing > 0:
                 ratios = ratios + smoothing / n * inverse_y.sum(axis, keepdim=True)
-            return F.nll_loss(
+            losses = F.nll_loss(
                 scale * (logs - self.ratio_coefficient * ratios),
                 target,
-                weight=conventions.weight,
                 ignore_index=conventions.ignore_index,
-                reduction=conventions.reduction,
+                reduction="none",
             )
+            # nll_loss would weigh by the target alone, also where smoothing shares it out.
+            column = (-1, 1, *target.shape[1:])
+            counts = count_samples(target.long().reshape(column), losses.dtype, conventions)
+            loss = reduce_hard(losses.reshape(column), counts, conventions.reduction)
+            return loss.reshape(target.shape) if conventions.reduction == "none" else loss
         x = target * (1 - smoothing) + smoothing / n
         ratios = (x * inverse_y).sum(axis, keepdim=True)
         losses = -scale * (logs - self.ratio_coefficient * ratios).squeeze(axis)

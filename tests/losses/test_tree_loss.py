@@ -62,7 +62,16 @@ def test_the_trees_of_baikal_are_the_baselines(name, spread, smoothing, kind):
 
 
 @pytest.mark.parametrize("name", ["baikal", "baikal-cma"])
-@pytest.mark.parametrize("settings", [{}, {"class_reduction": "sum"}, {"reduction": "sum"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"class_reduction": "sum"},
+        {"reduction": "sum"},
+        {"label_smoothing": 0.2},
+        {"label_smoothing": 0.2, "reduction": "none"},
+    ],
+)
 def test_weights_ignored_targets_and_shapes_mean_what_they_mean_for_the_baselines(name, settings):
     ours, theirs = tree_and_baseline(name, weight=WEIGHT, **settings)
     logits = torch.randn(4, 3, 2, 2, dtype=torch.float64)
