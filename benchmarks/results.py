@@ -122,6 +122,37 @@ def print_summary(found: dict[str, dict[int, Verdict]]) -> None:
         print(f"| `{recipe}` | {len(verdicts)} | {' | '.join(cells)} |")
 
 
+TASKS = {
+    "digits_mlp_wrong_labels": "Digits, 36 % of labels wrong",
+    "digits_mlp_confused_labels": "Digits, 35 % confused",
+    "mnist_mlp_confused_labels": "MNIST (1,000 images), 35 % confused",
+    "fashion_mnist_mlp_wrong_labels": "Fashion-MNIST (2,000 images), 36 % wrong",
+    "digits_mlp": "Digits, labels right",
+}
+"""What the README calls the tasks, in its order."""
+
+
+def print_brief(found: dict[str, dict[int, Verdict]]) -> None:
+    """Print the README's table: percent, and what the evolved loss is ahead of its best rival."""
+    print(
+        "| task | cross-entropy, tuned | best standard loss, same budget | **evolved loss** | "
+        "lead in points (95 % interval) | searches that beat every opponent |"
+    )
+    print("|---|---|---|---|---|---|")
+    for recipe, verdicts in sorted(found.items(), key=lambda item: list(TASKS).index(item[0])):
+        pooled, against = pool(verdicts)
+        means = {sample.name: 100 * sample.mean for sample in pooled}
+        lead = against["best-standard"]
+        ends = (100 * value for value in (lead.difference, lead.low, lead.high))
+        cells = [f"{means[name]:.1f}" for name in ("ce-tuned", "best-standard", "winner")]
+        best = 2 if lead.low > 0 else 1 if lead.high < 0 else None
+        if best is not None:
+            cells[best] = f"**{cells[best]}**"
+        cells += ["{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)]
+        cells += [f"{beats_all_in(verdicts)} of {len(verdicts)}"]
+        print(f"| [{TASKS[recipe]}](studies/{recipe}.yaml) | {' | '.join(cells)} |")
+
+
 def print_table(recipe: str, verdicts: dict[int, Verdict]) -> None:
     """Print the table of one recipe."""
     pooled, against = pool(verdicts)
@@ -156,7 +187,12 @@ def main() -> None:
     """Print a summary, and a table for each recipe."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="folder of verdict files")
-    found = read_verdicts(parser.parse_args().folder)
+    parser.add_argument("--brief", action="store_true", help="the README's table alone")
+    arguments = parser.parse_args()
+    found = read_verdicts(arguments.folder)
+    if arguments.brief:
+        print_brief(found)
+        return
     print_summary(found)
     for recipe, verdicts in found.items():
         print_table(recipe, verdicts)
