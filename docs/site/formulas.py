@@ -1,7 +1,7 @@
 r"""Formulas drawn when the site is built: LaTeX to SVG, so that no script and no font is needed.
 
-Pages have GitHub's notation, ``$…$`` in a line and ``$$`` on lines of their own; pymdownx.arithmatex marks
-them, and leaves code alone.
+Pages have GitHub's notation, ``$…$`` in a line and ``$$`` on lines of their own;
+pymdownx.arithmatex marks them, and leaves code alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ SIZE = 16.0
 """Size in which a formula is drawn; all lengths are then given in units of it (em)."""
 
 TALLEST = 30.0
-"""No formula is taller, in em. ziamath draws a fence that stretches around a sum without upper limit
-thousands high; such a fence gets a fixed size."""
+"""No formula is taller, in em. ziamath draws a fence that stretches around a sum without upper
+limit thousands high; such a fence gets a fixed size."""
 
 _MARKED = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\(?P<kind>[(\[])(?P<latex>.*?)\\[)\]]</(?P=tag)>',

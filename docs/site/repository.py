@@ -1,9 +1,9 @@
 """The repository as the site sees it, so that links are the same here and on GitHub.
 
 MkDocs knows the files below one folder. Here every file is known by its path from the top of the
-repository, whether in docs/ or not, and a link leads to it as GitHub would: Markdown and notebooks become
-pages, sources are pages that show them, a folder is a page that lists it, and pictures are copied. Only what
-is linked or in the navigation is taken.
+repository, whether in docs/ or not, and a link leads to it as GitHub would: Markdown and notebooks
+become pages, sources are pages that show them, a folder is a page that lists it, and pictures are
+copied. Only what is linked or in the navigation is taken.
 """
 
 from __future__ import annotations
