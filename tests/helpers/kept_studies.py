@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import optuna
-from drawn_studies import searched_study, verdict_with_curves
+from drawn_studies import GENERATIONS, POPULATION, searched_study, verdict_with_curves
 
 from optuna_taylorglo.storage.open_study import companion_name, find_companion
 from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep
 
 
-def complete_study(name: str = "drawn") -> optuna.Study:
+def complete_study(name: str = "drawn", *, generations: int = GENERATIONS) -> optuna.Study:
     """A study in memory that has everything a figure may show."""
-    study = searched_study(name=name)
+    search = {"generations": generations}
+    study = searched_study(POPULATION * generations, name=name, search=search)
     verdict_with_curves(study)
     companion = find_companion(study)
     assert companion is not None
@@ -25,10 +26,10 @@ def complete_study(name: str = "drawn") -> optuna.Study:
     return study
 
 
-def keep_complete_study(folder: Path, *names: str) -> None:
+def keep_complete_study(folder: Path, *names: str, generations: int = GENERATIONS) -> None:
     """Write such studies to taylorglo.db in a folder, where commands look without a URL."""
     for name in names:
-        study = complete_study(name)
+        study = complete_study(name, generations=generations)
         for kept in (name, companion_name(name)):
             optuna.copy_study(
                 from_study_name=kept,
