@@ -6,9 +6,11 @@ from pathlib import Path
 import optuna
 import plotly.graph_objects as go
 import pytest
-from kept_studies import complete_study
+from drawn_studies import searched_study, verdict_with_curves
 
 from optuna_taylorglo import visualization
+from optuna_taylorglo.storage.open_study import find_companion
+from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = runpy.run_path(str(DOCS / "gallery.py"))["examples"]()
@@ -16,7 +18,16 @@ EXAMPLES = runpy.run_path(str(DOCS / "gallery.py"))["examples"]()
 
 @pytest.fixture(scope="module")
 def study() -> optuna.Study:
-    return complete_study()
+    study = searched_study()
+    verdict_with_curves(study)
+    companion = find_companion(study)
+    assert companion is not None
+    data = DataSweep({"evolved loss": {0.5: [0.9], 1.0: [0.95]}}, {}, None)
+    for over in ("fraction", "label_noise"):
+        keep_sweep(companion, KeptSweep(over, "test_accuracy", data))
+    agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8),)
+    keep_sweep(companion, KeptSweep("length", "steps", agreements=agreements))
+    return study
 
 
 def test_every_figure_is_shown() -> None:
