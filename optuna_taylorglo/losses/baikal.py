@@ -27,10 +27,24 @@ LEAST_PROBABILITY = 1e-7
 
 
 class BaikalLoss(ClassificationLoss):
-    """The Baikal loss, ``-(1/n) Σ_i [log y_i - x_i / y_i]``; arguments as `ClassificationLoss`.
+    """The Baikal loss, ``-(1/n) Σ_i [log y_i - x_i / y_i]``.
 
     It has a pole at y = 0. Below a probability of 1e-7 its 1/y goes on as a straight line in
     log y, so that values and gradients stay finite and still point the right way.
+
+    Args:
+        class_reduction: "mean" for 1/n, or "sum".
+        reduction: As in `nn.CrossEntropyLoss`, and so are the next three.
+        weight: Weight of each class, shape (C,).
+        ignore_index: Target index to leave out.
+        label_smoothing: ε in [0, 1].
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import BaikalLoss
+        >>> logits, labels = torch.zeros(2, 10), torch.tensor([3, 7])
+        >>> round(BaikalLoss()(logits, labels).item(), 4)
+        3.3026
     """
 
     log_coefficient: ClassVar[float] = 1.0
@@ -75,10 +89,24 @@ class BaikalLoss(ClassificationLoss):
 
 
 class BaikalCMALoss(BaikalLoss):
-    """Baikal with the coefficients that CMA-ES gave it; arguments as `BaikalLoss`.
+    """Baikal with the coefficients that CMA-ES gave it.
 
     ``-(1/n) Σ_i c0 (c1 log(c2 y_i) - c3 (c4 x_i) / (c5 y_i))`` with c = (2.7279, 0.9863, 1.5352,
     -1.1135, 1.3716, -0.8411).
+
+    Args:
+        class_reduction: "mean" for 1/n, or "sum".
+        reduction: As in `nn.CrossEntropyLoss`, and so are the next three.
+        weight: Weight of each class, shape (C,).
+        ignore_index: Target index to leave out.
+        label_smoothing: ε in [0, 1].
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import BaikalCMALoss
+        >>> logits, labels = torch.zeros(2, 10), torch.tensor([3, 7])
+        >>> round(BaikalCMALoss()(logits, labels).item(), 4)
+        9.9952
     """
 
     log_coefficient = 2.7279 * 0.9863

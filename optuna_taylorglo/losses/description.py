@@ -172,6 +172,15 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
         loss is lowest, its first gradient beside cross-entropy's, and what it is like.
         Losses over training progress are described at its start. What has no meaning for a
         form (such as minima of losses over raw logits) is None in the facts.
+
+    Examples:
+        >>> from optuna_taylorglo import TaylorLoss, describe
+        >>> brier = TaylorLoss((0, 0, 0, -2, 0, 2, 0, 0), class_reduction="sum")
+        >>> description = describe(brier, n_classes=10)
+        >>> print(description.text.splitlines()[0])
+        L = -f, the sum over 10 classes of f = -1·y² + 2·x·y
+        >>> round(description.facts["gradient_scale"], 3)
+        0.2
     """
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 

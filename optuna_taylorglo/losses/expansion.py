@@ -82,6 +82,16 @@ class Expansion:
             a prediction (``y`` or ``z``).
         folded: Whether 1/α! is already multiplied into θ, as in the numbers published by the
             method's authors. The formula printed in the paper has ``folded=False``.
+
+    Examples:
+        >>> from optuna_taylorglo import Expansion
+        >>> form = Expansion(order=3)
+        >>> form.n_parameters
+        8
+        >>> form.term_names
+        ('y', 'y²', 'y³', 'xy', 'xy²', 'x²y')
+        >>> Expansion(order=2, variables=("x", "y", "t")).n_parameters
+        7
     """
 
     order: int = 3

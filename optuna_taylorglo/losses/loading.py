@@ -22,9 +22,21 @@ def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
     Args:
         path: The file.
 
+    Returns:
+        The loss as it was saved, `TaylorLoss` or `TreeLoss`, with its `n_classes` and `origin`.
+
     Raises:
         LossFileError: If the file is no loss file, is damaged or comes from a later version; the
             message names the file and the field.
+
+    Examples:
+        >>> from optuna_taylorglo import TaylorLoss, load_loss
+        >>> TaylorLoss.from_cross_entropy().save("best_loss.json", n_classes=10)
+        >>> criterion = load_loss("best_loss.json")  # was: nn.CrossEntropyLoss()
+        >>> criterion.theta
+        (0.0, 0.5, 0.0, -0.0, 0.0, 2.0, -4.0, 0.0)
+        >>> criterion.n_classes
+        10
     """
     content = read_loss(path)
     settings = content.model_dump(exclude={"weight", "n_classes", "origin"})

@@ -80,6 +80,13 @@ class FocalLoss(StandardLoss):
     Args:
         gamma: γ, at least 0; with 0 it is cross-entropy.
         conventions: As `StandardLoss`.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import FocalLoss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> round(FocalLoss(gamma=2.0)(logits, labels).item(), 4)
+        0.7798
     """
 
     def __init__(self, gamma: float = 2.0, **conventions: Any) -> None:
@@ -98,6 +105,13 @@ class GeneralisedCrossEntropyLoss(StandardLoss):
     Args:
         q: In (0, 1]; towards 0 it is cross-entropy, with 1 the mean absolute error 1 - y.
         conventions: As `StandardLoss`.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import GeneralisedCrossEntropyLoss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> round(GeneralisedCrossEntropyLoss(q=1.0)(logits, labels).item(), 4)
+        0.75
     """
 
     def __init__(self, q: float = 0.7, **conventions: Any) -> None:
@@ -116,6 +130,13 @@ class PolyLoss(StandardLoss):
     Args:
         epsilon: ε; with 0 it is cross-entropy.
         conventions: As `StandardLoss`.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import PolyLoss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> round(PolyLoss(epsilon=2.0)(logits, labels).item(), 4)
+        2.8863
     """
 
     def __init__(self, epsilon: float = 1.0, **conventions: Any) -> None:
@@ -136,6 +157,13 @@ class SymmetricCrossEntropyLoss(StandardLoss):
         alpha: α, weight of cross-entropy.
         beta: β, weight of the reverse.
         conventions: As `StandardLoss`.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import SymmetricCrossEntropyLoss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> round(SymmetricCrossEntropyLoss(alpha=0.0)(logits, labels).item(), 4)
+        3.0
     """
 
     def __init__(self, alpha: float = 0.1, beta: float = 1.0, **conventions: Any) -> None:
@@ -155,6 +183,13 @@ class TaylorCrossEntropyLoss(StandardLoss):
     Args:
         order: k, at least 1; with 1 it is the mean absolute error 1 - y, without end cross-entropy.
         conventions: As `StandardLoss`.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import TaylorCrossEntropyLoss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> [round(TaylorCrossEntropyLoss(order)(logits, labels).item(), 4) for order in (1, 2, 50)]
+        [0.75, 1.0312, 1.3863]
     """
 
     def __init__(self, order: int = 2, **conventions: Any) -> None:
@@ -181,6 +216,13 @@ class NormalisedReverseCrossEntropyLoss(StandardLoss):
         alpha: α, weight of normalised cross-entropy.
         beta: β, weight of the reverse.
         conventions: As `StandardLoss`.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import NormalisedReverseCrossEntropyLoss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> round(NormalisedReverseCrossEntropyLoss(beta=0.0)(logits, labels).item(), 4)
+        0.25
     """
 
     def __init__(self, alpha: float = 1.0, beta: float = 1.0, **conventions: Any) -> None:

@@ -68,6 +68,17 @@ def taylor_loss(
     Returns:
         A scalar, or with reduction "none" the loss of each sample. float32 for half-precision
         logits, else of their dtype.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import taylor_loss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> brier = torch.tensor([0.0, 0.0, 0.0, -2.0, 0.0, 2.0, 0.0, 0.0])
+        >>> round(taylor_loss(logits, labels, brier, class_reduction="sum").item(), 4)
+        -0.25
+        >>> thetas = torch.eye(8)  # eight losses at once, each with one parameter of 1
+        >>> torch.func.vmap(taylor_loss, in_dims=(None, None, 0))(logits, labels, thetas).shape
+        torch.Size([8])
     """
     form = expansion(order, tuple(variables), folded)
     conventions = Conventions(class_reduction, reduction, weight, ignore_index, label_smoothing)
@@ -115,6 +126,25 @@ class TaylorLoss(KeptLoss):
             progress in [0, 1] (assigning a number keeps the buffer).
         n_classes: Number of classes the loss was made for, if that is known.
         origin: Where the loss came from, if it was loaded from a file that says so.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import TaylorLoss
+        >>> brier = (0, 0, 0, -2, 0, 2, 0, 0)  # the Brier score, up to a constant
+        >>> criterion = TaylorLoss(brier, class_reduction="sum")
+        >>> logits, labels = torch.zeros(2, 4, requires_grad=True), torch.tensor([0, 3])
+        >>> loss = criterion(logits, labels)
+        >>> round(loss.item(), 4)
+        -0.25
+        >>> loss.backward()
+        >>> logits.grad[0].tolist()
+        [-0.1875, 0.0625, 0.0625, 0.0625]
+
+        Anchored at cross-entropy, a θ of 0 is cross-entropy itself:
+
+        >>> anchored = TaylorLoss([0.0] * 8, base="cross_entropy")
+        >>> torch.allclose(anchored(logits, labels), torch.nn.CrossEntropyLoss()(logits, labels))
+        True
     """
 
     progress: Tensor

@@ -56,6 +56,16 @@ class TreeLoss(KeptLoss):
         coefficients: One for each node, as exact floats.
         n_classes: Number of classes the loss was made for, if that is known.
         origin: Where the loss came from, if it was loaded from a file that says so.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import BaikalLoss, TreeLoss
+        >>> baikal = TreeLoss(["-", "log", "y", "/", "x", "y"])
+        >>> baikal.formula
+        'log(y) - x / y'
+        >>> logits, labels = torch.zeros(2, 10), torch.tensor([3, 7])
+        >>> torch.allclose(baikal(logits, labels), BaikalLoss()(logits, labels))
+        True
     """
 
     file_type = TreeLossFile

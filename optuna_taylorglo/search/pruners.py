@@ -26,6 +26,18 @@ class EarlyAbortPruner(BasePruner):
         step: Step, in the unit of the reports, at which the value is looked at.
         sign: 1 if greater reports are better, as of accuracies; -1 if smaller ones are, and one
             above the threshold aborts.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo import EarlyAbortPruner
+        >>> study = optuna.create_study(pruner=EarlyAbortPruner(threshold=0.15, step=10))
+        >>> trial = study.ask()
+        >>> trial.report(0.11, step=9)
+        >>> trial.should_prune()
+        False
+        >>> trial.report(0.12, step=10)
+        >>> trial.should_prune()
+        True
     """
 
     def __init__(self, threshold: float = 0.15, step: int = 10, *, sign: int = 1) -> None:

@@ -68,6 +68,16 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         source_trials: Complete trials of another study over the same parameters, whose best tenth
             the first distribution is fitted to (WS-CMA-ES); takes the place of ``x0`` and
             ``sigma``.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo import TaylorGLOSampler
+        >>> sampler = TaylorGLOSampler(popsize=8, sigma=1.2, seed=0)
+        >>> study = optuna.create_study(direction="maximize", sampler=sampler)
+        >>> study.optimize(lambda trial: -sum(x * x for x in sampler.suggest(trial)), n_trials=80)
+        >>> first = max(trial.value for trial in study.trials[:8])
+        >>> study.best_value > first
+        True
     """
 
     def __init__(

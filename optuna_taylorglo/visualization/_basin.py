@@ -50,6 +50,18 @@ def plot_basin(
         seed: Seed of the directions, the same for all networks.
         tolerance: Standard error of accuracy at which a point is done; 0 for all data at every
             point, which takes two to three times as long.
+
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo.visualization import plot_basin
+        >>> inputs = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+        >>> labels = (inputs.sum(dim=1) > 0).long()
+        >>> figure = plot_basin({"untrained": torch.nn.Linear(2, 2)}, (inputs, labels), points=3)
+        >>> figure.data[0].name
+        'untrained'
     """
     if not models:
         return style.nothing_to_plot(TITLE, "there are no models.")

@@ -160,8 +160,19 @@ def plot_candidates(study: Study, *, space: str | None = None, seed: int = 0) ->
             values.
         seed: Seed of t-SNE.
 
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
     Raises:
         ValueError: If `space` is neither, or the losses of the study have no canonical form.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo.visualization import plot_candidates
+        >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
+        >>> figure = plot_candidates(study)
+        >>> [trace.name for trace in figure.data]
+        ['ended early', 'trained', 'winner, trial 7']
     """
     if space not in (None, *SPACES):
         raise ValueError(f"space must be one of {', '.join(SPACES)}, not {space!r}.")

@@ -73,6 +73,20 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
 
     Args:
         verdict: What `taylorglo evaluate` found.
+
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo.storage.open_study import find_companion
+        >>> from optuna_taylorglo.verdict.files import kept_verdict
+        >>> from optuna_taylorglo.visualization import plot_comparison
+        >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
+        >>> verdict = kept_verdict(find_companion(study))
+        >>> figure = plot_comparison(verdict)
+        >>> [trace.name for trace in figure.data]
+        ['baseline', 'control of scale']
     """
     leads = _get_comparison_info(verdict)
     if not leads:

@@ -82,8 +82,18 @@ def plot_data_fractions(
         results: Label of a loss → fraction in (0, 1] → accuracy of each training.
         metric: What the values are.
 
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
     Raises:
         ValueError: If a fraction is not in (0, 1].
+
+    Examples:
+        >>> from optuna_taylorglo.visualization import plot_data_fractions
+        >>> results = {"evolved loss": {0.5: [0.95, 0.96], 1.0: [0.97, 0.98]}}
+        >>> figure = plot_data_fractions(results | {"cross-entropy": {0.5: [0.90], 1.0: [0.96]}})
+        >>> [trace.name for trace in figure.data]
+        ['evolved loss', 'cross-entropy']
     """
     for label, by_fraction in results.items():
         for fraction in by_fraction:

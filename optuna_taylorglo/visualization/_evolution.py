@@ -17,6 +17,17 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
     Args:
         study: A study of a TaylorGLO search.
         candidates: Whether every candidate is drawn too, as a faint dot.
+
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo.visualization import plot_evolution
+        >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
+        >>> figure = plot_evolution(study)
+        >>> [trace.name for trace in figure.data]
+        ['candidates', None, 'cross-entropy', 'mean', 'best', 'new best']
     """
     history = read_history(study)
     if history is None:

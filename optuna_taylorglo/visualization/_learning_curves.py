@@ -81,6 +81,17 @@ def plot_learning_curves(study: Study, *, verdict: Verdict | None = None) -> go.
     Args:
         study: A study of a TaylorGLO search.
         verdict: Its verdict; the newest unless given.
+
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo.visualization import plot_learning_curves
+        >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
+        >>> figure = plot_learning_curves(study)
+        >>> [trace.name for trace in figure.data if trace.name]
+        ['evolved loss', 'cross-entropy', 'cross-entropy, learning rate 0.005<br>(tuned)']
     """
     recipe, companion = settled_recipe(study), find_companion(study)
     if companion is not None and verdict is None:

@@ -121,6 +121,17 @@ def plot_loss_functions(
             cross-entropy's, which leaves its shape only. Curves that rise there are left out:
             such a loss cannot begin to learn with two classes.
         progress: Training progress, for losses in ``t``.
+
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo.visualization import plot_loss_functions
+        >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
+        >>> figure = plot_loss_functions(study, normalise=True)
+        >>> figure.layout.title.text
+        'Winner and best losses, scale divided out'
     """
     title = TITLE + (", scale divided out" if normalise else "")
     history = read_history(study)

@@ -62,6 +62,17 @@ def plot_search_state(study: Study) -> go.Figure:
 
     Args:
         study: A study of a TaylorGLO search.
+
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo.visualization import plot_search_state
+        >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
+        >>> figure = plot_search_state(study)
+        >>> [title.text for title in figure.layout.annotations]
+        ['step size σ', 'condition number', 'standard deviation along each principal axis']
     """
     info = _get_search_state_info(study)
     if info is None:

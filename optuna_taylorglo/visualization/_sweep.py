@@ -32,8 +32,19 @@ def plot_sweep(study: Study, *, over: str = "fraction") -> go.Figure:
         study: A study of a TaylorGLO search.
         over: "fraction", "label_noise" or "length".
 
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
     Raises:
         ValueError: If `over` is none of these.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo.visualization import plot_sweep
+        >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
+        >>> figure = plot_sweep(study, over="label_noise")
+        >>> figure.layout.xaxis.title.text
+        'share of wrong training labels'
     """
     if over not in SETTINGS:
         raise ValueError(f"over must be one of {', '.join(SETTINGS)}, not {over!r}.")

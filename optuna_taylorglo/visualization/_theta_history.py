@@ -102,6 +102,17 @@ def plot_theta_history(study: Study) -> go.Figure:
 
     Args:
         study: A study of a TaylorGLO search.
+
+    Returns:
+        The figure; empty, with a warning, if there is nothing to plot.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo.visualization import plot_theta_history
+        >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
+        >>> figure = plot_theta_history(study)
+        >>> [title.text for title in figure.layout.annotations[:2]]
+        ['θ0  centre of x', 'θ1  centre of y']
     """
     history = read_history(study)
     if history is None:

@@ -5,25 +5,39 @@ docs/recipes.md and the JSON schema::
 
     python tests/docs/test_docs.py
 
-Two invisible marks may stand in a page, alone on the line before a fenced block: ``<!-- run -->``
-for Python that is run, the blocks of a page one after the other in one namespace, and
-``<!-- output -->`` for what the run block before it prints.
+Every block of Python or shell is run, or says why not. Invisible marks stand in a page, alone on
+the line before a fenced block:
+
+- ``<!-- run -->``: it is run here, in a folder where searches have been made. Python blocks of a
+  page are run one after the other in one namespace; shell blocks hold our own commands, or python.
+- ``<!-- output -->``: what the run block of Python before it prints.
+- ``<!-- run by tests/… -->``: another test runs it.
+- ``<!-- not run: why -->``.
+
+Blocks of YAML need no mark: each is a part of a recipe, and is read as one.
 """
 
 import contextlib
 import io
 import re
 import shlex
+import subprocess
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import optuna
 import pytest
+import torch
+import yaml
+from kept_studies import keep_complete_study
 
-from optuna_taylorglo import cli, worker
+from optuna_taylorglo import TaylorLoss, cli, worker
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.reference import SCHEMA_FILE, recipe_json_schema, recipe_reference
+from optuna_taylorglo.recipes.schema import recipe_from_dict
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "docs" / "recipes.md"
@@ -33,6 +47,13 @@ GENERATED = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end -->\n)", re.DOTA
 UPDATE = "bring it up to date: python tests/docs/test_docs.py"
 
 RUN, OUTPUT = "<!-- run -->", "<!-- output -->"
+EXPLAINED = re.compile(r"<!-- (?:run by tests/\S+|not run: .{10,}) -->")
+OWN_MAINS = {"taylorglo": cli.main, "taylorglo-worker": worker.main}
+STUDIES = ("digits_mlp_wrong_labels", "digits_cnn")
+"""Those that the pages' commands read."""
+
+DRAWN = re.compile(r"```python\n([^`]*?)```\n\n!\[[^\]]*\]\(gallery/")
+"""Code right above a picture of the gallery, which tests/docs/test_gallery.py runs."""
 
 
 class Block(NamedTuple):
@@ -187,7 +208,10 @@ def test_the_tutorial_shows_every_verb(verb: str) -> None:
     assert verb in {words[0] for block, _, words in COMMANDS if block.page == tutorial}
 
 
-PYTHON = [block for page in PAGES for block in blocks(page) if block.language == "python"]
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+YAML = [block for block in BLOCKS if block.language == "yaml"]
+SHELL = [block for block in BLOCKS if block.language == "bash"]
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
@@ -195,32 +219,85 @@ def test_python_compiles(block: Block) -> None:
     compile(block.text, str(block), "exec")
 
 
+@pytest.mark.parametrize("block", YAML, ids=str)
+def test_yaml_is_part_of_a_recipe(block: Block) -> None:
+    part = yaml.safe_load(block.text)
+    glo = part.get("search", {}).get("method") == "glo"
+    whole = ROOT / "studies" / ("digits_mlp_glo.yaml" if glo else "digits_cnn.yaml")
+    recipe_from_dict(yaml.safe_load(whole.read_text(encoding="utf-8")) | part)
+
+
+@pytest.mark.parametrize("block", [*PYTHON, *SHELL], ids=str)
+def test_every_block_is_run_or_says_why_not(block: Block) -> None:
+    if block.mark == RUN or block.text in DRAWN.findall(block.page.read_text(encoding="utf-8")):
+        return
+    assert EXPLAINED.fullmatch(block.mark), (
+        f"{block}: mark it with {RUN}, <!-- run by tests/… --> or <!-- not run: why -->"
+    )
+    for path in re.findall(r"(?:tests|docs|benchmarks)/[\w/.]*\w", block.mark):
+        assert (ROOT / path).exists(), f"{block}: {path} does not exist"
+
+
+def test_languages_are_called_by_one_name() -> None:
+    """So that no block of shell or YAML escapes."""
+    assert {block.language for block in BLOCKS} <= {"bash", "python", "yaml", "text", "json", ""}
+
+
 def test_marks_stand_where_they_mean_something() -> None:
     for page in PAGES:
         marked = [(block.mark, block.language) for block in blocks(page)]
-        assert marked.count((RUN, "python")) == page.read_text().count(f"\n{RUN}\n")
+        run = marked.count((RUN, "python")) + marked.count((RUN, "bash"))
+        assert run == page.read_text().count(f"\n{RUN}\n")
         for before, after in zip([("", ""), *marked], marked, strict=False):
             if after[0] == OUTPUT:
                 assert before == (RUN, "python"), f"{name_of(page)}: output of nothing that runs"
 
 
-RUNNABLE = [page for page in PAGES if any(block.mark == RUN for block in blocks(page))]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where blocks are run: searches have been made there, and a loss was exported."""
+    folder = tmp_path_factory.mktemp("pages")
+    keep_complete_study(folder, *STUDIES, generations=10)
+    TaylorLoss.from_cross_entropy().save(folder / "best_loss.json")
+    return folder
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
+def has_run(page: Path, language: str) -> bool:
+    return any(block.mark == RUN and block.language == language for block in blocks(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if has_run(page, "python")], ids=name_of)
 def test_marked_examples_run_and_print_what_the_page_says(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "__main__"}
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {
+        "__name__": "__main__",
+        "model": torch.nn.Linear(4, 3),
+        "images": torch.randn(5, 4),
+        "labels": torch.tensor([0, 2, 1, 1, 0]),
+        "study": optuna.create_study(),
+    }
     printed = ""
     for block in blocks(page):
-        if block.mark == RUN:
+        if block.mark == RUN and block.language == "python":
             with contextlib.redirect_stdout(io.StringIO()) as output:
                 exec(compile(block.text, str(block), "exec"), names)
             printed = output.getvalue()
         elif block.mark == OUTPUT:
             assert printed == block.text, str(block)
+
+
+@pytest.mark.parametrize("block", [block for block in SHELL if block.mark == RUN], ids=str)
+def test_marked_commands_succeed(
+    block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    for program, *words in command_lines(block.text):
+        if program == "python":
+            subprocess.run([sys.executable, *words], check=True)
+        else:
+            assert OWN_MAINS[program](words) == 0, shlex.join([program, *words])
 
 
 def with_current_reference(text: str) -> str:

@@ -46,6 +46,17 @@ class GLOSampler(GenerationSampler, BaseSampler):
         attempts: Evaluations an aborted (pruned) candidate gets; more than 1 needs the scheduler.
         max_failures: Failed evaluations of a candidate that are repeated; more than 0 needs the
             scheduler.
+
+    Examples:
+        >>> import optuna
+        >>> from optuna_taylorglo import GLOSampler
+        >>> sampler = GLOSampler(seed=0)
+        >>> study = optuna.create_study(direction="minimize", sampler=sampler)
+        >>> def nodes(trial):  # the smallest tree wins
+        ...     return len(sampler.suggest(trial).prefix)
+        >>> study.optimize(nodes, n_trials=20)
+        >>> study.best_trial.user_attrs["taylorglo:tree"]
+        ['y']
     """
 
     _ledger: TreeLog
