@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 from chaos_jobs import Job, RaisedNowAndThen, SearchJob, Storage
 from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, LogWriter
 from optuna.trial import TrialState
@@ -239,10 +240,13 @@ class Crew:
                 self.kill(seat)
 
     def orphans(self) -> int:
-        """Workers that came to their end and left a process behind, or did not end."""
-        found = 0
-        for pid in self._groups:
+        """Workers that came to their end and left a process behind, or did not end.
+
+        Only what is in this session: on a busy machine numbers of processes are used again.
+        """
+        found, session = set(), os.getsid(0)
+        for pid in psutil.pids():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, 0)
-                found += 1
-        return found
+                if os.getsid(pid) == session and (group := os.getpgid(pid)) in self._groups:
+                    found.add(group)
+        return len(found)
