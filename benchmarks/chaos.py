@@ -21,7 +21,11 @@ again when the storage has acknowledged it, so that what was lost or made twice 
 
 Evaluations take hundredths of a second, so signs of life come every second and the grace is four;
 ``--supervised`` has the worker's own 60 and 240 seconds, and gives back at once what a killed
-worker held, as ``taylorglo run`` does.
+worker held, as ``taylorglo run`` does. Suspensions beyond 240 seconds take their time; with several
+of them together, twenty generations see many within an hour:
+
+    python benchmarks/chaos.py --mode stop --heartbeat 60 --grace 240 --seconds 15 \\
+        --workers 24 --population 24 --together 6 --attacks 42 --limit 5400
 """
 
 from __future__ import annotations
@@ -61,6 +65,9 @@ ATTACKS = {
     "real": 12,
 }
 """Modes, and how often each attacks unless told otherwise."""
+
+SECONDS = 0.05
+"""Of an evaluation, unless told otherwise."""
 
 HEADER = (
     "| storage | mode | attacks | generations | identical | lost | repeated | overtaken | "
@@ -160,10 +167,12 @@ def run(kind: str, mode: str, options: argparse.Namespace) -> None:
 
 def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
     """What is attacked."""
+    seconds = options.seconds
+    if seconds is None:
+        # Who was asleep wakes while somebody else does the same evaluation, or just after it.
+        seconds = options.grace / 4 if mode == "stop" else SECONDS
     if mode == "verdict":
-        return VerdictJob(options.tasks, options.seconds)
-    # Who was asleep wakes while somebody else does the same evaluation, or just after it.
-    seconds = max(options.seconds, options.grace / 4) if mode == "stop" else options.seconds
+        return VerdictJob(options.tasks, seconds)
     return SearchJob(
         options.generations,
         options.population,
@@ -190,7 +199,9 @@ def attack_of(mode: str, total: int, options: argparse.Namespace, where: Place) 
         return KillSlot(total, options.population)
     if mode == "exceptions":
         return Nothing()
-    kinds = {"kill": Kill, "stop": Suspend, "connections": Cut, "verdict": KillAndSuspend}
+    if mode == "stop":
+        return Suspend(total, options.seed, options.together)
+    kinds = {"kill": Kill, "connections": Cut, "verdict": KillAndSuspend}
     return kinds[mode](total, options.seed)
 
 
@@ -231,7 +242,12 @@ def main() -> None:
     parser.add_argument(
         "--attacks", "--kills", type=int, help="how often; default depends on the mode"
     )
-    parser.add_argument("--seconds", type=float, default=0.05, help="of an evaluation")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help=f"of an evaluation; {SECONDS}, for `stop` a quarter of the grace",
+    )
+    parser.add_argument("--together", type=int, default=1, help="suspended at one time")
     parser.add_argument("--heartbeat", type=int, default=1)
     parser.add_argument("--grace", type=int, default=4)
     parser.add_argument("--supervised", action="store_true", help="a worker's real settings")

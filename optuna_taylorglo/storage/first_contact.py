@@ -67,12 +67,14 @@ def when_ready(call: Callable[[], T], name: str, *, patience: float) -> T:
     Args:
         call: What to do; it is repeated as a whole.
         name: The database, in words.
-        patience: Seconds after which its error is let through.
+        patience: Seconds from the first failure after which its error is let through. A process
+            that was suspended amid the first call tries again nevertheless: the server has ended
+            its connection meanwhile, and is there.
 
     Raises:
         StopRequested: If this process was asked to stop meanwhile.
     """
-    deadline = time.monotonic() + patience
+    deadline: float | None = None
     silent_until = 0.0
     wait = 0.1
     while True:
@@ -80,6 +82,7 @@ def when_ready(call: Callable[[], T], name: str, *, patience: float) -> T:
             return call()
         except Exception as error:
             now = time.monotonic()
+            deadline = now + patience if deadline is None else deadline
             if not _is_not_ready(error) or now + wait > deadline:
                 raise
             if now >= silent_until:

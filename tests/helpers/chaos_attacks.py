@@ -141,11 +141,17 @@ class Suspend(Attack):
     """SIGSTOP for longer than the grace, then SIGCONT; half of the time amid evaluations.
 
     Few sleep at a time: where a claim that is suspended holds everybody up, nobody else is missed.
+
+    Args:
+        total: How often.
+        seed: Of what is left to chance.
+        together: How many are suspended at one time, as a batch system suspends all of a machine.
     """
 
-    def __init__(self, total: int, seed: int = 0) -> None:
+    def __init__(self, total: int, seed: int = 0, together: int = 1) -> None:
         evaluating = [Phase.EVALUATING] * 2
         super().__init__(total, seed, [*evaluating, Phase.CLAIMING, Phase.FINISHING])
+        self.together = together
         self._asleep: dict[int, tuple[Seat, float, float]] = {}
 
     def is_behind(self, progress: float) -> bool:
@@ -157,10 +163,13 @@ class Suspend(Attack):
             if now >= until:
                 del self._asleep[worker]
                 crew.resume(seat, since)
-        if len(self._asleep) < max(1, len(crew.seats) // 4):
+        if len(self._asleep) + self.together <= max(self.together, len(crew.seats) // 4):
             super().step(crew, progress)
 
     def strike(self, crew: Crew) -> int:
+        return sum(self._put_to_sleep(crew) for _ in range(self.together))
+
+    def _put_to_sleep(self, crew: Crew) -> int:
         victim = self.victim(crew)
         if victim is None or not victim.alive or victim.worker in self._asleep:
             return 0

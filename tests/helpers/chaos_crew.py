@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 from chaos_jobs import Job, RaisedNowAndThen, SearchJob, Storage
 from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, LogWriter
 from optuna.trial import TrialState
@@ -25,6 +26,8 @@ from optuna_taylorglo.queue.failures import record_failure
 from optuna_taylorglo.queue.heartbeat import Heartbeat
 from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, new_token
 from optuna_taylorglo.queue.lost_workers import give_up_trials_of
+from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.storage.urls import is_proxy, parse_url
 
 fork = multiprocessing.get_context("fork")
 
@@ -53,6 +56,16 @@ class Board:
 
     def note(self, *, behind: bool, over: bool) -> None:
         self.attacks_behind.value, self.attacks_over.value = behind, over
+
+
+def _import_what_databases_need(url: str) -> None:
+    """Once for all workers: of a worker's start it would take most of the time, hundreds of times.
+
+    Not for a proxy, whose library does not like to be forked, and not for a journal.
+    """
+    if "://" in url and not is_proxy(url):
+        open_storage("sqlite://")
+        parse_url(url).get_dialect().import_dbapi()
 
 
 def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, worker: int) -> None:
@@ -155,6 +168,7 @@ class Crew:
         self._started = 0
         self._groups: list[int] = []
         self._helpers: list[BaseProcess] = []
+        _import_what_databases_need(self.storage.url)
         # Made once: workers that make the same study at once are not what is attacked.
         first = fork.Process(target=lambda: self.job.queue(self.storage.open()))
         first.start()
@@ -226,10 +240,13 @@ class Crew:
                 self.kill(seat)
 
     def orphans(self) -> int:
-        """Workers that came to their end and left a process behind, or did not end."""
-        found = 0
-        for pid in self._groups:
+        """Workers that came to their end and left a process behind, or did not end.
+
+        Only what is in this session: on a busy machine numbers of processes are used again.
+        """
+        found, session = set(), os.getsid(0)
+        for pid in psutil.pids():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, 0)
-                found += 1
-        return found
+                if os.getsid(pid) == session and (group := os.getpgid(pid)) in self._groups:
+                    found.add(group)
+        return len(found)

@@ -27,6 +27,7 @@ from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import MAX_FAILURES
 from optuna_taylorglo.seeds import training_seed
+from optuna_taylorglo.storage.first_contact import WORKER_PATIENCE
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 from optuna_taylorglo.verdict.statistics import Role
@@ -60,7 +61,9 @@ class Storage:
     grace: int = 4
 
     def open(self) -> Any:
-        return open_storage(self.url, heartbeat=self.heartbeat, grace=self.grace)
+        return open_storage(
+            self.url, heartbeat=self.heartbeat, grace=self.grace, patience=WORKER_PATIENCE
+        )
 
 
 class RaisedNowAndThen(Exception):

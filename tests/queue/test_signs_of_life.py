@@ -9,12 +9,13 @@ import optuna
 import pytest
 import sqlalchemy
 from optuna.trial import TrialState
-from schedulers import COMPLETE, PRUNED, new_scheduler, place, silence, take
+from schedulers import COMPLETE, PRUNED, age_heartbeats, new_scheduler, place, silence, take
 
 from optuna_taylorglo.queue import heartbeat
 from optuna_taylorglo.queue.heartbeat import Heartbeat
 from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.storage.optuna_private import storage_of
 
 
 @pytest.fixture(params=["sqlite", "journal"])
@@ -62,8 +63,25 @@ def test_a_late_abort_counts_too(url: str) -> None:
     silence(quick)
     again = take(quick)
     slow.finish(late, state=PRUNED)
+    assert place(take(slow)) == (0, 0, 1), "it counts though another is at work on its repetition"
     quick.finish(again, state=PRUNED)
-    assert place(take(quick)) == (0, 0, 1), "one attempt is used up, not two"
+    assert place(take(quick)) == (0, 1, 0), "one attempt is used up, not two"
+
+
+def test_a_result_that_waited_for_the_database_longer_than_the_grace_is_stored_once(
+    database_url: str,
+) -> None:
+    """After an outage all signs of life are old, and others may look before the next ones come."""
+    slow, quick = (
+        new_scheduler(open_storage(database_url)),
+        new_scheduler(open_storage(database_url)),
+    )
+    trials = [take(slow), take(slow)]
+    age_heartbeats(storage_of(slow.study))
+    assert quick.claim() is None
+    for trial in trials:
+        slow.finish(trial, 0.5)
+    assert [t.state for t in quick.study.trials] == [COMPLETE] * 2
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "journal"])

@@ -107,6 +107,27 @@ def test_errors_of_servers(error: Exception, waits: bool, monkeypatch: pytest.Mo
     assert bool(paused) == waits
 
 
+def test_a_process_suspended_amid_its_first_call_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(first_contact.time, "monotonic", lambda: now)
+    monkeypatch.setattr(first_contact, "pause", lambda seconds: None)
+    closed = psycopg.OperationalError("server closed the connection unexpectedly")
+    calls = []
+
+    def call() -> str:
+        nonlocal now
+        calls.append(now)
+        if len(calls) == 1:
+            now += 240
+            raise sqlalchemy.exc.OperationalError("", None, closed)
+        return "here"
+
+    assert when_ready(call, "it", patience=10) == "here"
+    assert len(calls) == 2
+
+
 def test_a_signal_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     monkeypatch.setattr(retry._process, "stop", stop)
