@@ -21,6 +21,7 @@ import pytest
 import yaml
 from databases import postgresql_directory
 
+import optuna_taylorglo
 from optuna_taylorglo.recipes.loading import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +137,6 @@ def test_compose_opens_ports_on_this_machine_only() -> None:
 
 
 def test_images_are_pinned_and_local_ones_never_pulled() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     images = {name: service["image"] for name, service in services().items()}
     images |= {f"pod {name}": container["image"] for name, container in containers().items()}
     images["Dockerfile"] = dockerfile_instruction("FROM")[0]
@@ -144,7 +144,7 @@ def test_images_are_pinned_and_local_ones_never_pulled() -> None:
         assert re.fullmatch(r"[a-z]+:\d+\.\d+[\w.-]*", image)
     for service in services().values():
         if "build" in service:
-            assert service["image"] == f"taylorglo:{version}"
+            assert service["image"] == f"taylorglo:{optuna_taylorglo.__version__}"
             assert service["pull_policy"] == "build"
     assert images["pod worker"] == images["worker"]
     assert images["pod postgres"] == images["database"]
