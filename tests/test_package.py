@@ -154,3 +154,34 @@ def test_the_newest_changes_are_those_of_this_version() -> None:
     newest = re.search(r"^## (\S+)", changelog, flags=re.MULTILINE)
     assert newest
     assert newest[1] == __version__
+
+
+@pytest.mark.parametrize(
+    ("tag", "heading", "complaint"),
+    [
+        (f"v{__version__}", f"{__version__} (2030-01-31)", ""),
+        ("v99.0", f"{__version__} (2030-01-31)", f"The tag is v99.0, but .* says {__version__}"),
+        (f"v{__version__}", f"{__version__} (unreleased)", "needs a heading with the day"),
+        (f"v{__version__}", "99.0 (2030-01-31)", "needs a heading with the day"),
+    ],
+)
+def test_a_release_is_refused_unless_tag_version_and_changelog_agree(
+    tmp_path: Path, tag: str, heading: str, complaint: str
+) -> None:
+    """By the first command of the release, as the workflow has it."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    check = next(step["run"] for step in workflow["jobs"]["build"]["steps"] if "run" in step)
+    for folder in ("optuna_taylorglo", "docs"):
+        (tmp_path / folder).mkdir()
+    package = Path("optuna_taylorglo", "__init__.py")
+    (tmp_path / package).write_text((ROOT / package).read_text())
+    (tmp_path / "docs" / "CHANGELOG.md").write_text(f"# Changelog\n\n## {heading}\n")
+    done = subprocess.run(
+        ["bash", "-e", "-c", check],
+        cwd=tmp_path,
+        env=os.environ | {"GITHUB_REF_NAME": tag},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode == 0) == (complaint == "")
+    assert re.search(complaint, done.stdout), done.stdout + done.stderr
