@@ -16,6 +16,8 @@ from .search.glo.sampler import GLOSampler
 from .search.pruners import EarlyAbortPruner
 from .search.sampler import TaylorGLOSampler
 
+__version__: str
+
 __all__ = [
     "BaikalCMALoss",
     "BaikalLoss",

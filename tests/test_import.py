@@ -41,6 +41,11 @@ def test_import_leaves_the_heavy_packages_alone(statement: str) -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
+def test_the_version_is_known_before_anything_else_is() -> None:
+    loaded = modules_after("from optuna_taylorglo import __version__")
+    assert loaded.isdisjoint((*HEAVY, "numpy", "optuna", "torch"))
+
+
 @pytest.mark.parametrize("module", MATHEMATICS)
 def test_the_mathematics_needs_none_of_them_either(module: str) -> None:
     loaded = modules_after(f"import optuna_taylorglo.{module}")

@@ -1,6 +1,5 @@
 """The worker as a process: it searches, resumes, releases, and says what is wrong."""
 
-import importlib.metadata
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 from searches import ROOT, load, process, results, small_recipe, wait_until
 
-from optuna_taylorglo import cli, worker
+from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import (
     ATTEMPT,
     CHOICE,
@@ -261,14 +260,6 @@ def test_a_worker_speaks_before_it_imports_what_takes_long(tmp_path):
     )
     assert "starts on study digits" in answer.stderr
     assert answer.stdout == "False\n"
-
-
-@pytest.mark.parametrize("main", [worker.main, cli.main])
-def test_version(main, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(["--version"])
-    assert not exit_.value.code
-    assert capsys.readouterr().out.split()[1] == importlib.metadata.version("optuna-taylorglo")
 
 
 def study_with(url, **settings):

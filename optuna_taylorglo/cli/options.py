@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
+from optuna_taylorglo import __version__
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.storage.open_study import open_study
@@ -90,23 +91,12 @@ def add_verbosity_options(parser: argparse.ArgumentParser) -> None:
 
 def add_version_option(parser: argparse.ArgumentParser) -> None:
     """The option that says which version this is."""
-    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
-
-
-class _Version(argparse.Action):
-    """Looks the version up only when somebody asks."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        from importlib.metadata import version
-
-        print(f"{parser.prog} {version('optuna-taylorglo')}")
-        parser.exit()
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"%(prog)s {__version__}",
+        help="say which version this is",
+    )
 
 
 def add_output_option(parser: argparse.ArgumentParser, default: str) -> None:

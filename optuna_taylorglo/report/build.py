@@ -23,6 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_LENGTH, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from optuna_taylorglo.losses.loading import EvolvedLoss
 
 _PACKAGES = (
-    "optuna-taylorglo",
     "optuna",
     "cmaes",
     "torch",
@@ -362,7 +362,7 @@ def _facts(history: SearchHistory, trial: FrozenTrial | None) -> list[tuple[str,
 
 
 def _versions() -> list[tuple[str, str]]:
-    versions = [("Python", platform.python_version())]
+    versions = [("Python", platform.python_version()), ("optuna-taylorglo", __version__)]
     for package in _PACKAGES:
         try:
             version = importlib.metadata.version(package)

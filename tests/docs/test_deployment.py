@@ -21,12 +21,14 @@ import pytest
 import yaml
 from databases import postgresql_directory
 
+import optuna_taylorglo
 from optuna_taylorglo.recipes.loading import load_recipe
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
 SLURM = ROOT / "docs" / "deploy" / "slurm.sh"
 KUBERNETES = ROOT / "docs" / "deploy" / "kubernetes.yaml"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PASSWORD = "p@ss word/€"  # no URL would take it as it stands
 
 
@@ -103,10 +105,26 @@ def test_the_workers_recipe_is_there(tmp_path: Path, deployment: str) -> None:
     assert load_recipe(ROOT / match[1])
 
 
-def test_compose_file_keeps_the_compose_schema() -> None:
-    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    run = subprocess.run([*checker, COMPOSE], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [("compose-spec", [COMPOSE]), ("github-workflows", WORKFLOWS)],
+)
+def test_files_keep_their_schemas(schema: str, files: list[Path]) -> None:
+    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    run = subprocess.run([*checker, *files], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_only_the_job_that_publishes_may_write_and_keeps_no_password() -> None:
+    may_write = []
+    for file in WORKFLOWS:
+        assert "secrets." not in file.read_text()
+        workflow = yaml.safe_load(file.read_text())
+        assert workflow["permissions"] == {"contents": "read"}
+        for name, job in workflow["jobs"].items():
+            if "permissions" in job:
+                may_write.append((file.stem, name, job["permissions"]))
+    assert may_write == [("release", "publish", {"id-token": "write"})]
 
 
 @pytest.mark.parametrize("environment", [{}, {"POSTGRES_PASSWORD": ""}])
@@ -136,7 +154,6 @@ def test_compose_opens_ports_on_this_machine_only() -> None:
 
 
 def test_images_are_pinned_and_local_ones_never_pulled() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     images = {name: service["image"] for name, service in services().items()}
     images |= {f"pod {name}": container["image"] for name, container in containers().items()}
     images["Dockerfile"] = dockerfile_instruction("FROM")[0]
@@ -144,7 +161,7 @@ def test_images_are_pinned_and_local_ones_never_pulled() -> None:
         assert re.fullmatch(r"[a-z]+:\d+\.\d+[\w.-]*", image)
     for service in services().values():
         if "build" in service:
-            assert service["image"] == f"taylorglo:{version}"
+            assert service["image"] == f"taylorglo:{optuna_taylorglo.__version__}"
             assert service["pull_policy"] == "build"
     assert images["pod worker"] == images["worker"]
     assert images["pod postgres"] == images["database"]

@@ -1,9 +1,5 @@
-"""Bundled recipes: found by name, and inside the wheel that is installed elsewhere."""
+"""Bundled recipes, found by name."""
 
-import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import optuna
@@ -62,39 +58,3 @@ def test_commands_take_a_name(
     words = ["--study-name", "digits_cnn", "--recipe", "digits_cn", *storage]
     assert worker.main(words) == worker.USAGE
     assert "near to it are digits_cnn" in caplog.text
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that a wheel of this checkout unpacks to."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
-    subprocess.run([*build, "--directory", folder], cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "installed")
-    return folder / "installed"
-
-
-def test_the_wheel_has_the_recipes_and_the_schema(installed: Path) -> None:
-    package = installed / "optuna_taylorglo"
-    assert {path.name for path in package.glob("bundled_studies/*.yaml")} == STUDIES
-    schema = "recipes/recipe.schema.json"
-    assert (package / schema).read_bytes() == (ROOT / "optuna_taylorglo" / schema).read_bytes()
-    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} == {
-        "optuna_taylorglo",
-        "lightning_modules",
-    }
-
-
-def test_an_installed_package_finds_its_own_recipes(installed: Path, tmp_path: Path) -> None:
-    code = "import optuna_taylorglo.recipes.bundled as b; print(b.find_recipe('digits_cnn'))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert Path(done.stdout.strip()).is_relative_to(installed)
