@@ -66,17 +66,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _expanded(item: Any) -> Any:
-    """An item of the navigation; several for a pattern."""
+    """An item of the navigation with its patterns resolved; empty where none matches anything."""
     if isinstance(item, dict):
-        ((title, content),) = item.items()
-        return {title: _expanded(content)}
+        return {title: part for title, old in item.items() if (part := _expanded(old))}
     if isinstance(item, list):
-        return [_expanded(part) for part in item]
+        return [part for old in item if (part := _expanded(old))]
     if "*" not in item:
         return item
-    paths = sorted(ROOT.glob(item))
+    paths = [path for path in sorted(ROOT.glob(item)) if path.is_file()]
     shown = [path for path in paths if path.suffix not in NOT_SHOWN and path.name != "README.md"]
-    return [path.relative_to(ROOT).as_posix() for path in shown if path.is_file()]
+    names = [path.relative_to(ROOT).as_posix() for path in shown]
+    return names[0] if len(names) == 1 else names
 
 
 def _navigated(item: Any) -> Iterator[str]:

@@ -103,7 +103,9 @@ def test_links_and_anchors_lead_somewhere(pages: dict[Path, Page]) -> None:
             target = urlsplit(link)
             if target.scheme or target.netloc:
                 continue
-            file = path if not target.path else (path.parent / unquote(target.path)).resolve()
+            file = path
+            if target.path:
+                file = Path(os.path.normpath(path.parent / unquote(target.path)))
             known = pages[file].anchors if file in pages else {""} if file.is_file() else set()
             if unquote(target.fragment) not in known:
                 dead.append(f"{path.name}: {link}")
