@@ -40,7 +40,9 @@ def _migrations_are_read_once() -> Iterator[None]:
 
     def read_once(manager: _VersionManager) -> object:
         if not kept:
-            kept.append(read(manager))
+            script = read(manager)
+            script.get_current_head()  # which reads them, before several threads ask for it at once
+            kept.append(script)
         return kept[0]
 
     with pytest.MonkeyPatch.context() as patch:
