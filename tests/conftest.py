@@ -14,6 +14,7 @@ from databases import (
     postgresql_url,
     sqlite_url,
 )
+from optuna.storages._rdb.storage import _VersionManager
 
 from optuna_taylorglo.storage.retry import stop_waiting_when
 
@@ -27,6 +28,26 @@ __all__ = [
     "postgresql_url",
     "sqlite_url",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _migrations_are_read_once() -> Iterator[None]:
+    """Optuna reads its migrations at each opening of a database, which is most of what it costs.
+
+    They are the same for all databases, of which the tests open thousands.
+    """
+    read, kept = _VersionManager._create_alembic_script, []
+
+    def read_once(manager: _VersionManager) -> object:
+        if not kept:
+            script = read(manager)
+            script.get_current_head()  # which reads them, before several threads ask for it at once
+            kept.append(script)
+        return kept[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_VersionManager, "_create_alembic_script", read_once)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from optuna_taylorglo.losses.expansion import FloatArray
@@ -46,7 +46,9 @@ class TreeCurve:
         signs = np.sign(slopes)
         (brackets,) = np.nonzero((signs[:-1] * signs[1:] < 0) & np.isfinite(np.diff(slopes)))
         return [
-            brentq(lambda p: float(self.slope(np.array(p))), _PLACES[i], _PLACES[i + 1])
+            scipy.optimize.brentq(
+                lambda p: float(self.slope(np.array(p))), _PLACES[i], _PLACES[i + 1]
+            )
             for i in brackets
         ]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import cmaes  # type: ignore[import-untyped]
 import numpy as np
 from optuna.trial import FrozenTrial
 
@@ -14,6 +13,9 @@ from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.generations import Rules, Slot, rank
 from optuna_taylorglo.seeds import candidate_seed
 from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS
+
+if TYPE_CHECKING:
+    import cmaes  # type: ignore[import-untyped]
 
 # With half of all draws refused, a thousand refusals in a row have probability 1e-301.
 _MAX_REFUSALS = 1000
@@ -94,6 +96,9 @@ class CMAReplay:
         self._start()
 
     def _start(self, *, maximize: bool = True) -> None:
+        # It imports scipy.stats, for which whoever only reads a study need not wait.
+        import cmaes
+
         settings = self._settings
         self._units = np.array(settings.units)
         mean, sigma, cov = np.array(settings.x0) / self._units, settings.sigma, None

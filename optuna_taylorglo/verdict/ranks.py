@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> RankCorrelation:
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     """Correlation of the ranks, equal values sharing theirs; NaN if all on one side are equal."""
-    ranks = [stats.rankdata(side) for side in (a, b)]
+    ranks = [scipy.stats.rankdata(side) for side in (a, b)]
     if len(a) < 2 or any(np.ptp(side) == 0 for side in ranks):
         return math.nan
     # A number such as 0.9999999999999998 is a rounded 1.

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import scipy
 from pydantic import BeforeValidator
-from scipy import stats
 
 # JSON has no NaN: what does not exist is null there.
 MaybeNan = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
@@ -149,7 +149,7 @@ def welch_from_moments(
     mean_a: float, std_a: float, n_a: int, mean_b: float, std_b: float, n_b: int
 ) -> float:
     """p-value of the one-tailed Welch test that a is better, as in the paper's Table 1."""
-    result = stats.ttest_ind_from_stats(
+    result = scipy.stats.ttest_ind_from_stats(
         mean_a, std_a, n_a, mean_b, std_b, n_b, equal_var=False, alternative="greater"
     )
     return float(result.pvalue)
@@ -206,8 +206,8 @@ def _paired_contrast(winner: Sample, other: Sample, sign: int) -> Contrast:
         p = 0.5 ** len(differences) if sign * differences[0] > 0 else 1.0
         g = _hedges_g(winner, other)
         return Contrast(other.name, difference, difference, difference, p, p, g)
-    result = stats.ttest_rel(winner.values, other.values, alternative=_ALTERNATIVES[sign])
-    interval = stats.ttest_rel(winner.values, other.values).confidence_interval(0.95)
+    result = scipy.stats.ttest_rel(winner.values, other.values, alternative=_ALTERNATIVES[sign])
+    interval = scipy.stats.ttest_rel(winner.values, other.values).confidence_interval(0.95)
     return _contrast(winner, other, float(result.pvalue), interval.low, interval.high)
 
 
@@ -217,10 +217,10 @@ def _welch_contrast(winner: Sample, other: Sample, sign: int) -> Contrast:
         difference = winner.mean - other.mean
         p = 0.0 if sign * difference > 0 else 1.0
         return Contrast(other.name, difference, difference, difference, p, p, math.nan)
-    one_tailed = stats.ttest_ind(
+    one_tailed = scipy.stats.ttest_ind(
         winner.values, other.values, equal_var=False, alternative=_ALTERNATIVES[sign]
     )
-    two_tailed = stats.ttest_ind(winner.values, other.values, equal_var=False)
+    two_tailed = scipy.stats.ttest_ind(winner.values, other.values, equal_var=False)
     interval = two_tailed.confidence_interval(0.95)
     return _contrast(winner, other, float(one_tailed.pvalue), interval.low, interval.high)
 

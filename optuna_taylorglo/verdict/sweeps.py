@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import scipy
 from optuna.study import Study
 from optuna.trial import FrozenTrial
-from scipy import stats
 
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.losses.loading import EvolvedLoss
@@ -123,5 +123,5 @@ def _agreement(
     length: int, longest: int, short: Sequence[float | None], long: Sequence[float | None]
 ) -> RankAgreement:
     pairs = [(a, b) for a, b in zip(short, long, strict=True) if a is not None and b is not None]
-    result = stats.spearmanr([a for a, _ in pairs], [b for _, b in pairs])
+    result = scipy.stats.spearmanr([a for a, _ in pairs], [b for _, b in pairs])
     return RankAgreement(length, longest, float(result.statistic), float(result.pvalue), len(pairs))

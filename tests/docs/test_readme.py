@@ -75,8 +75,8 @@ def test_links_lead_somewhere(target):
 @pytest.mark.parametrize(
     ("command", "heavy"),
     [
-        ("optuna_taylorglo.cli", ("torch", "pytorch_lightning", "plotly")),
-        ("optuna_taylorglo.worker", ("torch", "pytorch_lightning", "plotly")),
+        ("optuna_taylorglo.cli", ("torch", "pytorch_lightning", "plotly", "scipy.stats")),
+        ("optuna_taylorglo.worker", ("torch", "pytorch_lightning", "plotly", "scipy.stats")),
     ],
 )
 def test_help_comes_before_anything_heavy_is_loaded(command, heavy):

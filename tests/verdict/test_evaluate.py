@@ -18,6 +18,7 @@ from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import gradient_scale
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
+from optuna_taylorglo.storage.open_study import create_study
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.verdict import task_queue
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss, kept_choice
@@ -307,7 +308,7 @@ def verdict_trials(url):
 
 
 def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
-    """The server is pulled for 20 seconds while trainings of `evaluate` are claimed."""
+    """The server is pulled amid trainings of `evaluate`, until both workers have missed it."""
     small_recipe(
         tmp_path / "tiny.yaml",
         # Long enough that each worker holds a training when the server goes, and finishes it
@@ -318,9 +319,9 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
         search={"population": 2, "generations": 1},
     )
     url = own_postgresql.new_database()
-    search = process("optuna_taylorglo.cli", "run", "tiny.yaml", cwd=tmp_path, storage=url)
-    output, _ = search.communicate()
-    assert search.returncode == cli.DONE, output
+    create_study("tiny", url)
+    search = ["--study-name", "tiny", "--storage", url, "--recipe", str(tmp_path / "tiny.yaml")]
+    assert worker.main([*search, "--data-dir", str(tmp_path / "data")]) == worker.DONE
     words = ("evaluate", "tiny", "--seeds", "2", "--against", "ce")
     verdict = process("optuna_taylorglo.cli", *words, "--workers", "2", cwd=tmp_path, storage=url)
 
@@ -330,7 +331,10 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
 
     wait_until(two_are_running)
     own_postgresql.stop()
-    time.sleep(20)
+    logs = tmp_path / "taylorglo-logs" / "tiny-verdict"
+    missed = "Database unavailable, trying again"
+    wait_until(lambda: sum(missed in log.read_text() for log in logs.iterdir()) == 2)
+    time.sleep(2)  # in which they try again, in vain
     own_postgresql.start()
     output, _ = verdict.communicate()
     assert verdict.returncode == cli.DONE, output
@@ -339,6 +343,4 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
     assert {trial.state for trial in trials} == {TrialState.COMPLETE}
     keys = [trial.user_attrs[KEY] for trial in trials]
     assert len(keys) == len(set(keys)) == 2 * 4
-    logs = "".join(path.read_text() for path in tmp_path.glob("taylorglo-logs/tiny-verdict/*"))
-    assert "Database unavailable, trying again" in logs
-    assert "Traceback" not in logs + output
+    assert "Traceback" not in output + "".join(log.read_text() for log in logs.iterdir())
