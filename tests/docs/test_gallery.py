@@ -33,6 +33,13 @@ def test_examples_draw_what_the_page_shows(name: str) -> None:
     assert figure.layout.title.text in (DOCS / "gallery" / f"{name}.svg").read_text()
 
 
+def test_the_evolution_of_glo_tells_its_stages_apart() -> None:
+    study, glo = kept_studies.load().values()
+    names = [note.text.strip() for note in visualization.plot_evolution(glo).layout.annotations]
+    assert names == ["trees", "coefficients"]
+    assert not visualization.plot_evolution(study).layout.annotations
+
+
 def test_kept_studies_are_small_whole_and_tell_nothing_of_machines() -> None:
     assert kept_studies.FILE.stat().st_size < 300_000
     for study in kept_studies.load().values():
