@@ -32,6 +32,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import optuna
 import torch
@@ -52,6 +53,9 @@ from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.compared_losses import compared_evolved_loss, cross_entropy
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Task, stage_task
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 TASKS = ("digits_mlp", "digits_mlp_wrong_labels")
 FRESH = 5
@@ -218,8 +222,12 @@ def _median(values: Sequence[float | None]) -> float:
 def read(folder: Path) -> list[Outcome]:
     """All outcomes that a folder holds."""
     file = folder / "outcomes.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    contents = [json.loads(line) for line in lines]
+    return read_file(file) if file.exists() else []
+
+
+def read_file(file: Path) -> list[Outcome]:
+    """The outcomes of a file, one in each line."""
+    contents = [json.loads(line) for line in file.read_text().splitlines()]
     return [
         Outcome(**content | {"bests": tuple(Best(**best) for best in content["bests"])})
         for content in contents
@@ -313,62 +321,85 @@ def table(arguments: argparse.Namespace) -> None:
         print("|", " | ".join(row), "|")
 
 
-def figure(arguments: argparse.Namespace) -> None:
-    """Draw bars: accuracy, and evaluations until the quality, the paper's beside them."""
-    import plotly.graph_objects as go
+def draw(outcomes: Sequence[Outcome], above: float = 0.0) -> go.Figure:
+    """A row for each task: bars of evaluations until the quality, points of accuracy in the end.
+
+    A bar is the median of the seeds that came there, with their range and, if some never did, how
+    many did; the paper's evaluations on MNIST stand beside. A point is the end of one search, the
+    dashed line the quality.
+    """
     from plotly.subplots import make_subplots
 
     from optuna_taylorglo.visualization import _style as style
 
-    outcomes, above = read(arguments.output), arguments.above
     tasks = list(dict.fromkeys(o.task for o in outcomes))
-    titles = [t for task in tasks for t in (f"{task}: test accuracy", f"{task}: evaluations")]
+    quality = f"quality + {above:g}" if above else "quality"
+    columns = (f"evaluations until cross-entropy's {quality}", "accuracy in the end")
     drawn = make_subplots(
-        rows=len(tasks), cols=2, subplot_titles=titles, vertical_spacing=0.16, column_widths=[1, 1]
-    )
-    style.apply(drawn, "TaylorGLO and GLO", height=120 + 300 * len(tasks))
+        rows=len(tasks), cols=2, shared_yaxes=True, column_widths=[0.64, 0.36],
+        horizontal_spacing=0.04, vertical_spacing=0.3 / len(tasks),
+        subplot_titles=[f"<b>{t}</b><br>{c}" for task in tasks
+                        for t, c in zip((task, ""), columns, strict=True)],
+    )  # fmt: skip
+    style.apply(drawn, "What a quality costs", height=120 + 270 * len(tasks))
+    style.titles_to_the_left(drawn)
     for row, task in enumerate(tasks, start=1):
         here = {m: [o for o in outcomes if (o.task, o.method) == (task, m)] for m in METHODS}
-        here = {method: same for method, same in here.items() if same}
-        names = list(here)
-        finals = [[o.final for o in same] for same in here.values()]
-        drawn.add_bar(
-            x=names,
-            y=[statistics.fmean(values) for values in finals],
-            error_y={"array": [statistics.pstdev(values) for values in finals]},
-            marker={"color": style.BLUE},
-            row=row,
-            col=1,
-        )
-        quality = statistics.median(o.quality for o in outcomes if o.task == task) + above
-        drawn.add_hline(y=quality, line={"dash": "dash", "color": "black"}, row=row, col=1)
-        lows = [min(values) for values in finals] + [quality]
-        drawn.update_yaxes(range=[min(lows) - 0.02, 1], row=row, col=1)
-        firsts = [[o.reached(above) for o in same] for same in here.values()]
-        reached = [[best.evaluations for best in each if best is not None] for each in firsts]
-        drawn.add_bar(
-            x=names,
-            y=[statistics.median(values) if values else None for values in reached],
-            text=[f"{len(v)} of {len(s)}" for v, s in zip(reached, here.values(), strict=True)],
-            name="until the quality, here",
-            marker={"color": style.BLUE},
-            row=row,
-            col=2,
-        )
-        drawn.add_bar(
-            x=list(PAPER),
-            y=list(PAPER.values()),
-            name="the paper's, on MNIST",
-            marker={"color": style.VERMILION},
-            row=row,
-            col=2,
-        )
-        drawn.update_yaxes(type="log", row=row, col=2)
-    figure_: go.Figure = drawn.update_layout(showlegend=False, barmode="group", margin={"t": 100})
+        _add_task(drawn, {m: same for m, same in here.items() if same}, above, row)
+    return drawn.update_layout(
+        barmode="group", margin={"t": 100, "l": 10}, legend=style.LEGEND_BELOW | {"y": -0.08}
+    )
+
+
+def _add_task(drawn: go.Figure, here: dict[str, list[Outcome]], above: float, row: int) -> None:
+    from optuna_taylorglo.visualization import _style as style
+
+    bar = {"showlegend": row == 1, "orientation": "h", "textposition": "outside"}
+    bar |= {"cliponaxis": False, "row": row, "col": 1}
+    firsts = {m: [o.reached(above) for o in same] for m, same in here.items()}
+    costs = {m: [best.evaluations for best in bests if best] for m, bests in firsts.items()}
+    drawn.add_bar(
+        y=list(here), x=[statistics.median(v) if v else 1 for v in costs.values()],
+        text=[_cost(values, len(here[m])) for m, values in costs.items()],
+        name="here", marker={"color": style.BLUE}, **bar,
+    )  # fmt: skip
+    paper = {m: PAPER[m] for m in here if m in PAPER}
+    drawn.add_bar(
+        y=list(paper), x=list(paper.values()), text=[f"{n:,}" for n in paper.values()],
+        name="the paper's, on MNIST", marker={"color": style.VERMILION}, **bar,
+    )  # fmt: skip
+    ends = [(method, o.final) for method, same in here.items() for o in same]
+    drawn.add_scatter(
+        y=[method for method, _ in ends], x=[final for _, final in ends], mode="markers",
+        marker={"color": style.BLUE, "size": 10, "opacity": 0.5}, showlegend=False, row=row, col=2,
+    )  # fmt: skip
+    quality = statistics.median(o.quality for same in here.values() for o in same) + above
+    drawn.add_vline(x=quality, line={"dash": "dash", "color": style.GREY}, row=row, col=2)
+    # Four decades, and room for the words behind the longest bar.
+    drawn.update_xaxes(
+        type="log", range=[0, 6.5], tickvals=[1, 10, 100, 1000, 10_000], row=row, col=1
+    )
+    drawn.update_xaxes(nticks=4, row=row, col=2)
+    names = {"categoryorder": "array", "categoryarray": list(here)[::-1]}
+    drawn.update_yaxes(range=[-0.5, len(here) - 0.5], showgrid=False, **names, row=row)
+
+
+def _cost(evaluations: Sequence[int], n_searches: int) -> str:
+    """Median, range and how many searches came there."""
+    if not evaluations:
+        return f"none of {n_searches} came there"
+    spread = f" ({min(evaluations):,} to {max(evaluations):,})" if len(evaluations) > 1 else ""
+    some = f", {len(evaluations)} of {n_searches}" if len(evaluations) < n_searches else ""
+    return f"{statistics.median(evaluations):,.0f}{spread}{some}"
+
+
+def figure(arguments: argparse.Namespace) -> None:
+    """Draw bars of what was measured."""
+    drawn = draw(read(arguments.output), arguments.above)
     if arguments.file.suffix == ".html":
-        figure_.write_html(arguments.file)
+        drawn.write_html(arguments.file)
     else:
-        figure_.write_image(arguments.file)
+        drawn.write_image(arguments.file, width=760)
 
 
 def main() -> None:

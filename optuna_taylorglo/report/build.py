@@ -38,6 +38,7 @@ from optuna_taylorglo.verdict.choice import (
     ChosenLoss,
     chosen_loss,
     evaluation_advice,
+    is_undecided,
     kept_choice,
 )
 from optuna_taylorglo.verdict.files import HEADER, is_about, loss_name, rows
@@ -102,6 +103,7 @@ def write_report(
             f"study {study.study_name!r} has no recipe: no worker has begun on it, so there is "
             "nothing to report."
         )
+    undecided = winner is None and is_undecided(study, history.recipe)
     if winner is None and history.best is not None:
         winner = chosen_loss(study)
     choice = kept_choice(study)
@@ -125,6 +127,7 @@ def write_report(
         recipe_yaml=yaml.safe_dump(history.recipe.to_dict(), sort_keys=False, allow_unicode=True),
         pilot=study.user_attrs.get(EVALUATION_LENGTH),
         winner=None if winner is None else _winner(history, winner),
+        undecided=undecided,
         choice=None if choice is None else _choice(choice, history.recipe),
         outcomes=", ".join(counts),
         verdict=verdict,

@@ -149,8 +149,12 @@ def _rules(recipe: Recipe) -> str:
     if (abort := recipe.early_abort) is not None:
         worse = "below" if recipe.fitness.mode == "max" else "above"
         rules.append(
-            f"A training {worse} {abort.threshold:g} after {abort.at} {abort.unit} was aborted; a "
-            f"candidate got up to {abort.attempts} trainings."
+            f"A training {worse} {abort.threshold:g} after {abort.at} {abort.unit} was aborted"
+            + (
+                f"; a candidate got up to {abort.attempts} trainings."
+                if abort.attempts > 1
+                else "."
+            )
         )
     if (pace := recipe.early_stop) is not None:
         rules.append(

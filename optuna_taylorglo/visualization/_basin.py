@@ -71,10 +71,13 @@ def plot_basin(
         shared_yaxes=True,
         horizontal_spacing=0.04,
         subplot_titles=[
-            f"{style.plain(label)} (accuracy {basin.centre:.4f})" for label, basin in basins.items()
+            f"{style.plain(label)}<br>accuracy {basin.centre:.4f}"
+            for label, basin in basins.items()
         ],
     )
     style.apply(figure, TITLE)
+    style.titles_to_the_left(figure)
+    figure.update_annotations(align="left")
     for column, (label, basin) in enumerate(basins.items(), start=1):
         figure.add_contour(
             x=style.short(basin.steps, 4),
@@ -93,7 +96,11 @@ def plot_basin(
             x=[0],
             y=[0],
             mode="markers",
-            marker={"symbol": "cross-thin", "size": 11, "line": {"width": 2, "color": "#000000"}},
+            marker={
+                "symbol": "cross-thin",
+                "size": 11,
+                "line": {"width": 2, "color": style.VERMILION},
+            },
             hovertemplate=f"the trained weights: {basin.centre:.4f}<extra></extra>",
             row=1,
             col=column,

@@ -133,6 +133,7 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
         f"({better} of 0 the evolved loss is better)",
         range=_axis(leads),
         nticks=7,
+        showgrid=False,  # its lines would cross the labels
     )
     return figure.update_layout(
         margin={"l": 20}, legend=style.LEGEND_BELOW | {"y": -0.02 - 75 / height}

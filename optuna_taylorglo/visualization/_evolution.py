@@ -96,7 +96,26 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         title_text=f"fitness ({style.plain(fitness.metric)}{smaller})",
         range=[min(lines) - margin, max(lines) + margin],
     )
+    glo = history.recipe.search.glo
+    if glo is not None and trained[-1].generation >= glo.generations:
+        _add_stages(figure, glo.generations + 0.5)
     return figure.update_layout(legend=style.LEGEND_BELOW)
+
+
+def _add_stages(figure: go.Figure, boundary: float) -> None:
+    """A line between GLO's stages, their names above it."""
+    figure.add_vline(x=boundary, line={"color": style.GREY, "width": 1})
+    for name, anchor in (("trees ", "right"), (" coefficients", "left")):
+        figure.add_annotation(
+            text=name,
+            x=boundary,
+            xanchor=anchor,
+            y=1,
+            yref="paper",
+            yanchor="bottom",
+            showarrow=False,
+            font={"size": 12, "color": style.GREY},
+        )
 
 
 def _add_cross_entropy(figure: go.Figure, fitness: CrossEntropy, ends: list[float]) -> None:

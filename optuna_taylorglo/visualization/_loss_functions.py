@@ -11,7 +11,7 @@ from optuna.study import Study
 
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.history import SearchHistory, read_history
-from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss
+from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss, is_undecided
 from optuna_taylorglo.visualization import _style as style
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def _get_loss_functions_info(
     history: SearchHistory,
     winner: ChosenLoss | None = None,
     *,
+    undecided: bool = False,
     normalise: bool = False,
     progress: float = 0.0,
 ) -> LossFunctionsInfo:
@@ -97,7 +98,8 @@ def _get_loss_functions_info(
             info.curves.append(curve)
     if winner is None:
         return info
-    name = f"{'winner' if history.finished else 'best so far'}, {winner.name}"
+    decided = history.finished and not undecided
+    name = f"{'winner' if decided else 'best so far'}, {winner.name}"
     return replace(info, winner=drawn(winner.loss), winner_name=name)
 
 
@@ -143,7 +145,11 @@ def plot_loss_functions(
     if not history.best_of_each:
         return style.nothing_to_plot(title, style.NO_GENERATION)
     info = _get_loss_functions_info(
-        history, chosen_loss(study), normalise=normalise, progress=progress
+        history,
+        chosen_loss(study),
+        undecided=is_undecided(study, history.recipe),
+        normalise=normalise,
+        progress=progress,
     )
     if not info.curves:
         reason = "no curve is finite, and falls where scale would be divided out."

@@ -1,33 +1,22 @@
-"""The gallery: its code runs on a study, and it has a picture of every figure there is."""
+"""The gallery: its code draws what it shows, from the studies that are kept for it."""
 
-import runpy
-from pathlib import Path
+import sys
 
 import optuna
 import plotly.graph_objects as go
 import pytest
-from drawn_studies import searched_study, verdict_with_curves
+from searches import ROOT
 
 from optuna_taylorglo import visualization
+from optuna_taylorglo.attributes import WORKER
 from optuna_taylorglo.storage.open_study import find_companion
-from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep
 
-DOCS = Path(__file__).parents[2] / "docs"
-EXAMPLES = runpy.run_path(str(DOCS / "gallery.py"))["examples"]()
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS))
 
+from pictures import gallery, kept_studies  # noqa: E402
 
-@pytest.fixture(scope="module")
-def study() -> optuna.Study:
-    study = searched_study()
-    verdict_with_curves(study)
-    companion = find_companion(study)
-    assert companion is not None
-    data = DataSweep({"evolved loss": {0.5: [0.9], 1.0: [0.95]}}, {}, None)
-    for over in ("fraction", "label_noise"):
-        keep_sweep(companion, KeptSweep(over, "test_accuracy", data))
-    agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8),)
-    keep_sweep(companion, KeptSweep("length", "steps", agreements=agreements))
-    return study
+EXAMPLES = gallery.examples()
 
 
 def test_every_figure_is_shown() -> None:
@@ -35,17 +24,55 @@ def test_every_figure_is_shown() -> None:
     assert [name for name in visualization.__all__ if f"{name}(" not in code] == []
 
 
+@pytest.mark.filterwarnings("error:.*:UserWarning:optuna_taylorglo")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_draw_what_the_page_shows(name: str, study: optuna.Study) -> None:
-    names = {plot: getattr(visualization, plot) for plot in visualization.__all__}
-    names["study"] = study
-    exec(EXAMPLES[name], names)
-    assert isinstance(names["figure"], go.Figure)
-    assert names["figure"].data
-    assert names["figure"].layout.title.text in (DOCS / "gallery" / f"{name}.svg").read_text()
+def test_examples_draw_what_the_page_shows(name: str) -> None:
+    figure = gallery.draw(EXAMPLES[name])
+    assert isinstance(figure, go.Figure)
+    assert figure.data
+    assert figure.layout.title.text in (DOCS / "gallery" / f"{name}.svg").read_text()
 
 
-def test_pictures_are_small_and_none_is_left_over() -> None:
-    pictures = list((DOCS / "gallery").iterdir())
-    assert {picture.stem for picture in pictures} == set(EXAMPLES)
-    assert sum(picture.stat().st_size for picture in pictures) < 1_500_000
+def test_the_evolution_of_glo_tells_its_stages_apart() -> None:
+    study, glo = kept_studies.load().values()
+    names = [note.text.strip() for note in visualization.plot_evolution(glo).layout.annotations]
+    assert names == ["trees", "coefficients"]
+    assert not visualization.plot_evolution(study).layout.annotations
+
+
+def test_kept_studies_are_small_whole_and_tell_nothing_of_machines() -> None:
+    assert kept_studies.FILE.stat().st_size < 300_000
+    for study in kept_studies.load().values():
+        companion = find_companion(study)
+        assert companion is not None
+        for trial in [*study.trials, *companion.trials]:
+            assert trial.state.is_finished()
+            assert WORKER not in trial.user_attrs
+
+
+def test_kept_studies_are_only_read() -> None:
+    study = next(iter(kept_studies.load().values()))
+    with pytest.raises(PermissionError, match=r"only read, 1 logs"):
+        study.set_user_attr("another", 1)
+
+
+def test_studies_are_kept_as_they_are_but_for_their_workers(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/made.db"
+    for name in kept_studies.NAMES:
+        for made in (name, f"{name}-verdict"):
+            study = optuna.create_study(study_name=made, storage=url, direction="maximize")
+            study.set_user_attr("kept", made)
+            trial = study.ask({"theta_0": optuna.distributions.FloatDistribution(-1, 1)})
+            trial.set_user_attr(WORKER, {"host": "somewhere"})
+            trial.set_user_attr("other", 1)
+            study.tell(trial, 0.5)
+    monkeypatch.setattr(kept_studies, "FILE", tmp_path / "kept.gz")
+    kept_studies.keep(url)
+    for name, study in kept_studies.load().items():
+        (trial,) = study.trials
+        assert study.user_attrs == {"kept": name}
+        assert trial.user_attrs == {"other": 1}
+        assert (trial.value, list(trial.params)) == (0.5, ["theta_0"])
+        assert find_companion(study) is not None

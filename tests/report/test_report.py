@@ -58,6 +58,18 @@ def text_of(path: Path) -> str:
     return re.sub(r"<script.*?</script>", "", path.read_text(), flags=re.DOTALL)
 
 
+def test_the_best_candidate_is_no_winner_before_the_choice(study, tmp_path):
+    path = tmp_path / "report.html"
+    note = "The winner is not chosen yet. This is the candidate with the best evaluation."
+    write_report(study, path)
+    assert note not in text_of(path)
+    undecided = searched_study(choice={"candidates": 2})
+    write_report(undecided, path)
+    assert note in text_of(path)
+    assert "best so far, trial" in path.read_text()
+    assert '"winner, trial' not in path.read_text()
+
+
 def test_report_says_everything_from_recipe_to_commands(study, tmp_path):
     path = tmp_path / "report.html"
     write_report(study, path, verdict=made_verdict())

@@ -64,6 +64,11 @@ PLAIN = {
             "A training below 0.15 after 50 steps was aborted; a candidate got up to 2 trainings",
         ),
         (
+            "early_abort",
+            {"unit": "steps", "at": 50, "threshold": 0.15, "attempts": 1},
+            "A training below 0.15 after 50 steps was aborted.",
+        ),
+        (
             "early_stop",
             {"unit": "steps", "at": 50, "keep": 0.25},
             "after 50 steps was behind the best 25% of the generation before was stopped",

@@ -1,0 +1,96 @@
+"""The look of pictures on a page: readable on white and on dark, on a desk and on a telephone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import plotly.graph_objects as go
+
+WIDTH = 520
+"""Pixels. A telephone shows a picture about 380 wide, letters of 13 pixels are 9.5 there."""
+
+TEXT, BLUE, ORANGE, GREEN = "#7c828b", "#2f80c8", "#d9681a", "#35945a"
+GRID = "rgba(128,133,141,0.25)"
+
+LUMINANCE = (0.16, 0.29)
+"""Of all that is drawn: between these, contrast with white and with #1e2129 is 3 and more (WCAG's
+formula)."""
+
+_SVG = "http://www.w3.org/2000/svg"
+_COLOUR = re.compile(r"rgb\((\d+), (\d+), (\d+)\)")
+
+
+def for_a_page(figure: go.Figure) -> go.Figure:
+    """The figure for a page of any colour: without a background, its text grey."""
+    figure.update_layout(
+        font={"color": TEXT, "family": "Helvetica, Arial, sans-serif"},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend_bgcolor="rgba(0,0,0,0)",
+    )
+    axis = {"gridcolor": GRID, "linecolor": TEXT, "tickcolor": TEXT, "zerolinecolor": GRID}
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis)
+    return figure
+
+
+def clean(file: Path) -> None:
+    """Bring the colours of a drawn SVG into our range, and leave out what differs by the run."""
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+    tree = ElementTree.parse(file)
+    # A heat map is its own background, and the gradient beside it is its key.
+    kept = {f"{{{_SVG}}}stop"} if tree.find(f".//{{{_SVG}}}image") is not None else set()
+    names: dict[str, str] = {}
+    for element in tree.iter():
+        for attribute in [a for a in element.attrib if a == "class" or a.startswith("data-")]:
+            del element.attrib[attribute]
+        if "id" in element.attrib:
+            names[element.attrib["id"]] = element.attrib["id"] = f"i{len(names)}"
+    for element in tree.iter():
+        for attribute, value in element.attrib.items():
+            for name, short in names.items():
+                value = re.sub(rf"url\((['\"]?)#{re.escape(name)}\1\)", f"url(#{short})", value)
+            if element.tag not in kept:
+                value = _COLOUR.sub(_in_range, value)
+            element.attrib[attribute] = value
+    tree.write(file, encoding="utf-8")
+
+
+def _in_range(colour: re.Match[str]) -> str:
+    if set(colour.groups()) == {"255"}:  # an outline in the colour of the page
+        return "none"
+    red, green, blue = on_any_page(tuple(int(part) for part in colour.groups()))
+    return f"rgb({red}, {green}, {blue})"
+
+
+def on_any_page(colour: tuple[int, ...]) -> tuple[int, ...]:
+    """The colour of the same hue whose luminance lies in our range."""
+    linear = [_linear(part / 255) for part in colour]
+    low, high = LUMINANCE
+    bright = luminance(colour)
+    if bright > 0:
+        # More or less of the same light, as much as there can be of its strongest part …
+        factor = min(max(low, min(bright, high)) / bright, 1 / max(linear))
+        linear, bright = [part * factor for part in linear], bright * factor
+    if bright < low:
+        # … and white for the rest.
+        white = (low - bright) / (1 - bright)
+        linear = [part + white * (1 - part) for part in linear]
+    return tuple(round(255 * _encoded(part)) for part in linear)
+
+
+def luminance(colour: tuple[int, ...]) -> float:
+    """Relative luminance of red, green and blue up to 255 (WCAG 2)."""
+    red, green, blue = (_linear(part / 255) for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(part: float) -> float:
+    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
+
+def _encoded(part: float) -> float:
+    return 12.92 * part if part <= 0.0031308 else 1.055 * part ** (1 / 2.4) - 0.055
