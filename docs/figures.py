@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import plotly.io
-from pictures import gallery, glo, results, style
+from pictures import architecture, gallery, glo, results, style
 
 DOCS = Path(__file__).resolve().parent
 KINDS = (results, gallery, glo)
@@ -25,6 +25,9 @@ def main() -> None:
     plotly.io.write_images(figures, list(drawers), width=widths, height=heights)
     for file in drawers:
         style.clean(file)
+    for file, draw in architecture.drawings().items():
+        file.write_text(draw(), encoding="utf-8")
+    for file in (*drawers, *architecture.drawings()):
         print(f"{file.relative_to(DOCS)}: {file.stat().st_size:,} bytes")
 
 

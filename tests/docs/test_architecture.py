@@ -1,16 +1,13 @@
 """The page about the rooms shows those that there are, in the order that is checked."""
 
 import re
-import runpy
 import tomllib
-from pathlib import Path
 
 import pytest
 from searches import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 LAYOUT = PAGE.split("## The rooms")[1].split("```")[1]
-DIAGRAMS = runpy.run_path(str(ROOT / "docs" / "architecture_diagrams.py"))
 
 
 def test_every_room_is_shown_and_no_other() -> None:
@@ -42,12 +39,3 @@ WALKED = sorted(set(re.findall(r"`((?:optuna_taylorglo|lightning_modules)/[\w/.]
 @pytest.mark.parametrize("path", WALKED)
 def test_what_the_page_sends_people_to_is_there(path: str) -> None:
     assert (ROOT / path).exists()
-
-
-def test_diagrams_are_those_that_the_program_draws(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(DIAGRAMS["draw"].__globals__, "DIRECTORY", tmp_path)
-    for drawn in DIAGRAMS["draw"]():
-        kept = ROOT / "docs" / "architecture" / drawn.name
-        assert kept.read_text(encoding="utf-8") == drawn.read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
 
 from figures import KINDS  # noqa: E402
-from pictures import style  # noqa: E402
+from pictures import architecture, style  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -32,7 +32,13 @@ def name_of(file: Path) -> str:
 
 
 def test_the_command_draws_every_picture_and_no_other() -> None:
-    assert sorted(file for kind in KINDS for file in kind.pictures()) == PICTURES
+    figures = [file for kind in KINDS for file in kind.pictures()]
+    assert sorted([*figures, *architecture.drawings()]) == PICTURES
+
+
+def test_diagrams_are_those_that_the_command_draws() -> None:
+    for file, draw in architecture.drawings().items():
+        assert file.read_text(encoding="utf-8") == draw()
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=name_of)

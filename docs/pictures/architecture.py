@@ -1,18 +1,18 @@
-"""Draw the two diagrams of docs/architecture.md: rooms with the way of data, and a search in time.
-
-    python docs/architecture_diagrams.py
+"""The two diagrams of docs/architecture.md: rooms with the way of data, and a search in time.
 
 Plain SVG without a background, in colours and a grey that are readable on light and dark pages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-DIRECTORY = Path(__file__).resolve().parent / "architecture"
+from .style import BLUE, GREEN, ORANGE
+from .style import TEXT as GREY
 
-GREY, BLUE, ORANGE, GREEN = "#80868f", "#3b82c4", "#e07b28", "#3f9d5a"
+DIRECTORY = Path(__file__).resolve().parents[1] / "architecture"
 
 WIDTH = 760
 
@@ -68,22 +68,18 @@ class Drawing:
             f'<path d="{path}" stroke="{GREY}" stroke-width="1.5" fill="none"{tip}{dash}/>'
         )
 
-    def write(self, name: str) -> Path:
-        """Write the picture; returns its file."""
-        DIRECTORY.mkdir(exist_ok=True)
-        file = DIRECTORY / name
-        file.write_text("\n".join([*self._lines, "</svg>"]) + "\n", encoding="utf-8")
-        return file
+    def __str__(self) -> str:
+        return "\n".join([*self._lines, "</svg>"]) + "\n"
 
 
-def draw_rooms() -> Path:
+def rooms() -> str:
     """The way of data above, the order of rooms below."""
     picture = Drawing("The way of data through the rooms, and which room knows which", 626)
     picture.text(2, 22, "The way of data", anchor="start", size=15, bold=True)
     _way_of_data(picture, top=38)
     picture.text(2, 262, "What knows what", anchor="start", size=15, bold=True)
     _layers(picture, top=278)
-    return picture.write("rooms.svg")
+    return str(picture)
 
 
 def _way_of_data(picture: Drawing, top: float) -> None:
@@ -149,7 +145,7 @@ def _layers(picture: Drawing, top: float) -> None:
     picture.text(26, (top + bottom) / 2, "knows", anchor="start", size=13)
 
 
-def draw_generations() -> Path:
+def generations() -> str:
     """A generation of six candidates, three workers, a kill, an abort, and the next generation."""
     picture = Drawing("Slots, generations and workers over time, and what the study holds", 420)
     left, second = 78, 56.5
@@ -197,7 +193,7 @@ def draw_generations() -> Path:
     picture.text(6, 266, "time", anchor="start", size=13)
     picture.text(6, 302, "Trials that the study holds by then", anchor="start", bold=True)
     _stored(picture, top=316)
-    return picture.write("generations.svg")
+    return str(picture)
 
 
 def _stored(picture: Drawing, top: float) -> None:
@@ -223,11 +219,6 @@ def _stored(picture: Drawing, top: float) -> None:
             picture.text(x + width / 2, top + 42 + 21 * row, word, size=13)
 
 
-def draw() -> list[Path]:
-    """Draw both; returns their files."""
-    return [draw_rooms(), draw_generations()]
-
-
-if __name__ == "__main__":
-    for file in draw():
-        print(file.name, file.stat().st_size, "bytes")
+def drawings() -> dict[Path, Callable[[], str]]:
+    """How each diagram is drawn, by its file."""
+    return {DIRECTORY / "rooms.svg": rooms, DIRECTORY / "generations.svg": generations}
