@@ -29,6 +29,17 @@ def test_the_pages_show_what_the_verdicts_say(capsys):
     assert f"<!-- results -->\n{capsys.readouterr().out}<!-- end of results -->" in readme
 
 
+def test_the_page_of_glo_shows_what_the_kept_outcomes_say():
+    from glo import HEADER, read_file, rows
+
+    files = sorted((RESULTS / "glo").glob("*.jsonl"))
+    found = rows([outcome for file in files for outcome in read_file(file)])
+    lines = [f"| {' | '.join(row)} |" for row in (HEADER, *found)]
+    lines.insert(1, "|" + "---|" * len(HEADER))
+    page = (ROOT / "docs" / "glo.md").read_text(encoding="utf-8")
+    assert "<!-- glo -->\n" + "\n".join(lines) + "\n<!-- end of glo -->" in page
+
+
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_verdict_has_its_loss_and_its_recipe(study):
     from optuna_taylorglo import load_loss
