@@ -12,6 +12,7 @@ from rich.console import Console
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
 from optuna_taylorglo.cli import progress
+from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
@@ -49,6 +50,15 @@ def test_without_a_terminal_there_is_a_line_per_generation(clock):
         f"generation 2/{GENERATIONS} complete: best {best:.4f}, mean {mean:.4f}, "
         f"cross-entropy 0.5000, {POPULATION} evaluations/min"
     )
+
+
+def test_a_cell_of_a_notebook_is_no_terminal(clock, monkeypatch, capsys):
+    """Jupyter asks what a cell starts for colours, but shows each move of a bar as a new line."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with LiveProgress(PlainConsole()) as live:
+        live.show(read_history(searched_study(POPULATION * 2)))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"generation 2/{GENERATIONS} complete: best ")
 
 
 def test_what_was_evaluated_before_does_not_count_as_speed(clock):
