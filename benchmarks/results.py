@@ -136,7 +136,7 @@ def print_brief(found: dict[str, dict[int, Verdict]]) -> None:
     """Print the README's table: percent, and what the evolved loss is ahead of its best rival."""
     print(
         "| task | cross-entropy, tuned | best standard loss, same budget | **evolved loss** | "
-        "lead in points (95 % interval) | searches that beat every opponent |"
+        "lead over the standard one, points (95 %) | searches that beat every opponent |"
     )
     print("|---|---|---|---|---|---|")
     for recipe, verdicts in sorted(found.items(), key=lambda item: list(TASKS).index(item[0])):
