@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
@@ -68,15 +67,7 @@ class LongRun:
         return not any(map(is_alive, self.children))
 
 
-@pytest.fixture
-def _hangups_are_heard() -> Iterator[None]:
-    """Also if the tests themselves were started with nohup, which commands inherit."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("_hangups_are_heard")
+@pytest.mark.usefixtures("hangups_are_heard")
 def test_children_end_with_a_command_that_is_killed_and_the_same_command_goes_on(
     tmp_path: Path, sqlite_url: str
 ) -> None:

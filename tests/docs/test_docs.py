@@ -49,7 +49,7 @@ UPDATE = "bring it up to date: python tests/docs/test_docs.py"
 RUN, OUTPUT = "<!-- run -->", "<!-- output -->"
 EXPLAINED = re.compile(r"<!-- (?:run by tests/\S+|not run: \w.+) -->")
 OWN_MAINS = {"taylorglo": cli.main, "taylorglo-worker": worker.main}
-STUDIES = ("digits_mlp_wrong_labels", "digits_cnn")
+STUDIES = ("digits_mlp_wrong_labels", "digits_mlp_glo", "digits_cnn")
 """Those that the pages' commands read."""
 
 DRAWN = re.compile(r"```python\n([^`]*?)```\n\n!\[[^\]]*\]\(gallery/")

@@ -50,12 +50,13 @@ class GLOSampler(GenerationSampler, BaseSampler):
     Examples:
         >>> import optuna
         >>> from optuna_taylorglo import GLOSampler
+        >>> from optuna_taylorglo.attributes import TREE
         >>> sampler = GLOSampler(seed=0)
         >>> study = optuna.create_study(direction="minimize", sampler=sampler)
         >>> def nodes(trial):  # the smallest tree wins
         ...     return len(sampler.suggest(trial).prefix)
         >>> study.optimize(nodes, n_trials=20)
-        >>> study.best_trial.user_attrs["taylorglo:tree"]
+        >>> study.best_trial.user_attrs[TREE]
         ['y']
     """
 
