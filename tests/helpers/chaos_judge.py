@@ -97,7 +97,9 @@ def attacked(
             if not crew.replace_the_dead():
                 over = all(seat.process.exitcode == 0 for seat in crew.seats)
                 break
-            done = {event.place for event in log.read() if event.what == ACKNOWLEDGED}
+            # Not what is acknowledged: who is killed before it can say so says it never, and the
+            # job's end would wait for attacks that wait for the job.
+            done = {event.place for event in log.read() if event.what == FINISHED}
             progress = len(done) / len(expected)
             attack.step(crew, progress)
             over = attack.done >= attack.total
