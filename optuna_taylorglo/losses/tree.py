@@ -88,9 +88,6 @@ class Tree:
         """The operators in prefix form; `tree_from_prefix` gives the tree back."""
         return [node.operator for node in self.nodes()]
 
-    def __str__(self) -> str:
-        return formula(self)
-
 
 def tree_from_prefix(content: object) -> Tree:
     """The tree of a prefix form, which may come from anywhere.
@@ -146,59 +143,6 @@ def check_coefficients(tree: Tree, coefficients: Sequence[float] | None) -> tupl
         if not math.isfinite(value):
             raise ValueError(f"coefficients[{position}] is {value}; all must be finite.")
     return values
-
-
-# How tightly the outermost operator of a text holds it together. A quotient counts as looser than
-# a product, so that nobody has to know how "a / b·c" is read.
-_SUM, _QUOTIENT, _PRODUCT, _POWER, _ATOM = range(5)
-
-
-def formula(tree: Tree, coefficients: Sequence[float] | None = None, *, digits: int = 4) -> str:
-    """The tree as people write it, such as ``log(y) - x / y``.
-
-    Args:
-        tree: The tree.
-        coefficients: One for each node, in prefix order; those that are 1 are not written.
-        digits: Significant digits of coefficients.
-    """
-    return _written(tree, iter(check_coefficients(tree, coefficients)), digits)[0]
-
-
-def _written(tree: Tree, coefficients: Iterator[float], digits: int) -> tuple[str, int]:
-    """Text of a tree and how tightly it holds together; takes the tree's own coefficients."""
-    coefficient = next(coefficients)
-    operator = tree.operator
-    if operator in ("1", "-1"):
-        return f"{float(operator) * coefficient:.{digits}g}", _ATOM
-    operands = [_written(child, coefficients, digits) for child in tree.children]
-    text, level = _applied(operator, operands)
-    if coefficient == 1:
-        return text, level
-    return f"{coefficient:.{digits}g}·{_inside((text, level), _PRODUCT)}", _PRODUCT
-
-
-def _applied(operator: str, operands: list[tuple[str, int]]) -> tuple[str, int]:
-    if not operands:
-        return operator, _ATOM
-    first, *others = operands
-    if operator == "square":
-        return f"{_inside(first, _ATOM)}²", _POWER
-    if not others:
-        return f"{'√' if operator == 'sqrt' else operator}({first[0]})", _ATOM
-    if operator == "/":
-        return f"{_inside(first, _PRODUCT, leads=True)} / {_inside(others[0], _POWER)}", _QUOTIENT
-    level = _PRODUCT if operator == "*" else _SUM
-    sign = "·" if operator == "*" else f" {operator} "
-    # a - (b + c) keeps its brackets, a + (b - c) needs none.
-    last = _QUOTIENT if operator == "-" else level
-    return f"{_inside(first, level, leads=True)}{sign}{_inside(others[0], last)}", level
-
-
-def _inside(operand: tuple[str, int], level: int, *, leads: bool = False) -> str:
-    """An operand's text, in brackets where it is too loose or its sign would meet another."""
-    text, own = operand
-    signed = text.startswith("-") and not leads
-    return f"({text})" if own < level or signed else text
 
 
 def _arity(operator: object) -> int:

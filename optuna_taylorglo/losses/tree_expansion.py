@@ -14,6 +14,7 @@ import numpy as np
 
 from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion, FloatArray
 from optuna_taylorglo.losses.tree import Tree, check_coefficients
+from optuna_taylorglo.losses.tree_formula import formula
 
 
 def expanded_theta(
@@ -45,8 +46,8 @@ def expanded_theta(
         theta.append(float(series[i, j]) * factorials)
     if not np.isfinite([series[0, 0], *theta]).all():
         raise ValueError(
-            f"centre is x = {centre[0]}, y = {centre[1]}, where {tree} or a derivative of it is "
-            "not finite; choose another one."
+            f"centre is x = {centre[0]}, y = {centre[1]}, where {formula(tree, coefficients)} or a "
+            "derivative of it is not finite; choose another one."
         )
     return form.validate(theta)
 

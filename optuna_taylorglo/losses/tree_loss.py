@@ -24,8 +24,9 @@ from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.files import TreeLossFile
 from optuna_taylorglo.losses.kept_loss import KeptLoss
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
-from optuna_taylorglo.losses.tree import Tree, check_coefficients, formula, tree_from_prefix
+from optuna_taylorglo.losses.tree import Tree, check_coefficients, tree_from_prefix
 from optuna_taylorglo.losses.tree_expansion import expanded_theta
+from optuna_taylorglo.losses.tree_formula import formula
 from optuna_taylorglo.losses.tree_values import tree_values
 
 

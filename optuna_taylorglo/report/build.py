@@ -27,6 +27,7 @@ from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_LENGTH, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
+from optuna_taylorglo.losses.tree_formula import formula
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.report.wording import found_with, recipe_in_words
 from optuna_taylorglo.search.history import SearchHistory, read_history
@@ -275,7 +276,7 @@ def _parameters(loss: EvolvedLoss) -> list[tuple[str, str, str]]:
 
     if isinstance(loss, TreeLoss):
         pairs = zip(loss.tree.nodes(), loss.coefficients, strict=True)
-        return [(f"c_{i}", str(node), repr(value)) for i, (node, value) in enumerate(pairs)]
+        return [(f"c_{i}", formula(node), repr(value)) for i, (node, value) in enumerate(pairs)]
     names, meanings = loss.form.parameter_names, loss.form.parameter_meanings
     rows = list(zip(names, meanings, map(repr, loss.theta), strict=True))
     return rows + ([] if loss.anchor is None else _anchor_rows(loss.anchor))

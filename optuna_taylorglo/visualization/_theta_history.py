@@ -10,6 +10,7 @@ from optuna.study import Study
 from plotly.subplots import make_subplots
 
 from optuna_taylorglo.losses.tree import Tree
+from optuna_taylorglo.losses.tree_formula import formula
 from optuna_taylorglo.search.form import form_of
 from optuna_taylorglo.search.glo.sampler import GLOSampler
 from optuna_taylorglo.search.history import SearchHistory, read_history
@@ -74,7 +75,7 @@ def _get_theta_history_info(study: Study, history: SearchHistory) -> ThetaHistor
 
 def _node_labels(tree: Tree) -> list[str]:
     """What each coefficient of a tree multiplies, in prefix order."""
-    return [f"c{i}  {_shortened(str(node))}" for i, node in enumerate(tree.nodes())]
+    return [f"c{i}  {_shortened(formula(node))}" for i, node in enumerate(tree.nodes())]
 
 
 def _shortened(text: str) -> str:

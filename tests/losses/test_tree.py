@@ -1,4 +1,4 @@
-"""Trees: what they may be, their prefix form, and how they are written."""
+"""Trees: what they may be, and their prefix form."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 from random_trees import random_trees
 
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
-    BAIKAL_CMA_COEFFICIENTS,
     CROSS_ENTROPY,
     MAX_DEPTH,
     MAX_SIZE,
     OPERATORS,
     Tree,
     check_coefficients,
-    formula,
     tree_from_prefix,
 )
 
@@ -97,74 +94,6 @@ def test_trees_up_to_the_limits_are_trees():
 def test_operators_take_as_many_operands_as_they_take(operator):
     with pytest.raises(ValueError, match=f"takes {OPERATORS[operator] or 'no'} operand"):
         Tree(operator, (X,) * 3)
-
-
-@pytest.mark.parametrize(
-    ("prefix", "text"),
-    [
-        (["-", "log", "y", "/", "x", "y"], "log(y) - x / y"),
-        (["*", "x", "log", "y"], "x·log(y)"),
-        (["+", "x", "-1"], "x + (-1)"),
-        (["-", "-1", "-1"], "-1 - (-1)"),
-        (["-", "x", "-", "x", "y"], "x - (x - y)"),
-        (["+", "x", "-", "x", "y"], "x + x - y"),
-        (["*", "/", "x", "y", "y"], "(x / y)·y"),
-        (["/", "x", "*", "y", "y"], "x / (y·y)"),
-        (["/", "x", "/", "y", "y"], "x / (y / y)"),
-        (["*", "+", "x", "y", "-1"], "(x + y)·(-1)"),
-        (["square", "-1"], "(-1)²"),
-        (["square", "square", "y"], "(y²)²"),
-        (["square", "-", "x", "y"], "(x - y)²"),
-        (["sqrt", "-", "1", "y"], "√(1 - y)"),
-        (["/", "-1", "square", "y"], "-1 / y²"),
-    ],
-)
-def test_formulas_have_the_brackets_that_they_need(prefix, text):
-    assert formula(tree_from_prefix(prefix)) == str(tree_from_prefix(prefix)) == text
-
-
-def test_coefficients_are_in_the_formula():
-    assert formula(BAIKAL, BAIKAL_CMA_COEFFICIENTS) == (
-        "2.728·(0.9863·log(1.535·y) - (-1.113·(1.372·x / (-0.8411·y))))"
-    )
-    assert formula(tree_from_prefix(["+", "1", "-1"]), [1, 0.5, 0.25]) == "0.5 + (-0.25)"
-    assert formula(CROSS_ENTROPY, [-1, 1, 1, 1]) == "-1·x·log(y)"
-
-
-def test_a_formula_read_as_python_is_the_tree():
-    """Brackets are where Python's own precedence needs them, so people can trust theirs."""
-    python = str.maketrans({"·": "*"})
-    x, y = 0.3, 0.6
-    for tree in random_trees(300, seed=1):
-        written = formula(tree).translate(python).replace("√", "np.sqrt").replace("²", "**2")
-        with np.errstate(all="ignore"):
-            found = eval(
-                written.replace("log", "np.log").replace("1", "np.float64(1)"),
-                {"np": np, "x": np.float64(x), "y": np.float64(y)},
-            )
-            expected = by_hand(tree, x, y)
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-
-
-def by_hand(tree: Tree, x: float, y: float) -> Any:
-    values = [by_hand(child, x, y) for child in tree.children]
-    leaves = {"x": np.float64(x), "y": np.float64(y), "1": np.float64(1), "-1": np.float64(-1)}
-    match tree.operator, values:
-        case "+", [a, b]:
-            return a + b
-        case "-", [a, b]:
-            return a - b
-        case "*", [a, b]:
-            return a * b
-        case "/", [a, b]:
-            return a / b
-        case "log", [a]:
-            return np.log(a)
-        case "square", [a]:
-            return a * a
-        case "sqrt", [a]:
-            return np.sqrt(a)
-    return leaves[tree.operator]
 
 
 @pytest.mark.parametrize(

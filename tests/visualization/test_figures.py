@@ -56,7 +56,7 @@ from optuna_taylorglo.visualization._loss_functions import _get_loss_functions_i
 from optuna_taylorglo.visualization._search_state import _get_search_state_info
 from optuna_taylorglo.visualization._style import CATEGORIES, VERMILION, log_axis, plain, short
 from optuna_taylorglo.visualization._style import GENERATIONS as GENERATION_COLOURS
-from optuna_taylorglo.visualization._theta_history import _get_theta_history_info
+from optuna_taylorglo.visualization._theta_history import _get_theta_history_info, _node_labels
 from optuna_taylorglo.visualization.weight_space import accuracy_basin
 
 OF_A_STUDY = (
@@ -633,6 +633,11 @@ def test_the_package_itself_does_not_load_plotly():
     code = "import sys, optuna_taylorglo.report.build; print('plotly' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_coefficient_is_labelled_by_what_it_multiplies():
+    labels = ["c0  log(y) - x / y", "c1  log(y)", "c2  y", "c3  x / y", "c4  x", "c5  y"]
+    assert _node_labels(BAIKAL) == labels
 
 
 def test_trees_are_drawn_between_their_poles_and_those_without_values_left_out(
