@@ -6,14 +6,14 @@ import argparse
 import contextlib
 import logging
 import os
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from optuna_taylorglo.cli import forked
 from optuna_taylorglo.cli.foreign_text import as_file_name
 from optuna_taylorglo.cli.options import (
     MOST_PROCESSES,
@@ -23,8 +23,7 @@ from optuna_taylorglo.cli.options import (
     up_to,
 )
 from optuna_taylorglo.cli.preflight import rehearse
-from optuna_taylorglo.cli.standby import WORKER, StandbyWorkers
-from optuna_taylorglo.cli.supervisor import Process, Supervisor, start_command
+from optuna_taylorglo.cli.supervisor import Supervisor
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.queue.identity import WorkerIdentity
 from optuna_taylorglo.queue.lost_workers import give_up_trials_of
@@ -51,16 +50,10 @@ def add_workers_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def count_workers(arguments: argparse.Namespace) -> int:
-    """How many workers the options ask for."""
-    return len(_environments(arguments.workers, arguments.device))
-
-
 def supervise(
     study_name: str,
     url: str,
     arguments: argparse.Namespace,
-    standby: StandbyWorkers,
     others: Sequence[Sequence[str]] = (),
 ) -> tuple[Supervisor, int]:
     """Workers on a study, not started yet.
@@ -69,7 +62,6 @@ def supervise(
         study_name: The study.
         url: Its storage.
         arguments: With the machine's options and the number of workers.
-        standby: Where workers come from.
         others: Modules and arguments of further processes, such as a baseline.
 
     Returns:
@@ -77,22 +69,17 @@ def supervise(
     """
     machine = machine_words(arguments)
     environments = _environments(arguments.workers, arguments.device)
-    worker = [WORKER, "--study-name", study_name, "--no-check", *machine]
+    worker = ["optuna_taylorglo.worker", "--study-name", study_name, "--no-check", *machine]
     words = [*others, *([worker] * len(environments))]
     # The URL goes by the environment: a command line, with the password in it, is for all to see.
     storage = {"OPTUNA_STORAGE": url}
 
-    def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
-        if command[0] == WORKER:
-            return standby.start(command[1:], log, environment)
-        return start_command([sys.executable, "-m", *command], log, environment)
-
     supervisor = Supervisor(
         words,
+        forked.start,
         log_dir(study_name),
         [extra | storage for extra in (*([{}] * len(others)), *environments)],
         lambda dead, cause: _give_back(study_name, url, dead, cause),
-        start,
     )
     return supervisor, len(environments)
 
@@ -104,13 +91,12 @@ def trained_by_workers(
     """What has a study's tasks done by local workers, while the body runs."""
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
-    with StandbyWorkers() as standby:
-        standby.prepare(count_workers(arguments))
-        rehearse(opened.recipe, machine_of(arguments))
-        companion = create_companion(opened.study, opened.url)
-        supervisor, _ = supervise(companion.study_name, opened.url, arguments, standby)
-        with LocalTrainings(companion, supervisor, stop, console) as train:
-            yield train
+    forked.prepare()
+    rehearse(opened.recipe, machine_of(arguments))
+    companion = create_companion(opened.study, opened.url)
+    supervisor, _ = supervise(companion.study_name, opened.url, arguments)
+    with LocalTrainings(companion, supervisor, stop, console) as train:
+        yield train
 
 
 def _give_back(study_name: str, url: str, dead: WorkerIdentity, cause: str) -> None:

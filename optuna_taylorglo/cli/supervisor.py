@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from optuna_taylorglo.cli import lifeline
 from optuna_taylorglo.cli.process import BROKEN, INTERRUPTED, USAGE
 from optuna_taylorglo.errors import WorkersFailed
 from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, new_token
@@ -65,21 +64,6 @@ Start = Callable[[Sequence[str], Path, Mapping[str, str]], Process]
 """Starts a process: its command, the log that its output is added to, and its environment."""
 
 
-def start_command(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
-    """Start a command in a session of its own."""
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            command,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            # A Ctrl-C in the terminal is for the supervisor, which tells the workers.
-            start_new_session=True,
-            pass_fds=lifeline.descriptors(),
-        )
-
-
 @dataclass
 class _Child:
     command: list[str]
@@ -108,7 +92,7 @@ class _Child:
     def start(self) -> None:
         self.token, self.mourned, self.due = new_token(), False, None
         self.began = time.monotonic()
-        environment = self.environment | {TOKEN_VARIABLE: self.token} | lifeline.environment()
+        environment = self.environment | {TOKEN_VARIABLE: self.token}
         self.process = self.start_process(self.command, self.log, environment)
 
     def plan_restart(self, code: int) -> float:
@@ -131,19 +115,19 @@ class Supervisor:
 
     Args:
         commands: One command for each process.
+        start: Starts a process by its command.
         log_dir: Where each writes its log, ``<number>.log``.
         environments: Environment of each, added to this process's.
         on_death: Told at once of a process that died without having put its things in order.
-        start: Starts a process by its command.
     """
 
     def __init__(
         self,
         commands: Sequence[Sequence[str]],
+        start: Start,
         log_dir: Path,
         environments: Sequence[dict[str, str]] | None = None,
         on_death: OnDeath = lambda dead, cause: None,
-        start: Start = start_command,
     ) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
         environments = environments or [{}] * len(commands)

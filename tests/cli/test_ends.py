@@ -14,29 +14,15 @@ import optuna
 import pytest
 from databases import PostgreSQL
 from optuna.trial import TrialState
-from searches import load, process, small_recipe, wait_until
+from searches import descendants_of, is_alive, load, process, small_recipe, wait_until
 
 from optuna_taylorglo import cli
 from optuna_taylorglo.attributes import RELEASED
 from optuna_taylorglo.cli import lifeline
+from optuna_taylorglo.queue.identity import WorkerIdentity, worker_of
 
 # Far below the grace period and the patience in an outage; a busy machine may need much of it.
 LONGEST_END = 100
-
-
-def children_of(pid: int) -> list[int]:
-    """All processes that a process started."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; where nobody asks for its exit code, it stays in the list."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 class LongRun:
@@ -49,13 +35,18 @@ class LongRun:
         self._url = url
         self.command = process("optuna_taylorglo.cli", *words, cwd=directory, storage=url)
         wait_until(self._is_at_work)
-        self.children = children_of(self.command.pid)
+        self.started = descendants_of(self.command.pid)
 
     def study(self) -> optuna.Study:
         return load(self._url, "long")
 
     def running(self) -> int:
         return len(self.study().get_trials(states=(TrialState.RUNNING,)))
+
+    def workers(self) -> set[WorkerIdentity | None]:
+        """Those that have a candidate in hand."""
+        running = self.study().get_trials(states=(TrialState.RUNNING,))
+        return {worker_of(trial) for trial in running}
 
     def _is_at_work(self) -> bool:
         assert self.command.poll() is None, self.command.communicate()[0]
@@ -64,7 +55,7 @@ class LongRun:
         return False
 
     def nobody_left(self) -> bool:
-        return not any(map(is_alive, self.children))
+        return not any(map(is_alive, self.started))
 
 
 @pytest.mark.usefixtures("hangups_are_heard")
@@ -72,7 +63,7 @@ def test_children_end_with_a_command_that_is_killed_and_the_same_command_goes_on
     tmp_path: Path, sqlite_url: str
 ) -> None:
     run = LongRun(tmp_path, sqlite_url)
-    assert len(run.children) >= 2, "a worker and the baseline"
+    assert len(run.started) >= 3, "the fork server, a worker and the baseline"
     run.command.kill()
     begin = time.monotonic()
     wait_until(run.nobody_left)
@@ -82,12 +73,19 @@ def test_children_end_with_a_command_that_is_killed_and_the_same_command_goes_on
     assert trial.state == TrialState.FAIL
     assert trial.user_attrs[RELEASED], "its worker was at work, and has given it back"
 
-    # A terminal that is closed ends it in good order.
+    # A fork server that is killed costs its workers, and others take their places.
     run = LongRun(tmp_path, sqlite_url)
+    first = run.workers()
+    (server,) = (pid for pid in run.started if descendants_of(pid))
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: run.running() == 1 and not first & run.workers())
+    run.started += descendants_of(run.command.pid)
+
+    # A terminal that is closed ends it in good order.
     run.command.send_signal(signal.SIGHUP)
     output, _ = run.command.communicate()
     assert run.command.returncode == cli.INTERRUPTED, output
-    assert run.nobody_left()
+    wait_until(run.nobody_left)
     assert run.running() == 0
 
 
@@ -104,7 +102,7 @@ def test_ctrl_c_is_heard_while_the_database_is_away(
     assert time.monotonic() - begin < LONGEST_END
     assert run.command.returncode == cli.INTERRUPTED, output
     assert "Traceback" not in output
-    assert run.nobody_left()
+    wait_until(run.nobody_left)
     own_postgresql.start()
 
 
@@ -117,54 +115,12 @@ stop.wait(60)
 print("asked", flush=True)
 """
 
-PARENT = f"""
-import subprocess, sys, threading, time
-from optuna_taylorglo.cli.supervisor import start_command
-from optuna_taylorglo.cli import lifeline
-import os, pathlib
-log = pathlib.Path(sys.argv[1])
-def start():
-    start_command([sys.executable, "-c", {ORDERLY!r}], log, os.environ | lifeline.environment())
-thread = threading.Thread(target=start)  # a thread that is gone must not count as the parent
-thread.start()
-thread.join()
-if os.fork() == 0:  # as processes that load data are made; it must not keep the children alive
-    os.fork()
-    time.sleep(30)
-    os._exit(0)
-time.sleep(60)
-"""
 
-
-def test_a_child_hears_of_its_parents_end_and_of_nothing_else(tmp_path: Path) -> None:
-    log, faults = tmp_path / "log", tmp_path / "faults"
-    with faults.open("w") as file:
-        words = [sys.executable, "-c", PARENT, str(log)]
-        parent = subprocess.Popen(words, stderr=file, start_new_session=True)
-    wait_until(lambda: log.exists() and "ready" in log.read_text())
-    time.sleep(0.3)
-    assert "asked" not in log.read_text()
-    parent.kill()
-    parent.wait()
-    wait_until(lambda: "asked" in log.read_text())
-    assert faults.read_text() == ""
-    os.killpg(parent.pid, signal.SIGKILL)  # its copies, which were there all the time
-
-
-@pytest.mark.parametrize("value", [None, "9999", "0"])
-def test_without_a_lifeline_there_is_nothing_to_watch(
-    monkeypatch: pytest.MonkeyPatch, value: str | None
-) -> None:
-    """Such as for a worker that was started by hand."""
-    monkeypatch.delenv(lifeline.VARIABLE, raising=False)
-    if value is not None:
-        monkeypatch.setenv(lifeline.VARIABLE, value)
+def test_a_worker_that_was_started_by_hand_watches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr(lifeline.threading.Thread, "start", started.append)
-    monkeypatch.setattr(lifeline, "_is_pipe", lambda descriptor: False)
     lifeline.end_with_parent()
     assert started == []
-    assert lifeline.VARIABLE not in os.environ
 
 
 def test_a_command_under_nohup_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import torch
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.cli import local_workers
 from optuna_taylorglo.cli.local_workers import _environments, _give_back, supervise
-from optuna_taylorglo.cli.standby import StandbyWorkers
 from optuna_taylorglo.errors import StopRequested, StorageUnreachable
 from optuna_taylorglo.queue.identity import WorkerIdentity
 
@@ -69,7 +68,7 @@ def test_workers_are_started_with_the_users_words_and_without_the_password(tmp_p
     url = "postgresql://me:secret@host/db"
     arguments = started_with("-v", "--allow", "mine", "--threads", "2")
     baseline = ["optuna_taylorglo.cli", "baseline", "s"]
-    supervisor, count = supervise("s", url, arguments, StandbyWorkers(), [baseline])
+    supervisor, count = supervise("s", url, arguments, [baseline])
     assert count == 2
     first, *workers = supervisor._children
     assert first.command == baseline

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from searches import wait_until
 
 from optuna_taylorglo.cli import supervisor as supervisor_module
 from optuna_taylorglo.cli.process import BROKEN
-from optuna_taylorglo.cli.supervisor import MAX_FAILURES, Supervisor, _Child, start_command
+from optuna_taylorglo.cli.supervisor import MAX_FAILURES, Supervisor, _Child
 from optuna_taylorglo.errors import WorkersFailed
 from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity
 
@@ -25,6 +26,13 @@ time.sleep(60)
 """
 
 
+def start_command(
+    command: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    with log.open("ab") as file:
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+
+
 class Supervisors:
     """Makes supervisors and leaves none of their processes behind."""
 
@@ -35,7 +43,7 @@ class Supervisors:
     def __call__(
         self, *commands: list[str], environments: list[dict[str, str]] | None = None
     ) -> Supervisor:
-        self._made.append(Supervisor(commands, self.log_dir, environments))
+        self._made.append(Supervisor(commands, start_command, self.log_dir, environments))
         return self._made[-1]
 
     def log(self, number: int = 0) -> str:
@@ -139,7 +147,10 @@ def test_a_death_is_told_at_once_and_an_orderly_end_is_not(
     dies_once = shell(f"[ -e {mark} ] && exit 0; touch {mark}; kill -KILL $$")
     stops = shell(f"[ -e {mark}2 ] && exit 0; touch {mark}2; exit 130")
     supervisor = Supervisor(
-        [dies_once, stops], tmp_path, on_death=lambda dead, cause: told.append((dead, cause))
+        [dies_once, stops],
+        start_command,
+        tmp_path,
+        on_death=lambda dead, cause: told.append((dead, cause)),
     )
     supervisor.start()
     first = supervisor._children[0].identity
@@ -153,6 +164,7 @@ def test_one_that_had_to_be_killed_is_told_too(tmp_path: Path) -> None:
     told: list[str] = []
     supervisor = Supervisor(
         [[sys.executable, "-c", STUBBORN]],
+        start_command,
         tmp_path,
         on_death=lambda dead, cause: told.append(cause),
     )

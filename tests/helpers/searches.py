@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -49,6 +50,22 @@ def process(*words: str, cwd: Path, storage: str | None = None) -> subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
+
+
+def descendants_of(pid: int) -> list[int]:
+    """All processes that a process started, and those that they started."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it may end meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found + [further for child in found for further in descendants_of(child)]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; where nobody asks for its exit code, it stays in the list."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

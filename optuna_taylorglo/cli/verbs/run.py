@@ -11,19 +11,17 @@ from pathlib import Path
 from optuna.study import Study
 from rich.console import Console
 
-from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli import forked, options
 from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.local_workers import (
     add_workers_option,
-    count_workers,
     log_dir,
     supervise,
 )
 from optuna_taylorglo.cli.preflight import rehearse
 from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.cli.standby import StandbyWorkers
 from optuna_taylorglo.errors import OperationError, StopRequested, StudyError, WorkersFailed
 from optuna_taylorglo.queue.counted import has_results
 from optuna_taylorglo.queue.failures import last_exception
@@ -84,14 +82,13 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     if warning := own_loss_warning(recipe.fitness):
         console.print(bold("Warning"), f": {warning}", sep="", highlight=False)
     name = arguments.study_name or name
-    with StandbyWorkers() as standby:
-        if not _is_complete(name, url, recipe):
-            standby.prepare(count_workers(arguments))
-            rehearse(recipe, options.machine_of(arguments), path)
-        study = create_study(name, url, direction=direction_of(recipe))
-        opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
-        if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
-            _search(opened, arguments, standby, stop, console)
+    if not _is_complete(name, url, recipe):
+        forked.prepare()
+        rehearse(recipe, options.machine_of(arguments), path)
+    study = create_study(name, url, direction=direction_of(recipe))
+    opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
+    if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
+        _search(opened, arguments, stop, console)
     _announce_winner(study, url, arguments, console)
     return DONE
 
@@ -112,7 +109,6 @@ def _is_complete(name: str, url: str, recipe: Recipe) -> bool:
 def _search(
     opened: options.OpenedStudy,
     arguments: argparse.Namespace,
-    standby: StandbyWorkers,
     stop: threading.Event,
     console: Console,
 ) -> None:
@@ -121,7 +117,7 @@ def _search(
 
     name, search = opened.study.study_name, opened.recipe.search
     baseline = ["optuna_taylorglo.cli", "baseline", name, *options.machine_words(arguments)]
-    supervisor, n_workers = supervise(name, opened.url, arguments, standby, [baseline])
+    supervisor, n_workers = supervise(name, opened.url, arguments, [baseline])
     console.print(
         "Study",
         bold(name),
