@@ -1,10 +1,12 @@
 """Tables of results are those of the verdicts that lie beside them."""
 
+import json
+import lzma
 import re
 import sys
 
 import pytest
-from searches import ROOT
+from searches import ROOT, load
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 RESULTS = ROOT / "docs" / "results"
@@ -38,6 +40,32 @@ def test_the_page_of_glo_shows_what_the_kept_outcomes_say():
     lines.insert(1, "|" + "---|" * len(HEADER))
     page = (ROOT / "docs" / "glo.md").read_text(encoding="utf-8")
     assert "<!-- glo -->\n" + "\n".join(lines) + "\n<!-- end of glo -->" in page
+
+
+def test_the_page_of_the_search_on_mnist_shows_its_verdict():
+    from optuna_taylorglo.verdict.files import from_json, to_markdown
+
+    page = (ROOT / "docs" / "results-mnist-search.md").read_text(encoding="utf-8")
+    verdict = from_json(json.loads((RESULTS / "mnist" / "judged.json").read_text()))
+    assert to_markdown(verdict).strip() in page
+
+
+def test_the_searches_on_mnist_can_go_on_and_hold_the_losses_beside_them(tmp_path):
+    from optuna_taylorglo import load_loss
+    from optuna_taylorglo.recipes.in_study import frozen_recipe, recipe_differences
+    from optuna_taylorglo.recipes.loading import load_recipe
+    from optuna_taylorglo.verdict.choice import chosen_loss
+
+    for family in ("short", "anchored"):
+        file = tmp_path / f"{family}.db"
+        file.write_bytes(lzma.decompress((RESULTS / "mnist" / f"{family}.db.xz").read_bytes()))
+        name = f"mnist_basic_cnn_{family}"
+        study = load(f"sqlite:///{file}", name)
+        held, recipe = frozen_recipe(study), load_recipe(ROOT / "studies" / f"{name}.yaml")
+        assert held is not None
+        assert not recipe_differences(held, recipe)
+        kept = load_loss(RESULTS / "mnist" / f"{name}.json")
+        assert kept.theta == chosen_loss(study).loss.theta
 
 
 @pytest.mark.parametrize("study", STUDIES)
