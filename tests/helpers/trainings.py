@@ -5,12 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from searches import small_recipe
 from torch import nn
 
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.training.bfloat16 import crashes_in_bfloat16, has_bfloat16
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training
+
+
+def _has_bfloat16_that_crashes() -> bool:
+    here = torch.device("cpu")
+    return has_bfloat16(here) and crashes_in_bfloat16(here)
+
+
+needs_bfloat16 = pytest.mark.skipif(
+    _has_bfloat16_that_crashes(), reason="bfloat16 ends the process on this processor"
+)
 
 
 def cpu(data_dir: Path, *allowed: str) -> Machine:

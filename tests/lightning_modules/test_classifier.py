@@ -9,6 +9,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from trainings import needs_bfloat16
 
 from lightning_modules.classifier import Classifier
 from lightning_modules.data import MNIST, Digits
@@ -261,6 +262,7 @@ def test_class_probabilities_are_targets_as_for_cross_entropy(make_trainer: Make
     assert trainer.global_step == 2
 
 
+@needs_bfloat16
 def test_the_criterion_sees_float32_logits_under_autocast(
     mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from searches import ROOT, small_recipe
 from torch import Tensor, nn
-from trainings import cpu, digits_training
+from trainings import cpu, digits_training, needs_bfloat16
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.loading import load_recipe
@@ -182,6 +182,7 @@ def test_a_module_that_optimises_by_hand_refuses_what_the_trainer_cannot_do(
     assert caught.value.field == field
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("model", [PLAIN, OWN])
 def test_precision_of_the_recipe_goes_before_the_workers(tmp_path: Path, model: str) -> None:
     assert trained(training_of(tmp_path, model)).trainer.precision == "32-true"
