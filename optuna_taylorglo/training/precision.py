@@ -62,7 +62,7 @@ def resolve_precision(requested: PrecisionName, device: torch.device | str) -> P
         reason = f"this {device.type} has no bfloat16 arithmetic"
     elif crashes_in_bfloat16(device):
         precision = Precision("32-true", channels_last)
-        reason = f"this {device.type} announces bfloat16 arithmetic, and ends the process that computes in it"
+        reason = f"this {device.type} announces bfloat16, and ends the process that computes in it"
     else:
         precision = Precision("bf16-mixed", channels_last)
         reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
