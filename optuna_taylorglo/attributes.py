@@ -105,3 +105,6 @@ LOST = "taylorglo:lost"
 
 BEAT = "taylorglo:beat"
 """Signs of life so far, in a storage without a clock of its own."""
+
+SUSPECTED = "taylorglo:suspected"
+"""Nothing was heard of the trial for long, in a storage without a clock of its own."""

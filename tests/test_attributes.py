@@ -35,6 +35,7 @@ def test_keys_are_those_of_studies_made_before() -> None:
         "ASKED_ANEW": "taylorglo:asked_anew",
         "RELEASED": "taylorglo:handed_back",
         "BEAT": "taylorglo:beat",
+        "SUSPECTED": "taylorglo:suspected",
         "WORKER": "taylorglo:worker",
         "ERROR": "taylorglo:error",
         "FIRST_TRIAL": "taylorglo:first_trial",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from optuna.logging import get_logger
 from optuna.study import Study
@@ -12,6 +14,7 @@ from optuna.trial import TrialState
 from optuna_taylorglo.attributes import LOST, WORKER
 from optuna_taylorglo.queue.heartbeat import heartbeat_interval
 from optuna_taylorglo.queue.identity import WorkerIdentity, worker_in, worker_of
+from optuna_taylorglo.storage.counted_beats import CountedBeats
 from optuna_taylorglo.storage.notices import Notices
 from optuna_taylorglo.storage.optuna_private import storage_of, study_id_of, trial_id_of
 from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
@@ -55,9 +58,9 @@ class SilenceWatch:
         self._study = study
         self._storage = storage_of(study)
         self._watch = WATCH if watch is None else watch
-        self._settle = min(SETTLE, self._watch, heartbeat_interval(self._storage) or 0)
+        self._settle = min(SETTLE, self._watch)
         self._heard: dict[int, tuple[datetime | None, float]] = {}
-        self._suspected: dict[int, tuple[datetime | None, float]] = {}
+        self._suspected: dict[int, tuple[datetime | int | None, float]] = {}
 
     def give_up(self) -> list[int]:
         """Give up what nobody is at work on any more; returns the ids of the trials."""
@@ -79,7 +82,7 @@ class SilenceWatch:
             and end(self._storage, trial_id, TrialState.FAIL, attributes=lost, seen=seen)
         ]
 
-    def _has_been_suspected(self, trial_id: int, seen: datetime | None) -> bool:
+    def _has_been_suspected(self, trial_id: int, seen: datetime | int | None) -> bool:
         """Whether it was long enough ago; else it is now, if signs of life can be written."""
         if not self._settle:
             return True
@@ -89,15 +92,14 @@ class SilenceWatch:
             self._suspected[trial_id] = (seen, time.monotonic())
         return False
 
-    def _silent_and_dead(self) -> tuple[dict[int, datetime | None], list[int]]:
+    def _silent_and_dead(self) -> tuple[Mapping[int, datetime | int | None], list[int]]:
         """Trials that are silent, with their last sign of life, and trials of the dead."""
         study_id = study_id_of(self._study)
         if not isinstance(self._storage, OutageTolerantStorage):
-            # Storages without a clock watch for themselves.
-            stale = self._storage._get_stale_trial_ids(study_id)
             running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
             dead = [trial_id_of(trial) for trial in running if _has_died(worker_of(trial))]
-            return {trial_id: None for trial_id in stale if trial_id not in dead}, dead
+            stale = _silent_trials(self._storage, study_id)
+            return {trial: seen for trial, seen in stale.items() if trial not in dead}, dead
         grace = float(self._storage.database.grace_period or 0)
         watch = min(grace, self._watch)
         now = time.monotonic()
@@ -114,6 +116,14 @@ class SilenceWatch:
                 silent[trial_id] = sign.when
         self._heard = heard
         return silent, dead
+
+
+def _silent_trials(storage: Any, study_id: int) -> Mapping[int, int | None]:
+    """Silent trials of a storage that watches for itself, with what is known of their last sign."""
+    if isinstance(storage, CountedBeats):
+        return storage.silent_trials(study_id)
+    # A database as Optuna opens it.
+    return dict.fromkeys(storage._get_stale_trial_ids(study_id))
 
 
 def _has_died(worker: WorkerIdentity | None) -> bool:

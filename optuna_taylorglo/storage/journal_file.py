@@ -12,6 +12,8 @@ from typing import Any
 from optuna.logging import get_logger
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
+from optuna_taylorglo.storage.retry import noting_standstill
+
 _logger = get_logger(__name__)
 
 # Every record begins like this, and within a string the quotes would be escaped.
@@ -49,7 +51,8 @@ class MendingJournalFile(JournalFileBackend):
         if not self._ends_well():
             with self._locked():
                 self._mend()
-        super().append_logs(logs)
+        # Whoever dies with Optuna's lock in hand keeps everybody from writing for half a minute.
+        noting_standstill(lambda: super(MendingJournalFile, self).append_logs(logs))
 
     def _ends_well(self) -> bool:
         with open(self._file_path, "rb") as file:

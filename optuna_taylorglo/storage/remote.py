@@ -14,7 +14,11 @@ from sqlalchemy.engine import URL
 from optuna_taylorglo.errors import StorageURLError
 from optuna_taylorglo.storage.counted_beats import CountedBeats
 from optuna_taylorglo.storage.lease import Leases
-from optuna_taylorglo.storage.retry import DEFAULT_OUTAGE_LIMIT, retry_during_outage
+from optuna_taylorglo.storage.retry import (
+    DEFAULT_OUTAGE_LIMIT,
+    noting_standstill,
+    retry_during_outage,
+)
 
 DEFAULT_PORT = 13000
 """Optuna's own."""
@@ -85,8 +89,14 @@ class RemoteStorage(CountedBeats, GrpcStorageProxy):
 def _patient(name: str) -> None:
     method = getattr(GrpcStorageProxy, name)
 
+    def attempt(self: RemoteStorage, *args: Any, **kwargs: Any) -> Any:
+        if not name.startswith("set_"):
+            return method(self, *args, **kwargs)
+        # Behind the proxy may be a file that has one writer at a time.
+        return noting_standstill(lambda: method(self, *args, **kwargs))
+
     def call(self: RemoteStorage, *args: Any, **kwargs: Any) -> Any:
-        return retry_during_outage(lambda: method(self, *args, **kwargs), limit=self.outage_limit)
+        return retry_during_outage(lambda: attempt(self, *args, **kwargs), limit=self.outage_limit)
 
     call.__name__ = name
     setattr(RemoteStorage, name, call)

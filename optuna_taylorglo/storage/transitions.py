@@ -26,6 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import Connection
 
 from optuna_taylorglo.storage import statements
+from optuna_taylorglo.storage.counted_beats import CountedBeats
 from optuna_taylorglo.storage.optuna_private import (
     ATTRIBUTES,
     BEATS,
@@ -174,7 +175,7 @@ def end(
     *,
     attributes: Mapping[str, Any] | None = None,
     before: TrialState = TrialState.RUNNING,
-    seen: datetime | None = None,
+    seen: datetime | int | None = None,
 ) -> bool:
     """End a trial, if nobody else has.
 
@@ -185,7 +186,8 @@ def end(
         value: Its value.
         attributes: User attributes that it gets.
         before: The state that it must be in.
-        seen: If given, its last sign of life must be this one.
+        seen: If given, its last sign of life must be this one: its time, or the number of signs in
+            a storage without a clock.
 
     Returns:
         Whether it ended by this call.
@@ -199,6 +201,8 @@ def end(
         )
     if storage.get_trial(trial_id).state != before:
         return False
+    if seen is not None and not is_still_silent(storage, trial_id, seen):
+        return False
     try:
         for key, content in (attributes or {}).items():
             storage.set_trial_user_attr(trial_id, key, content)
@@ -208,13 +212,15 @@ def end(
         return False
 
 
-def is_still_silent(storage: BaseStorage, trial_id: int, seen: datetime) -> bool:
+def is_still_silent(storage: BaseStorage, trial_id: int, seen: datetime | int) -> bool:
     """Whether a trial's last sign of life is still this one, though everybody can write."""
     if isinstance(storage, OutageTolerantStorage):
         return _in_transaction(
             storage, lambda connection: _is_still_silent(connection, trial_id, seen)
         )
-    return True
+    assert isinstance(storage, CountedBeats)
+    assert isinstance(seen, int)
+    return storage.is_still_silent(trial_id, seen)
 
 
 def beat(storage: BaseStorage, trial_id: int) -> bool:
@@ -443,7 +449,7 @@ def _end(
     value: float | None,
     attributes: Mapping[str, Any],
     before: TrialState,
-    seen: datetime | None,
+    seen: datetime | int | None,
 ) -> bool:
     if seen is not None and not _is_still_silent(connection, trial_id, seen):
         return False
@@ -459,7 +465,7 @@ def _end(
     return True
 
 
-def _is_still_silent(connection: Connection, trial_id: int, seen: datetime) -> bool:
+def _is_still_silent(connection: Connection, trial_id: int, seen: datetime | int) -> bool:
     began = time.monotonic()
     # A change that changes nothing: who was held up by a writer that was suspended must not be the
     # first to act when that one wakes.

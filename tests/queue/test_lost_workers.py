@@ -33,7 +33,7 @@ from optuna_taylorglo.search.generations import rank
 from optuna_taylorglo.storage import retry
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
-from optuna_taylorglo.storage.transitions import beat
+from optuna_taylorglo.storage.transitions import beat, end
 
 
 def claimed_by(worker: WorkerIdentity, monkeypatch: pytest.MonkeyPatch, scheduler):
@@ -177,6 +177,55 @@ def test_a_standstill_that_another_call_noticed_counts(silent_trial, tmp_path):
     trial.study.set_user_attr("anything", 1)
     assert watch.give_up() == []
     suspended.close()
+
+
+@pytest.fixture
+def trial_in_journal(journal_path, monkeypatch):
+    """A trial in a journal that gives no sign of life, and a watch that has seen it."""
+    monkeypatch.setattr(retry._process, "last_end", -math.inf)
+    storage = open_storage(journal_path)
+    storage.grace_period = 1
+    scheduler = new_scheduler(storage, popsize=2)
+    trial = take(scheduler)
+    watch = SilenceWatch(scheduler.study, watch=0.5)
+    assert watch.give_up() == []
+    return trial, watch
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_nobody_is_given_up_while_a_dead_writer_has_the_lock_of_a_journal(
+    trial_in_journal, journal_path, is_alive
+):
+    """All can read that time, and the first to write after it must not be the one who suspects."""
+    trial, watch = trial_in_journal
+    lock = Path(f"{journal_path}.lock")
+    lock.symlink_to(journal_path)
+    threading.Timer(2.5, lock.unlink).start()
+    time.sleep(1.1)
+    assert watch.give_up() == []
+    time.sleep(0.6)
+    assert watch.give_up() == []
+    assert not lock.is_symlink()
+    if is_alive:
+        assert beat(storage_of(trial.study), trial_id_of(trial))
+    given_up: list[int] = []
+    deadline = time.monotonic() + (0.8 if is_alive else 60)
+    while not given_up and time.monotonic() < deadline:
+        time.sleep(0.1)
+        given_up = watch.give_up()
+    assert given_up == ([] if is_alive else [trial_id_of(trial)])
+
+
+def test_who_comes_through_after_it_was_suspected_is_not_given_up(trial_in_journal, journal_path):
+    trial, watch = trial_in_journal
+    storage = storage_of(trial.study)
+    time.sleep(1.1)
+    (seen,) = storage.silent_trials(trial.study._study_id).values()
+    assert watch.give_up() == []
+    # Between the last look and the decision.
+    assert beat(open_storage(journal_path), trial_id_of(trial))
+    assert not end(storage, trial_id_of(trial), FAIL, seen=seen)
+    assert storage.get_trial(trial_id_of(trial)).state == TrialState.RUNNING
 
 
 def ended_process() -> WorkerIdentity:
