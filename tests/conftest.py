@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import optuna
@@ -48,6 +49,17 @@ def _migrations_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_VersionManager, "_create_alembic_script", read_once)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_are_heard() -> None:
+    """Also if nohup or a shell's & started the tests: commands and the fork server inherit it."""
+    for number, heard in (
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGINT, signal.default_int_handler),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, heard)
 
 
 @pytest.fixture(autouse=True)

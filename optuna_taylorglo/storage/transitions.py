@@ -152,13 +152,9 @@ def take(storage: BaseStorage, trial_id: int, attributes: Mapping[str, Any]) -> 
             storage, lambda connection: _take_one(connection, trial_id, attributes)
         )
     try:
-        # In this order, so that no death leaves a running trial without its worker's name.
-        for key, value in attributes.items():
-            storage.set_trial_user_attr(trial_id, key, value)
-        if (record := getattr(storage, "record_heartbeat", None)) is not None:
-            record(trial_id)
+        # In this order: one who comes too late must not leave its name, or the trial would be taken
+        # for its own when it dies. A trial whose worker dies in between is found by its silence.
         if storage.set_trial_state_values(trial_id, TrialState.RUNNING):
-            # Another who came too late may have written its own name meanwhile.
             for key, value in attributes.items():
                 storage.set_trial_user_attr(trial_id, key, value)
             return storage.get_trial(trial_id)

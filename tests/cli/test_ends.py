@@ -58,7 +58,6 @@ class LongRun:
         return not any(map(is_alive, self.started))
 
 
-@pytest.mark.usefixtures("hangups_are_heard")
 def test_children_end_with_a_command_that_is_killed_and_the_same_command_goes_on(
     tmp_path: Path, sqlite_url: str
 ) -> None:

@@ -155,7 +155,6 @@ time.sleep(60)
 """
 
 
-@pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_ends(first: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, text=True)

@@ -18,7 +18,7 @@ import pytest
 from optuna.trial import TrialState
 from schedulers import FAIL, age_heartbeats, new_scheduler, place, take
 
-from optuna_taylorglo.attributes import LOST, RELEASED
+from optuna_taylorglo.attributes import LOST, RELEASED, WORKER
 from optuna_taylorglo.queue import identity, trial_queue
 from optuna_taylorglo.queue.identity import (
     TOKEN_VARIABLE,
@@ -30,7 +30,7 @@ from optuna_taylorglo.queue.identity import (
 from optuna_taylorglo.queue.lost_workers import MAX_LOSSES, SilenceWatch, give_up_trials_of
 from optuna_taylorglo.search import generations
 from optuna_taylorglo.search.generations import rank
-from optuna_taylorglo.storage import retry
+from optuna_taylorglo.storage import retry, transitions
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.storage.transitions import beat, end
@@ -259,6 +259,18 @@ def test_the_dead_of_this_machine_are_given_up_without_waiting_for_their_silence
     assert trials[alive.number].state == trials[far.number].state == TrialState.RUNNING
     # Taken up by the next one who comes.
     assert place(take(scheduler)) == place(gone)
+
+
+@linux
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_who_came_too_late_for_a_trial_and_died_does_not_count_as_its_worker(kind, request):
+    url = request.getfixturevalue("journal_path" if kind == "journal" else f"{kind}_url")
+    scheduler = new_scheduler(open_storage(url))
+    trial_id = trial_id_of(take(scheduler))
+    late = {WORKER: ended_process().to_dict()}
+    assert transitions.take(open_storage(url), trial_id, late) is None
+    assert worker_of(scheduler.study.trials[0]) == own_identity()
+    assert SilenceWatch(scheduler.study).give_up() == []
 
 
 @linux
