@@ -91,6 +91,9 @@ ASKED_ANEW = "taylorglo:asked_anew"
 WORKER = "taylorglo:worker"
 """Who evaluates the trial: host, process and a token of that very process."""
 
+TAKER = "taylorglo:taker"
+"""Who was last about to take the trial, in a storage where that takes several steps."""
+
 ERROR = "taylorglo:error"
 """The exception that ended the trial: its type, its message and the end of its traceback."""
 

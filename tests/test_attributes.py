@@ -34,6 +34,7 @@ def test_keys_are_those_of_studies_made_before() -> None:
         "KEY": "taylorglo:key",
         "ASKED_ANEW": "taylorglo:asked_anew",
         "RELEASED": "taylorglo:handed_back",
+        "TAKER": "taylorglo:taker",
         "BEAT": "taylorglo:beat",
         "SUSPECTED": "taylorglo:suspected",
         "WORKER": "taylorglo:worker",

@@ -1,26 +1,22 @@
 """Which process evaluates a trial, so that whoever saw it die can give the trial back at once.
 
 A process id alone says little: ids are used again, and a database may be shared by many hosts. A
-token that is new with every start of a worker makes the three together unique.
-
-Where the system tells when a process was started, others on the same machine can see for themselves
-that it is dead: its number is free, or has gone to a process that was started at another time.
+token that is new with every start of a worker makes the three together unique. Others on the same
+machine can see for themselves that a worker is dead.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import socket
 import uuid
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.attributes import WORKER
+from optuna_taylorglo.processes import Process, this_process
 
 TOKEN_VARIABLE = "TAYLORGLO_WORKER_TOKEN"
 """Environment variable by which whoever starts a worker tells it its token."""
@@ -57,16 +53,7 @@ class WorkerIdentity:
     @property
     def has_died(self) -> bool:
         """Whether the process is known to be dead; never so if it is of another machine."""
-        if not self.place or self.place != _place():
-            return False
-        try:
-            # Unlike a look into /proc, which may be hidden, this tells of everybody's processes.
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return _start_of(self.pid) not in (self.started, "")
+        return Process(self.pid, self.place, self.started).has_died
 
 
 def new_token() -> str:
@@ -77,8 +64,8 @@ def new_token() -> str:
 def own_identity() -> WorkerIdentity:
     """This process, with the token that its supervisor gave it, or with one of its own."""
     token = os.environ.get(TOKEN_VARIABLE) or _OWN_TOKEN
-    pid = os.getpid()
-    return WorkerIdentity(socket.gethostname(), pid, token, _place(), _start_of(pid))
+    this = this_process()
+    return WorkerIdentity(socket.gethostname(), this.pid, token, this.place, this.started)
 
 
 def worker_of(trial: FrozenTrial) -> WorkerIdentity | None:
@@ -97,22 +84,3 @@ def worker_in(content: object) -> WorkerIdentity | None:
     if not all(isinstance(content[name], str) for name in content.keys() - {"pid"}):
         return None
     return WorkerIdentity(**content)
-
-
-@functools.cache
-def _place() -> str:
-    """The machine since its last start, and the container; empty where the system does not tell."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
-    return ""
-
-
-def _start_of(pid: int) -> str:
-    """When a process was started; "dead" for one that is not yet buried, empty if unknown."""
-    with contextlib.suppress(OSError):
-        # The name of the program, in brackets, may hold anything.
-        after_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
-        state, *others = after_name.split()
-        return "dead" if state in "ZX" else others[18]
-    return ""

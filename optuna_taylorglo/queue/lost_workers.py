@@ -9,9 +9,9 @@ from typing import Any
 
 from optuna.logging import get_logger
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from optuna_taylorglo.attributes import LOST, WORKER
+from optuna_taylorglo.attributes import LOST, TAKER, WORKER
 from optuna_taylorglo.queue.heartbeat import heartbeat_interval
 from optuna_taylorglo.queue.identity import WorkerIdentity, worker_in, worker_of
 from optuna_taylorglo.storage.counted_beats import CountedBeats
@@ -60,6 +60,7 @@ class SilenceWatch:
         self._watch = WATCH if watch is None else watch
         self._settle = min(SETTLE, self._watch)
         self._heard: dict[int, tuple[datetime | None, float]] = {}
+        self._halfway: dict[int, float] = {}
         self._suspected: dict[int, tuple[datetime | int | None, float]] = {}
 
     def give_up(self) -> list[int]:
@@ -97,7 +98,11 @@ class SilenceWatch:
         study_id = study_id_of(self._study)
         if not isinstance(self._storage, OutageTolerantStorage):
             running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            dead = [trial_id_of(trial) for trial in running if _has_died(worker_of(trial))]
+            dead = [
+                trial_id_of(trial)
+                for trial in running
+                if _has_died(worker_of(trial)) or self._was_left_halfway(trial)
+            ]
             stale = _silent_trials(self._storage, study_id)
             return {trial: seen for trial, seen in stale.items() if trial not in dead}, dead
         grace = float(self._storage.database.grace_period or 0)
@@ -116,6 +121,18 @@ class SilenceWatch:
                 silent[trial_id] = sign.when
         self._heard = heard
         return silent, dead
+
+    def _was_left_halfway(self, trial: FrozenTrial) -> bool:
+        """Whether who was about to take a trial has died before it could say that it had.
+
+        Another may have taken it at the same moment, and says so in the next one.
+        """
+        said, trial_id = trial.user_attrs, trial_id_of(trial)
+        if WORKER in said or not _has_died(worker_in(said.get(TAKER))):
+            self._halfway.pop(trial_id, None)
+            return False
+        since = self._halfway.setdefault(trial_id, time.monotonic())
+        return time.monotonic() - since >= self._settle
 
 
 def _silent_trials(storage: Any, study_id: int) -> Mapping[int, int | None]:

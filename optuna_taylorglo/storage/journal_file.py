@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from optuna.logging import get_logger
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal import JournalFileBackend
 
+from optuna_taylorglo.storage.journal_lock import JournalLock
 from optuna_taylorglo.storage.retry import noting_standstill
 
 _logger = get_logger(__name__)
@@ -33,7 +34,7 @@ class MendingJournalFile(JournalFileBackend):
     """
 
     def __init__(self, path: Path) -> None:
-        self._journal_lock = _ForgivingLock(str(path))
+        self._journal_lock = JournalLock(str(path))
         super().__init__(str(path), self._journal_lock)
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
@@ -51,7 +52,7 @@ class MendingJournalFile(JournalFileBackend):
         if not self._ends_well():
             with self._locked():
                 self._mend()
-        # Whoever dies with Optuna's lock in hand keeps everybody from writing for half a minute.
+        # A holder of the lock that is suspended keeps everybody from writing for half a minute.
         noting_standstill(lambda: super(MendingJournalFile, self).append_logs(logs))
 
     def _ends_well(self) -> bool:
@@ -111,15 +112,3 @@ def _length_of_piece(line: bytes) -> int:
     """Bytes of a line before the whole record at its end; all of them if there is none."""
     start = line.rfind(_RECORD)
     return start if start >= 0 and _is_record(line[start:]) else len(line)
-
-
-class _ForgivingLock(JournalFileSymlinkLock):
-    """Optuna's lock, for a holder that comes back after others have lost their patience with it.
-
-    They break the lock of a process that is dead or suspended after half a minute. One that wakes
-    has written its record by then, or writes it now, in one piece; there is nothing to complain of.
-    """
-
-    def release(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            super().release()

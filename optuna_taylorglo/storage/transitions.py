@@ -25,6 +25,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import Connection
 
+from optuna_taylorglo.attributes import TAKER, WORKER
 from optuna_taylorglo.storage import statements
 from optuna_taylorglo.storage.counted_beats import CountedBeats
 from optuna_taylorglo.storage.optuna_private import (
@@ -152,8 +153,9 @@ def take(storage: BaseStorage, trial_id: int, attributes: Mapping[str, Any]) -> 
             storage, lambda connection: _take_one(connection, trial_id, attributes)
         )
     try:
-        # In this order: one who comes too late must not leave its name, or the trial would be taken
-        # for its own when it dies. A trial whose worker dies in between is found by its silence.
+        # One who comes too late must not leave its name, or the trial would be taken for its own
+        # when it dies; and who dies between these steps must not be unknown.
+        storage.set_trial_user_attr(trial_id, TAKER, attributes.get(WORKER))
         if storage.set_trial_state_values(trial_id, TrialState.RUNNING):
             for key, value in attributes.items():
                 storage.set_trial_user_attr(trial_id, key, value)

@@ -18,8 +18,9 @@ import pytest
 from optuna.trial import TrialState
 from schedulers import FAIL, age_heartbeats, new_scheduler, place, take
 
-from optuna_taylorglo.attributes import LOST, RELEASED, WORKER
-from optuna_taylorglo.queue import identity, trial_queue
+from optuna_taylorglo.attributes import LOST, RELEASED, TAKER, WORKER
+from optuna_taylorglo.processes import start_of
+from optuna_taylorglo.queue import trial_queue
 from optuna_taylorglo.queue.identity import (
     TOKEN_VARIABLE,
     WorkerIdentity,
@@ -274,6 +275,24 @@ def test_who_came_too_late_for_a_trial_and_died_does_not_count_as_its_worker(kin
 
 
 @linux
+def test_who_died_before_it_could_say_that_it_had_taken_a_trial(journal_path):
+    """Neither its name nor a sign of life is there, and nobody waits for the grace period."""
+    scheduler = new_scheduler(open_storage(journal_path), popsize=2)
+    take(scheduler)
+    storage, halfway = storage_of(scheduler.study), trial_id_of(scheduler.study.trials[1])
+    storage.set_trial_user_attr(halfway, TAKER, own_identity().to_dict())
+    assert storage.set_trial_state_values(halfway, TrialState.RUNNING)
+    watch = SilenceWatch(scheduler.study, watch=0.2)
+    for _ in range(3):
+        assert watch.give_up() == [], "its taker is alive, and about to say so"
+        time.sleep(0.2)
+    storage.set_trial_user_attr(halfway, TAKER, ended_process().to_dict())
+    assert watch.give_up() == [], "another may have taken it at the same moment"
+    time.sleep(0.3)
+    assert watch.give_up() == [halfway]
+
+
+@linux
 def test_a_process_number_that_was_used_again():
     assert not own_identity().has_died
     assert replace(own_identity(), started="1").has_died
@@ -282,7 +301,7 @@ def test_a_process_number_that_was_used_again():
 @linux
 def test_a_process_that_nobody_has_buried_yet():
     child = subprocess.Popen(["sleep", "600"])
-    started = identity._start_of(child.pid)
+    started = start_of(child.pid)
     worker = replace(own_identity(), pid=child.pid, started=started)
     assert not worker.has_died
     child.kill()
