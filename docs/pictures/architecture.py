@@ -129,7 +129,7 @@ def _layers(picture: Drawing, top: float) -> None:
         (("lightning_modules/",), GREY, "what recipes may name"),
         (("queue/",), GREEN, "who does which trial"),
         (("losses/", "recipes/", "storage/"), BLUE, "know no other room"),
-        (("validation, attributes, errors, files, seeds",), GREY, "what all share"),
+        (("validation, attributes, errors, files, processes, seeds",), GREY, "what all share"),
     ]
     for row, (names, colour, words) in enumerate(layers):
         y = top + step * row
