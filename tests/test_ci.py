@@ -18,7 +18,7 @@ PACKAGE = PROGRAM + 'if [ "$PACKAGE_TAKES" ]; then exec sleep "$PACKAGE_TAKES"; 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The script, among programs that do nothing."""
-    programs = ("pip", "pytest", "ruff", "mypy", "lint-imports", "mkdocs", "python")
+    programs = ("pip", "pytest", "taylorglo", "ruff", "mypy", "lint-imports", "mkdocs", "python")
     programs += ("mariadbd", "chromium")
     scripts = {f"programs/{name}": PROGRAM for name in programs}
     for path, text in (scripts | {"path/python3": PYTHON, ".ci/package": PACKAGE}).items():
