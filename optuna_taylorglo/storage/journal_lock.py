@@ -89,8 +89,9 @@ class JournalLock(JournalFileSymlinkLock):
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._lock_file, aside)
             if _identity(aside) != link:
-                # Another was quicker, and this is the link of the next one.
-                with contextlib.suppress(FileExistsError):
+                # Another was quicker, and this is the link of the next one. If it cannot be put
+                # back, two write at once, each record in one piece.
+                with contextlib.suppress(OSError, NotImplementedError):
                     os.link(aside, self._lock_file, follow_symlinks=False)
             os.unlink(aside)
 

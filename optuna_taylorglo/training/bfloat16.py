@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -53,7 +53,7 @@ def crashes_in_bfloat16(device: torch.device) -> bool:
     return True
 
 
-def _try_and_exit() -> None:
+def _try_and_exit() -> NoReturn:
     """Train a small network for one step, in a process of which nothing else may go on."""
     status = 1
     with contextlib.suppress(BaseException):
