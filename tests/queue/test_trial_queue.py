@@ -23,6 +23,7 @@ from optuna_taylorglo.queue import trial_queue
 from optuna_taylorglo.queue.late_words import annotate, report
 from optuna_taylorglo.queue.trial_queue import LatePlace, Look, TrialQueue
 from optuna_taylorglo.storage import retry
+from optuna_taylorglo.storage.first_contact import WORKER_PATIENCE
 from optuna_taylorglo.storage.locks import study_lock
 from optuna_taylorglo.storage.open_storage import open_storage
 from optuna_taylorglo.storage.transitions import glance
@@ -332,7 +333,8 @@ def test_many_workers_with_few_connections_do_not_wait_for_each_other(postgresql
     deadline = time.monotonic() + 60
 
     def work() -> None:
-        scheduler = new_scheduler(open_storage(limited), n_generations=4, popsize=12)
+        storage = open_storage(limited, patience=WORKER_PATIENCE)
+        scheduler = new_scheduler(storage, n_generations=4, popsize=12)
         while (trial := scheduler.wait_for_trial(deadline=deadline)) is not None:
             scheduler.finish(trial, 1.0)
             done.append(trial.number)
