@@ -122,8 +122,8 @@ def look_and_take(
         unless: Told the numbers of trials in each state; True if none is to be taken.
 
     Returns:
-        What the study was like before, and the trial, with its first sign of life; None if there
-        is none.
+        What the study was like before, and the trial; None if there is none. To take it counts as
+        its first sign of life.
     """
     if isinstance(storage, OutageTolerantStorage):
 
