@@ -67,8 +67,8 @@ class CountedBeats(BaseStorage, BaseHeartbeat):
     def is_still_silent(self, trial_id: int, count: int) -> bool:
         """Whether a trial has given no further sign of life, though everybody can write.
 
-        Reading tells nothing of that: a journal can be read while the lock of a dead writer keeps
-        all others from it for half a minute, and whoever is held up must not be declared dead by
+        Reading tells nothing of that: a journal can be read while the lock of a suspended writer
+        keeps all others from it for half a minute, and whoever is held up must not be declared dead by
         the first one that comes through. So this writes something.
 
         Args:
