@@ -68,8 +68,8 @@ class CountedBeats(BaseStorage, BaseHeartbeat):
         """Whether a trial has given no further sign of life, though everybody can write.
 
         Reading tells nothing of that: a journal can be read while the lock of a suspended writer
-        keeps all others from it for half a minute, and whoever is held up must not be declared dead by
-        the first one that comes through. So this writes something.
+        keeps all others from it for half a minute, and whoever is held up must not be declared dead
+        by the first one that comes through. So this writes something.
 
         Args:
             trial_id: The trial.
