@@ -112,8 +112,8 @@ def test_nobody_waits_for_a_proxy_that_hangs_for_ever(
     shared_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = open_storage(shared_proxy.url, outage_limit=0)
-    monkeypatch.setattr(remote, "_DEADLINE", 1e-6)
-    with pytest.raises(grpc.RpcError) as caught:
+    monkeypatch.setattr(remote, "_DEADLINE", 0.5)
+    with shared_proxy.hanging(), pytest.raises(grpc.RpcError) as caught:
         storage.get_all_studies()
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert is_outage(caught.value)
