@@ -29,7 +29,9 @@ Longer than a worker needs, after the database was away, to give its next sign o
 
 SETTLE = 2.0
 """Seconds between the suspicion and the decision, in which whoever was held up by a standstill of
-the database gets its sign of life through."""
+the database gets its sign of life through; or this part of the grace period, if that is more."""
+
+SETTLE_OF_GRACE = 1 / 16
 
 MAX_LOSSES = 20
 """Workers that may be lost over one evaluation; with one more, it is taken for what kills them."""
@@ -88,7 +90,9 @@ class SilenceWatch:
         if not self._settle:
             return True
         if trial_id in self._suspected:
-            return time.monotonic() - self._suspected[trial_id][1] >= self._settle
+            grace = getattr(self._storage, "grace_period", None) or 0
+            settle = min(max(self._settle, SETTLE_OF_GRACE * grace), self._watch)
+            return time.monotonic() - self._suspected[trial_id][1] >= settle
         if seen is None or is_still_silent(self._storage, trial_id, seen):
             self._suspected[trial_id] = (seen, time.monotonic())
         return False
@@ -105,7 +109,7 @@ class SilenceWatch:
             ]
             stale = _silent_trials(self._storage, study_id)
             return {trial: seen for trial, seen in stale.items() if trial not in dead}, dead
-        grace = float(self._storage.database.grace_period or 0)
+        grace = self._storage.grace_period
         watch = min(grace, self._watch)
         now = time.monotonic()
         heard: dict[int, tuple[datetime | None, float]] = {}

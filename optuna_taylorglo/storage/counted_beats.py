@@ -81,7 +81,7 @@ class CountedBeats(BaseStorage, BaseHeartbeat):
         except UpdateFinishedTrialError:
             return False
         heard = self.get_trial(trial_id).user_attrs.get(BEAT, 0)
-        return not is_standstill(began) and bool(heard == count)
+        return not is_standstill(began, self.grace_period) and bool(heard == count)
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
         return list(self.silent_trials(study_id))

@@ -22,7 +22,7 @@ class WatchedJournalStorage(CountedBeats, JournalStorage):
     """
 
     def __init__(self, path: str, *, heartbeat: int, grace: int) -> None:
-        super().__init__(MendingJournalFile(_checked(path).resolve()))
+        super().__init__(MendingJournalFile(_checked(path).resolve(), grace=grace))
         self.set_intervals(heartbeat=heartbeat, grace=grace)
 
 

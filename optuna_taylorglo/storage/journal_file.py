@@ -31,9 +31,11 @@ class MendingJournalFile(JournalFileBackend):
     Args:
         path: The file, by a path that holds in any directory: Optuna's lock is a symbolic link
             to it.
+        grace: Seconds without a sign of life after which a trial is given up.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, grace: float) -> None:
+        self._grace = grace
         self._journal_lock = JournalLock(str(path))
         super().__init__(str(path), self._journal_lock)
 
@@ -53,7 +55,7 @@ class MendingJournalFile(JournalFileBackend):
             with self._locked():
                 self._mend()
         # A holder of the lock that is suspended keeps everybody from writing for half a minute.
-        noting_standstill(lambda: super(MendingJournalFile, self).append_logs(logs))
+        noting_standstill(lambda: super(MendingJournalFile, self).append_logs(logs), self._grace)
 
     def _ends_well(self) -> bool:
         with open(self._file_path, "rb") as file:

@@ -58,6 +58,11 @@ class OutageTolerantStorage(BaseStorage, BaseHeartbeat):
                 "back and start again; what was written since then is lost."
             )
 
+    @property
+    def grace_period(self) -> float:
+        """Seconds without a sign of life after which a trial is given up."""
+        return float(self.database.grace_period or 0)
+
     @contextlib.contextmanager
     def knowing(self, trial: FrozenTrial) -> Iterator[None]:
         """Answer with a trial that was read a moment ago while the body runs."""
@@ -106,7 +111,8 @@ def _delegate(name: str) -> None:
         self.check_file()
         method = getattr(self._cached, name)
         return retry_during_outage(
-            lambda: noting_standstill(lambda: method(*args, **kwargs)), limit=self.outage_limit
+            lambda: noting_standstill(lambda: method(*args, **kwargs), self.grace_period),
+            limit=self.outage_limit,
         )
 
     call.__name__ = name

@@ -93,7 +93,7 @@ def _patient(name: str) -> None:
         if not name.startswith("set_"):
             return method(self, *args, **kwargs)
         # Behind the proxy may be a file that has one writer at a time.
-        return noting_standstill(lambda: method(self, *args, **kwargs))
+        return noting_standstill(lambda: method(self, *args, **kwargs), self.grace_period)
 
     def call(self: RemoteStorage, *args: Any, **kwargs: Any) -> Any:
         return retry_during_outage(lambda: attempt(self, *args, **kwargs), limit=self.outage_limit)

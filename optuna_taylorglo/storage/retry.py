@@ -29,8 +29,10 @@ STOP_PATIENCE = 3.0
 
 _LONGEST_WAIT = 15.0
 
-# Seconds that a call may take with all others at work; more means that none of them could write.
+# Seconds that a call may take with all others at work, or their part of the grace period: what
+# takes longer may have kept others from signs of life for so long that silence proves nothing.
 _STANDSTILL = 1.0
+_STANDSTILL_OF_GRACE = 1 / 8
 
 # A server that has no connection to spare is well, and soon has one.
 _LONGEST_CROWDED_WAIT = 1.0
@@ -92,23 +94,28 @@ def last_outage_end() -> float:
     return _process.last_end
 
 
-def noting_standstill(call: Callable[[], T]) -> T:
+def noting_standstill(call: Callable[[], T], grace: float) -> T:
     """Make a call, and take it for an outage if it takes long: perhaps nobody could write.
 
     SQLite has one writer at a time. If that one is suspended, nobody can give a sign of life, and
-    no call fails.
+    no call fails. A database that is only slow or far away must not be taken for one that stands
+    still, or nobody would ever be given up there.
+
+    Args:
+        call: What to do.
+        grace: Seconds without a sign of life after which a trial is given up.
     """
     began = time.monotonic()
     try:
         return call()
     finally:
-        if is_standstill(began):
+        if is_standstill(began, grace):
             _process.last_end = time.monotonic()
 
 
-def is_standstill(began: float) -> bool:
-    """Whether a call that began at that time has taken longer than one does with all at work."""
-    return time.monotonic() - began > _STANDSTILL
+def is_standstill(began: float, grace: float) -> bool:
+    """Whether a call that began at that time may have kept others from a sign of life."""
+    return time.monotonic() - began > max(_STANDSTILL, _STANDSTILL_OF_GRACE * grace)
 
 
 @contextlib.contextmanager

@@ -193,8 +193,9 @@ def end(
     if isinstance(storage, OutageTolerantStorage):
         return _in_transaction(
             storage,
-            lambda connection: _end(
-                connection, trial_id, state, value, attributes or {}, before, seen
+            lambda connection: (
+                (seen is None or _is_still_silent(connection, trial_id, seen, storage.grace_period))
+                and _end(connection, trial_id, state, value, attributes or {}, before)
             ),
         )
     if storage.get_trial(trial_id).state != before:
@@ -214,7 +215,8 @@ def is_still_silent(storage: BaseStorage, trial_id: int, seen: datetime | int) -
     """Whether a trial's last sign of life is still this one, though everybody can write."""
     if isinstance(storage, OutageTolerantStorage):
         return _in_transaction(
-            storage, lambda connection: _is_still_silent(connection, trial_id, seen)
+            storage,
+            lambda connection: _is_still_silent(connection, trial_id, seen, storage.grace_period),
         )
     assert isinstance(storage, CountedBeats)
     assert isinstance(seen, int)
@@ -332,7 +334,9 @@ def _in_transaction(storage: OutageTolerantStorage, do: Callable[[Connection], T
         with storage.database.engine.begin() as connection:
             return do(connection)
 
-    return retry_during_outage(lambda: noting_standstill(attempt), limit=storage.outage_limit)
+    return retry_during_outage(
+        lambda: noting_standstill(attempt, storage.grace_period), limit=storage.outage_limit
+    )
 
 
 def _add_waiting(
@@ -447,10 +451,7 @@ def _end(
     value: float | None,
     attributes: Mapping[str, Any],
     before: TrialState,
-    seen: datetime | int | None,
 ) -> bool:
-    if seen is not None and not _is_still_silent(connection, trial_id, seen):
-        return False
     now = _as_stored(datetime.now())
     change = {"of_trial": trial_id, "before": before, "after": state, "now": now}
     if not connection.execute(statements.END, change).rowcount:
@@ -463,14 +464,16 @@ def _end(
     return True
 
 
-def _is_still_silent(connection: Connection, trial_id: int, seen: datetime | int) -> bool:
+def _is_still_silent(
+    connection: Connection, trial_id: int, seen: datetime | int, grace: float
+) -> bool:
     began = time.monotonic()
     # A change that changes nothing: who was held up by a writer that was suspended must not be the
     # first to act when that one wakes.
     of_it = TRIALS.c.trial_id == trial_id
     same = {"number": TRIALS.c.number}
     connection.execute(sqlalchemy.update(TRIALS).where(of_it).values(same))
-    if is_standstill(began):
+    if is_standstill(began, grace):
         return False
     # A sign of life that comes at this very moment waits until this is decided.
     query = sqlalchemy.select(BEATS.c.heartbeat).where(BEATS.c.trial_id == trial_id)

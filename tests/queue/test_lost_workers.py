@@ -15,6 +15,8 @@ from pathlib import Path
 
 import optuna
 import pytest
+import sqlalchemy
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from schedulers import FAIL, age_heartbeats, new_scheduler, place, take
 
@@ -178,6 +180,60 @@ def test_a_standstill_that_another_call_noticed_counts(silent_trial, tmp_path):
     trial.study.set_user_attr("anything", 1)
     assert watch.give_up() == []
     suspended.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_a_slow_storage_is_not_one_that_stands_still(kind, tmp_path, monkeypatch):
+    """A continent away each call takes seconds, and the dead must be given up there too."""
+    url = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else str(tmp_path / "a.log")
+    monkeypatch.setattr(retry._process, "last_end", -math.inf)
+    scheduler = new_scheduler(open_storage(url), popsize=2)
+    elsewhere = WorkerIdentity("elsewhere", 17, "a")
+    lost = claimed_by(elsewhere, monkeypatch, scheduler)
+    storage = storage_of(scheduler.study)
+    if kind == "sqlite":
+        age_heartbeats(storage)
+    clock, passed = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + passed[0])
+
+    def be_slow(call):
+        def slow(*args):
+            passed[0] += 3
+            return call(*args)
+
+        return slow
+
+    watch = SilenceWatch(scheduler.study)
+    for owner, name in [
+        (transitions, "_is_still_silent"),
+        (JournalFileBackend, "append_logs"),
+        (sqlalchemy.engine.default.DefaultDialect, "do_begin"),
+    ]:
+        monkeypatch.setattr(owner, name, be_slow(getattr(owner, name)))
+    given_up: list[int] = []
+    began = time.monotonic()
+    while not given_up and time.monotonic() < began + 3600:
+        passed[0] += 15
+        given_up = watch.give_up()
+    assert given_up == [trial_id_of(lost)]
+    grace_and_suspicion = 240 + 15
+    assert time.monotonic() - began < grace_and_suspicion + 60
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [(4, 1), (60, 7.5), (240, 30)])
+def test_what_counts_as_a_standstill_follows_the_grace(grace, seconds, monkeypatch):
+    """A worker that is silent for the grace because of it must not be given up."""
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(retry._process, "last_end", -math.inf)
+
+    def takes(seconds: float) -> None:
+        clock[0] += seconds
+
+    retry.noting_standstill(lambda: takes(seconds - 0.1), grace)
+    assert retry.last_outage_end() == -math.inf
+    retry.noting_standstill(lambda: takes(seconds + 0.1), grace)
+    assert retry.last_outage_end() == clock[0]
 
 
 @pytest.fixture
