@@ -92,11 +92,14 @@ def test_once_everything_is_imported_a_process_begins_at_once(tmp_path: Path) ->
     words = ["optuna_taylorglo.worker", "--study-name", "nobody"]
     environment = os.environ | {"OPTUNA_STORAGE": f"sqlite:///{tmp_path}/none.db"}
     forked.start(words, tmp_path / "first", environment).wait(300)
-    begin = time.monotonic()
-    process = forked.start(words, tmp_path / "second", environment)
-    assert process.wait(60) == 2
-    assert time.monotonic() - begin < 3
-    assert "there is no study 'nobody'" in (tmp_path / "second").read_text()
+    seconds = []
+    for log in (tmp_path / name for name in ("second", "third", "fourth")):
+        begin = time.monotonic()
+        assert forked.start(words, log, environment).wait(60) == 2
+        seconds.append(time.monotonic() - begin)
+        assert "there is no study 'nobody'" in log.read_text()
+    # Once would be enough: a machine may stall at any moment, but not thrice.
+    assert min(seconds) < 3
 
 
 def test_how_a_process_was_killed_is_known(orderly: Path) -> None:

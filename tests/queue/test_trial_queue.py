@@ -202,7 +202,7 @@ def test_waiting_ends_at_the_deadline(queue: Places) -> None:
         take(queue)
     begin = time.monotonic()
     assert queue.wait_for_trial(deadline=begin + 0.3) is None
-    assert 0.3 <= time.monotonic() - begin < 3
+    assert 0.3 <= time.monotonic() - begin < 10
     assert not queue.over
 
 

@@ -134,5 +134,5 @@ def test_a_signal_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     threading.Timer(0.3, stop.set).start()
     start = time.monotonic()
     with pytest.raises(StopRequested):
-        open_storage(NOBODY, patience=60)
-    assert time.monotonic() - start < 10
+        open_storage(NOBODY, patience=300)
+    assert time.monotonic() - start < 60

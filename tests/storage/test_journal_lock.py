@@ -17,6 +17,9 @@ from optuna.storages.journal._file import BaseJournalFileLock
 from optuna_taylorglo.processes import this_process
 from optuna_taylorglo.storage.journal_lock import JournalLock
 
+# Seconds after which Optuna's lock is taken from whoever has it.
+OPTUNAS_GRACE = 30
+
 fork = multiprocessing.get_context("fork")
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 
@@ -50,7 +53,7 @@ def test_the_lock_of_a_dead_process_is_free_at_once(journal: Path) -> None:
     holder_killed(JournalLock(str(journal)))
     assert Path(f"{journal}.lock").is_symlink()
     lock = JournalLock(str(journal))
-    assert seconds_to_acquire(lock) < 5
+    assert seconds_to_acquire(lock) < OPTUNAS_GRACE - 5
     lock.release()
     assert [path.name for path in journal.parent.iterdir()] == ["study.log"]
 
@@ -64,7 +67,7 @@ def test_whoever_lives_or_is_unknown_keeps_it_for_the_time_of_grace(
     holder_killed(first) if dead else first.acquire()
     lock = JournalLock(str(journal))
     lock.grace_period = 1
-    assert 1 <= seconds_to_acquire(lock) < 5
+    assert 1 <= seconds_to_acquire(lock) < OPTUNAS_GRACE - 5
     # Whose lock was taken away leaves it to whoever has it now.
     if not dead:
         first.release()

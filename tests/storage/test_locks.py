@@ -87,14 +87,14 @@ def suspended_process(target: Callable[[str, Any], None], url: str) -> Iterator[
 def test_nobody_waits_for_a_suspended_holder_for_ever(
     any_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(locks, "PATIENCE", 1.0)
+    monkeypatch.setattr(locks, "PATIENCE", 3.0)
     monkeypatch.setattr(locks, "STUCK_PATIENCE", 0.1)
     monkeypatch.setattr(locks, "_stuck", {})
     optuna.logging.enable_propagation()
     storage = open_storage(any_url)
     study = optuna.create_study(storage=storage)
     with suspended_process(_hold, any_url):
-        for longest in (5.0, 0.9):
+        for longest in (60.0, 2.5):
             start = time.monotonic()
             with study_lock(storage, "a"):
                 assert time.monotonic() - start < longest
@@ -129,7 +129,7 @@ def test_the_server_takes_the_locks_of_a_suspended_process_back(
         study.ask()
         with study_lock(storage, "a"):
             pass
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < locks.PATIENCE
     assert "of study 'a'" not in locks._stuck
 
 

@@ -18,6 +18,9 @@ from optuna_taylorglo.storage import notices as module
 from optuna_taylorglo.storage.notices import Notices
 from optuna_taylorglo.storage.open_storage import open_storage
 
+# Seconds of a wait that is ended, and within which it is: machines stall now and then.
+LONG, SOON = 300, 60
+
 
 @pytest.fixture
 def stop() -> threading.Event:
@@ -37,7 +40,7 @@ def has_connections(url: str, number: int) -> bool:
         "SELECT count(*) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SOON
     with psycopg.connect(url, autocommit=True) as connection:
         while True:
             (count,) = connection.execute(query).fetchone()  # type: ignore[misc]
@@ -57,10 +60,10 @@ def test_a_notice_ends_the_wait_of_another(
     sender = Notices(open_storage(postgresql_url), "a")
     sending = threading.Timer(0.5, sender.send)
     sending.start()
-    heard, seconds = waited(listener, 30, stop)
+    heard, seconds = waited(listener, LONG, stop)
     sending.join()
     assert heard
-    assert 0.3 < seconds < 5
+    assert 0.3 < seconds < SOON
     # Nobody listens while there is work, and nobody's connection stays.
     for notices in (sender, listener):
         notices._engine.pool.dispose()  # type: ignore[union-attr]
@@ -76,7 +79,7 @@ def test_what_is_done_after_a_notice_needs_no_new_connection(
     backend = sqlalchemy.text("SELECT pg_backend_pid()")
     listening = notices._connection.execute(backend).scalar()  # type: ignore[union-attr]
     Notices(open_storage(postgresql_url), "a").send()
-    assert notices.wait(30, stop)
+    assert notices.wait(LONG, stop)
     with storage.database.engine.begin() as connection:  # type: ignore[attr-defined]
         assert connection.execute(backend).scalar() == listening
         # Others' transactions must not be autocommitted because this one listened.
@@ -90,7 +93,7 @@ def test_a_notice_between_two_waits_is_not_lost(
 ) -> None:
     assert not listener.wait(0.3, stop)
     Notices(open_storage(postgresql_url), "a").send()
-    assert waited(listener, 30, stop)[0]
+    assert waited(listener, LONG, stop)[0]
     assert not listener.wait(0.3, stop)
 
 
@@ -104,9 +107,9 @@ def test_notices_of_other_studies_are_not_ours(
 
 def test_an_event_of_this_process_ends_the_wait(listener: Notices, stop: threading.Event) -> None:
     threading.Timer(0.3, stop.set).start()
-    heard, seconds = waited(listener, 30, stop)
+    heard, seconds = waited(listener, LONG, stop)
     assert not heard
-    assert seconds < 2
+    assert seconds < SOON
 
 
 def test_only_part_of_the_connections_may_listen(
@@ -141,7 +144,7 @@ def test_a_server_that_goes_away_is_no_error(
     threading.Timer(0.5, own_postgresql.stop).start()
     heard, seconds = waited(notices, 2, stop)
     assert not heard
-    assert 1.9 < seconds < 5
+    assert 1.9 < seconds < SOON
     notices.send()
     assert waited(notices, 0.3, stop) >= (False, 0.3)
     notices.close()
@@ -155,19 +158,19 @@ def test_on_one_machine_all_hear_a_bell(
     sender, *waiting = (Notices(open_storage(url), "a") for _ in range(4))
     stranger = Notices(open_storage(url), "b")
     with multiprocessing.pool.ThreadPool(4) as pool:
-        answers = [pool.apply_async(waited, (each, 30, stop)) for each in waiting]
+        answers = [pool.apply_async(waited, (each, LONG, stop)) for each in waiting]
         unheard = pool.apply_async(waited, (stranger, 1.5, stop))
         time.sleep(1)
         sender.send()
         for answer in answers:
             heard, seconds = answer.get()
             assert heard
-            assert seconds < 5
+            assert seconds < SOON
         assert not unheard.get()[0]
     # The one who sends is not woken by it; those who do not wait yet hear of it when they do.
     sender.send()
     assert waited(sender, 0.3, stop) >= (False, 0.3)
-    assert waited(waiting[0], 30, stop) < (True, 5)
+    assert waited(waiting[0], LONG, stop) < (True, SOON)
     for each in (sender, stranger, *waiting):
         each.close()
 
@@ -179,14 +182,14 @@ def test_one_of_a_machine_listens_for_all(postgresql_url: str, stop: threading.E
     assert has_connections(postgresql_url, 1)
     # A notice from another machine, which does not ring this one's bell.
     with multiprocessing.pool.ThreadPool(3) as pool:
-        answers = [pool.apply_async(waited, (each, 30, stop)) for each in (first, second, third)]
+        answers = [pool.apply_async(waited, (each, LONG, stop)) for each in (first, second, third)]
         time.sleep(0.5)
         with psycopg.connect(postgresql_url, autocommit=True) as connection:
             connection.execute("SELECT pg_notify(%s, '3')", [first._channel])
         for answer in answers:
             heard, seconds = answer.get()
             assert heard
-            assert seconds < 5
+            assert seconds < SOON
     # When the listener has something else to do, another takes its place.
     assert not third.wait(0.3, stop)
     assert not first.wait(0.3, stop)
@@ -208,8 +211,8 @@ def test_while_another_listens_nobody_need_look(
     listener.close()
     # Who listens himself may have missed what was said before.
     start = time.monotonic()
-    assert not other.wait(0.3, stop, if_watched=30)
-    assert time.monotonic() - start < 5
+    assert not other.wait(0.3, stop, if_watched=LONG)
+    assert time.monotonic() - start < SOON
     other.close()
 
 
@@ -219,13 +222,13 @@ def test_hundreds_who_are_woken_keep_apart(
     assert not listener.wait(0.3, stop)
     waiting = [Notices(open_storage(postgresql_url), "a") for _ in range(6)]
     with multiprocessing.pool.ThreadPool(6) as pool:
-        answers = [pool.apply_async(waited, (each, 30, stop)) for each in waiting]
+        answers = [pool.apply_async(waited, (each, LONG, stop)) for each in waiting]
         time.sleep(0.5)
         Notices(open_storage(postgresql_url), "a").send(trials=500)
         seconds = [answer.get()[1] for answer in answers]
     # Over 500 times the time of a claim, and not only over that between two looks at the bell.
     assert max(seconds) - min(seconds) > 0.06 * 500 * module._CLAIM > module._BELL_HEARD
-    assert max(seconds) < 5 + 500 * module._CLAIM
+    assert max(seconds) < SOON
 
 
 def test_in_memory_one_just_waits(stop: threading.Event) -> None:
@@ -233,7 +236,7 @@ def test_in_memory_one_just_waits(stop: threading.Event) -> None:
     notices.send()
     assert waited(notices, 0.3, stop) >= (False, 0.3)
     stop.set()
-    assert waited(notices, 30, stop)[1] < 1
+    assert waited(notices, LONG, stop)[1] < SOON
     notices.close()
 
 
@@ -247,7 +250,7 @@ def test_without_a_bell_everybody_listens(
     assert has_connections(postgresql_url, 2)
     sender = Notices(open_storage(postgresql_url), "a")
     sender.send()
-    assert all(waited(each, 30, stop) < (True, 5) for each in waiting)
+    assert all(waited(each, LONG, stop) < (True, SOON) for each in waiting)
 
 
 def test_what_others_have_told_is_not_told_again(sqlite_url: str) -> None:

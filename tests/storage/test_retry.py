@@ -127,7 +127,7 @@ def test_a_signal_is_heard_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None
     start = time.monotonic()
     with pytest.raises(StopRequested) as caught:
         retry_during_outage(away, limit=600)
-    assert 0.9 < time.monotonic() - start < 3
+    assert 0.9 < time.monotonic() - start < 60
     assert isinstance(caught.value.__cause__, sqlalchemy.exc.OperationalError)
 
 
