@@ -8,6 +8,7 @@ imports for itself.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -80,10 +81,22 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
     return ForkedProcess(process)
 
 
+def stay_nice() -> None:
+    """Give the session of this process its niceness, so that ``nice taylorglo run`` stays nice.
+
+    Linux shares the cores among sessions first, and niceness counts within each of them only.
+    """
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    if niceness > 0:
+        with contextlib.suppress(OSError):  # a system that knows no such groups
+            Path("/proc/self/autogroup").write_text(str(niceness))
+
+
 def _run(module: str, words: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
     """Become what a command would have started."""
     if hasattr(os, "setsid"):
         os.setsid()  # a Ctrl-C in the terminal is for the command, which tells its processes
+        stay_nice()
     with open(log, "ab") as output, open(os.devnull, "rb") as nothing:
         for descriptor, to in ((0, nothing), (1, output), (2, output)):
             os.dup2(to.fileno(), descriptor)

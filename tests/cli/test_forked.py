@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from searches import ROOT, descendants_of, is_alive, wait_until
@@ -100,6 +102,24 @@ def test_once_everything_is_imported_a_process_begins_at_once(tmp_path: Path) ->
         assert "there is no study 'nobody'" in log.read_text()
     # Once would be enough: a machine may stall at any moment, but not thrice.
     assert min(seconds) < 3
+
+
+def nice_session(niceness: int, told: Any) -> None:
+    os.setsid()
+    os.nice(niceness)
+    forked.stay_nice()
+    told.send(Path("/proc/self/autogroup").read_text())
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="needs Linux's autogroups")
+@pytest.mark.parametrize("niceness", [0, 7])
+def test_the_processes_of_a_nice_command_are_nice_to_other_sessions(niceness: int) -> None:
+    fork = multiprocessing.get_context("fork")
+    hearing, told = fork.Pipe(duplex=False)
+    process = fork.Process(target=nice_session, args=(niceness, told))
+    process.start()
+    assert hearing.recv().split()[1:] == ["nice", str(niceness)]
+    process.join()
 
 
 def test_how_a_process_was_killed_is_known(orderly: Path) -> None:
