@@ -102,6 +102,6 @@ def _run(module: str, words: Sequence[str], log: str, environment: Mapping[str, 
             os.dup2(to.fileno(), descriptor)
     os.environ.clear()
     os.environ.update(environment)
-    if _CAN_FORK:
-        importlib.import_module(_SERVER).hear_signals_again()
+    if _SERVER in sys.modules:
+        sys.modules[_SERVER].hear_signals_again()
     sys.exit(importlib.import_module(module).main(words))

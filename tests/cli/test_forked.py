@@ -36,6 +36,7 @@ def main(words):
 COMMAND = """
 import os, pathlib, sys, time
 from optuna_taylorglo.cli import forked
+forked._CAN_FORK = forked._CAN_FORK and "CANNOT_FORK" not in os.environ
 if __name__ == "__main__":
     for number in range(2):
         forked.start(["orderly"], pathlib.Path(f"{number}.log"), os.environ)
@@ -49,6 +50,13 @@ def orderly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def _cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS, where each process imports for itself."""
+    monkeypatch.setattr(forked, "_CAN_FORK", False)
+    monkeypatch.setenv("CANNOT_FORK", "1")
 
 
 @pytest.fixture
@@ -145,6 +153,20 @@ def test_processes_end_with_a_command_that_is_killed(
     wait_until(lambda: all("asked" in said(orderly, number) for number in range(2)))
     wait_until(lambda: not any(map(is_alive, started)))
     assert said(orderly, "command") == ""
+
+
+@pytest.mark.usefixtures("_cannot_fork")
+def test_they_do_so_where_processes_cannot_be_copied(
+    command: subprocess.Popen[bytes], orderly: Path
+) -> None:
+    test_processes_end_with_a_command_that_is_killed(command, orderly)
+
+
+@pytest.mark.usefixtures("_cannot_fork")
+def test_where_processes_cannot_be_copied_they_are_started_anew(orderly: Path) -> None:
+    test_a_process_is_as_if_a_command_had_started_it(orderly)
+    test_how_a_process_was_killed_is_known(orderly)
+    test_what_a_module_raises_is_in_the_log(orderly)
 
 
 def test_processes_whose_server_is_killed_end_because_nobody_can_watch_them(

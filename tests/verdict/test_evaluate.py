@@ -313,7 +313,7 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
         tmp_path / "tiny.yaml",
         # Long enough that each worker holds a training when the server goes, and finishes it
         # while it is away.
-        budget={"evaluation": 100, "full": 800},
+        budget={"evaluation": 50, "full": 300},
         early_abort=None,
         early_stop=None,
         search={"population": 2, "generations": 1},
