@@ -18,7 +18,11 @@ from lightning_modules.data.batches import Chunk
 from lightning_modules.metrics import ALWAYS_LOGGED, BalancedAccuracy, build_metric
 from lightning_modules.monitor import TrainingMonitor
 from lightning_modules.optim import build_optimiser, build_schedule
-from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings, TrainerSettings
+from optuna_taylorglo.recipes.training_settings import (
+    OptimiserSettings,
+    ScheduleSettings,
+    TrainerSettings,
+)
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
+from optuna_taylorglo.recipes.training_settings import OptimiserSettings, ScheduleSettings
 
 
 def build_optimiser(

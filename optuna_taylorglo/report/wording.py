@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from optuna_taylorglo.losses.expansion import VARIABLES
 from optuna_taylorglo.losses.tree import OPERATORS
-from optuna_taylorglo.recipes.schema import Component, OptimiserSettings, Recipe
+from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.search_settings import SearchSettings
+from optuna_taylorglo.recipes.training_settings import Component, OptimiserSettings
 from optuna_taylorglo.search.candidates import parameter_names
 from optuna_taylorglo.verdict.learning_rates import MODULE, RECIPE
 

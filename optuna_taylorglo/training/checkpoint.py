@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.schema import CheckpointSettings
+from optuna_taylorglo.recipes.training_settings import CheckpointSettings
 
 _SHOWN = 5
 """Names of weights in a message, at most."""

@@ -25,10 +25,10 @@ from optuna_taylorglo.recipes.class_paths import (
     model_class,
 )
 from optuna_taylorglo.recipes.lightnings import data_module_for, lightning_of
-from optuna_taylorglo.recipes.schema import (
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.training_settings import (
     Component,
     OptimiserSettings,
-    Recipe,
     ScheduleSettings,
     TrainerSettings,
 )

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lightning_modules.optim import build_optimiser, build_schedule
-from optuna_taylorglo.recipes.schema import OptimiserSettings, ScheduleSettings
+from optuna_taylorglo.recipes.training_settings import OptimiserSettings, ScheduleSettings
 
 
 @pytest.mark.parametrize(

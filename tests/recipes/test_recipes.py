@@ -27,13 +27,13 @@ from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe, recipe_diff
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.reference import recipe_reference
 from optuna_taylorglo.recipes.schema import (
-    Component,
     EarlyAbortSettings,
     LossSettings,
     Recipe,
     recipe_from_dict,
 )
 from optuna_taylorglo.recipes.search_settings import SearchSettings
+from optuna_taylorglo.recipes.training_settings import Component
 
 STUDIES = Path(__file__).parents[2] / "studies"
 

@@ -17,7 +17,7 @@ from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, I
 from lightning_modules.data.arrays import LabelledImages
 from lightning_modules.data.batches import Chunk
 from optuna_taylorglo.errors import MissingDataError, UsageError
-from optuna_taylorglo.recipes.schema import OptimiserSettings
+from optuna_taylorglo.recipes.training_settings import OptimiserSettings
 
 ALL = [Digits, MNIST, FashionMNIST, CIFAR10, SVHN]
 SGD = OptimiserSettings(name="sgd", lr=0.01, momentum=0.9)
