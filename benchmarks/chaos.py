@@ -148,7 +148,7 @@ def run(kind: str, mode: str, options: argparse.Namespace) -> None:
                 storage = Storage(where.url, heartbeat, grace)
                 if mode == "real":
                     for name, judgement in attack_real(storage, total, options.seed, directory):
-                        print_row(kind, name, judgement, options.verbose)
+                        print_row(kind, name, judgement)
                     return
                 judgement = attacked(
                     job_of(mode, options, directory),
@@ -162,7 +162,7 @@ def run(kind: str, mode: str, options: argparse.Namespace) -> None:
         except Unsupported as reason:
             print(f"| {kind} | {mode} | skipped: {reason} |", flush=True)
             return
-    print_row(kind, mode + " (supervised)" * options.supervised, judgement, options.verbose)
+    print_row(kind, mode + " (supervised)" * options.supervised, judgement)
 
 
 def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
@@ -205,8 +205,8 @@ def attack_of(mode: str, total: int, options: argparse.Namespace, where: Place) 
     return kinds[mode](total, options.seed)
 
 
-def print_row(kind: str, mode: str, judgement: Judgement, verbose: bool) -> None:
-    """One row, and what went wrong on standard error if asked for."""
+def print_row(kind: str, mode: str, judgement: Judgement) -> None:
+    """One row, and what went wrong on standard error: after an hour's run it is the evidence."""
     j = judgement
     identical = "yes" if j.identical else "**no**" if j.over else "**never ended**"
     cells = (
@@ -225,9 +225,8 @@ def print_row(kind: str, mode: str, judgement: Judgement, verbose: bool) -> None
         f"{j.seconds:.0f}",
     )
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
-    if verbose:
-        for line in [*j.differences[:3], *j.lost[:3], *j.repeated[:3], *j.left[:3], *j.errors[-3:]]:
-            print(line, file=sys.stderr, flush=True)
+    for line in [*j.differences[:3], *j.lost[:3], *j.repeated[:3], *j.left[:3], *j.errors[-3:]]:
+        print(line, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -253,7 +252,6 @@ def main() -> None:
     parser.add_argument("--supervised", action="store_true", help="a worker's real settings")
     parser.add_argument("--limit", type=float, default=1800, help="seconds a run may take")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--verbose", "-v", action="store_true", help="show what went wrong")
     options = parser.parse_args()
     # Workers and servers must not outlive a benchmark that is told to stop.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))
