@@ -19,10 +19,9 @@ again when the storage has acknowledged it, so that what was lost or made twice 
 | verdict | kills and suspensions on the queue of a verdict |
 | real | kills of `taylorglo-worker`, `taylorglo run` and `taylorglo evaluate` processes |
 
-Evaluations take hundredths of a second, so signs of life come every second and the grace is four;
-``--supervised`` has the worker's own 60 and 240 seconds, and gives back at once what a killed
-worker held, as ``taylorglo run`` does. Suspensions beyond 240 seconds take their time; with several
-of them together, twenty generations see many within an hour:
+Evaluations take hundredths of a second, so heartbeats come every second and the grace period is
+four; ``--real-intervals`` has the worker's own 60 and 240 seconds. Suspensions beyond 240 seconds
+take their time; with several of them together, twenty generations see many within an hour:
 
     python benchmarks/chaos.py --mode stop --heartbeat 60 --grace 240 --seconds 15 \\
         --workers 24 --population 24 --together 6 --attacks 42 --limit 5400
@@ -51,7 +50,7 @@ from chaos_real import attack_real
 from databases import GrpcProxy, MariaDB, PostgreSQL, postgresql_directory
 
 from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.open import open_storage
 
 STORAGES = ("postgresql", "mariadb", "sqlite", "journal", "grpc")
 ATTACKS = {
@@ -94,7 +93,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def place(kind: str, directory: Path, heartbeat: int, grace: int) -> Iterator[Place]:
+def place(kind: str, directory: Path) -> Iterator[Place]:
     """A new, empty storage.
 
     Raises:
@@ -120,7 +119,7 @@ def place(kind: str, directory: Path, heartbeat: int, grace: int) -> Iterator[Pl
                 if kind == "postgresql":
                     yield Place(url, database)
                 else:
-                    proxy = GrpcProxy(url, heartbeat=heartbeat, grace=grace)
+                    proxy = GrpcProxy(url)
                     try:
                         _try(proxy.url)
                         yield Place(proxy.url, proxy)
@@ -139,12 +138,12 @@ def _try(url: str) -> None:
 
 def run(kind: str, mode: str, options: argparse.Namespace) -> None:
     """Attack once, and print a row."""
-    heartbeat, grace = (60, 240) if options.supervised else (options.heartbeat, options.grace)
+    heartbeat, grace = (60, 240) if options.real_intervals else (options.heartbeat, options.grace)
     total = ATTACKS[mode] if options.attacks is None else options.attacks
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as scratch:
         directory = Path(scratch)
         try:
-            with place(kind, directory, heartbeat, grace) as where:
+            with place(kind, directory) as where:
                 storage = Storage(where.url, heartbeat, grace)
                 if mode == "real":
                     for name, judgement in attack_real(storage, total, options.seed, directory):
@@ -157,12 +156,11 @@ def run(kind: str, mode: str, options: argparse.Namespace) -> None:
                     workers=options.workers,
                     directory=directory,
                     limit=options.limit,
-                    gives_back=options.supervised,
                 )
         except Unsupported as reason:
             print(f"| {kind} | {mode} | skipped: {reason} |", flush=True)
             return
-    print_row(kind, mode + " (supervised)" * options.supervised, judgement)
+    print_row(kind, mode + " (60 / 240 s)" * options.real_intervals, judgement)
 
 
 def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
@@ -249,7 +247,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=1, help="suspended at one time")
     parser.add_argument("--heartbeat", type=int, default=1)
     parser.add_argument("--grace", type=int, default=4)
-    parser.add_argument("--supervised", action="store_true", help="a worker's real settings")
+    parser.add_argument("--real-intervals", action="store_true", help="a worker's real settings")
     parser.add_argument("--limit", type=float, default=1800, help="seconds a run may take")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

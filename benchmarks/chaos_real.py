@@ -33,8 +33,8 @@ from searches import results, small_recipe
 
 import optuna_taylorglo
 from optuna_taylorglo.attributes import KEY
-from optuna_taylorglo.queue.identity import worker_of
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.heartbeat import WorkerProcess
+from optuna_taylorglo.study.open import open_storage
 
 WORKERS = 3
 MARK = "CHAOS_MARK"
@@ -244,7 +244,7 @@ def _study(url: str, name: str) -> Study:
 def _busy(study: Study) -> set[int]:
     """Processes that hold a trial."""
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    workers = [worker_of(trial) for trial in running]
+    workers = [WorkerProcess.of(trial) for trial in running]
     return {w.pid for w in workers if w is not None and Path(f"/proc/{w.pid}").exists()}
 
 

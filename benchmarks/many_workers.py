@@ -40,17 +40,18 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 
+import cmaes  # noqa: F401  before the fork, or each worker would import scipy for itself
 import optuna
 import sqlalchemy
 from databases import PostgreSQL, postgresql_directory
 
 from optuna_taylorglo.attributes import GENERATION
-from optuna_taylorglo.cli.process import frozen_heap
-from optuna_taylorglo.queue.heartbeat import Heartbeat
-from optuna_taylorglo.queue.trial_queue import TrialQueue
+from optuna_taylorglo.process import frozen_heap
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.heartbeat import Heartbeat
+from optuna_taylorglo.study.open import open_storage
+from optuna_taylorglo.study.queue import TrialQueue
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 from optuna_taylorglo.verdict.task_queue import TaskQueue
 from optuna_taylorglo.verdict.tasks import Task

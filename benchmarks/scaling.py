@@ -45,7 +45,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.precision import Precision
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"

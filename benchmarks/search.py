@@ -37,7 +37,7 @@ from optuna.storages._rdb import models
 
 from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.open import open_storage
 
 POPSIZE, SIGMA, BOUND, DIMENSION = 28, 1.2, 1000.0, 8
 LIMIT = 20_000

@@ -25,12 +25,8 @@ EVALUATION_LENGTH = "taylorglo:evaluation_length"
 CLASS_WEIGHTS = "taylorglo:class_weights"
 """What ``loss.class_weights: balanced`` came to."""
 
-LOOK_AT = "taylorglo:look_at"
-"""Results at which it is worth while for a worker without work to look at the whole study, and how
-far the study was when somebody last did."""
-
-LEASE = "taylorglo:lease"
-"""Who changes the study now, where the storage has no locks."""
+NEWS = "taylorglo:news"
+"""Number of trials when some were last added, and whether all is done; idle workers poll it."""
 
 CHOICE = "taylorglo:choice"
 """Which loss is the winner by full trainings, with all that were compared."""
@@ -62,12 +58,6 @@ TREE = "taylorglo:tree"
 ATTEMPT = "taylorglo:attempt"
 """How many attempts of the candidate were aborted before this one."""
 
-SLOT = "taylorglo:slot"
-"""Of a retry: the slot it is made for."""
-
-RETRY_OF = "taylorglo:retry_of"
-"""Of a retry: number of the trial that it repeats."""
-
 STOPPED = "taylorglo:stopped"
 """The candidate fell behind the generation before and was stopped, with a rank."""
 
@@ -89,25 +79,19 @@ ASKED_ANEW = "taylorglo:asked_anew"
 
 # Of any trial.
 WORKER = "taylorglo:worker"
-"""Who evaluates the trial: host, process and a token of that very process."""
+"""The process that evaluates the trial, and its last heartbeat; empty before the first one."""
 
-TAKER = "taylorglo:taker"
-"""Who was last about to take the trial, in a storage where that takes several steps."""
+SUSPECT = "taylorglo:suspect"
+"""The trial had no heartbeat for the grace period."""
 
 ERROR = "taylorglo:error"
 """The exception that ended the trial: its type, its message and the end of its traceback."""
 
-READY = "taylorglo:ready"
-"""Of a trial that waits: its own number, if it lies where it was meant to and may be taken."""
-
-RELEASED = "taylorglo:handed_back"
+RELEASED = "taylorglo:released"
 """The worker gave the trial back unfinished, on purpose."""
 
-LOST = "taylorglo:lost"
-"""How the trial was lost with its worker, which is no fault of the candidate's."""
+STALE = "taylorglo:stale"
+"""Why the trial failed without its worker: it died, or wrote no heartbeat."""
 
-BEAT = "taylorglo:beat"
-"""Signs of life so far, in a storage without a clock of its own."""
-
-SUSPECTED = "taylorglo:suspected"
-"""Nothing was heard of the trial for long, in a storage without a clock of its own."""
+WITHDRAWN = "taylorglo:withdrawn"
+"""The trial was never evaluated: a duplicate, or one that is not needed any more."""

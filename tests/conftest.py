@@ -17,7 +17,7 @@ from databases import (
 )
 from optuna.storages._rdb.storage import _VersionManager
 
-from optuna_taylorglo.storage.retry import stop_waiting_when
+from optuna_taylorglo.study.outages import stop_waiting_when
 
 __all__ = [
     "database_url",

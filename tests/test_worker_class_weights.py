@@ -12,7 +12,7 @@ from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import CLASS_WEIGHTS
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.verdict.choice import chosen_loss
 
 

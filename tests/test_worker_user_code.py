@@ -10,7 +10,7 @@ from searches import load, small_recipe
 from lightning_modules.nets.digits_cnn import DigitsCNN
 from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RECIPE, RELEASED
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.study.open import create_study
 
 
 @pytest.fixture

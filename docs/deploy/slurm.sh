@@ -13,6 +13,8 @@
 #     export OPTUNA_STORAGE=postgresql+psycopg://taylorglo@db.example/taylorglo
 #     sbatch docs/deploy/slurm.sh
 #
+# If the cluster suspends jobs for longer than --grace-period, their evaluations may be repeated.
+#
 # The password stays out of the URL: PostgreSQL's clients read it from ~/.pgpass (mode 600).
 #
 #SBATCH --job-name=taylorglo

@@ -1,4 +1,4 @@
-"""The two diagrams of docs/architecture.md: rooms with the way of data, and a search in time.
+"""The two diagrams of docs/architecture.md: packages with the way of data, and a search in time.
 
 Plain SVG without a background, in colours and a grey that are readable on light and dark pages.
 """
@@ -73,8 +73,8 @@ class Drawing:
 
 
 def rooms() -> str:
-    """The way of data above, the order of rooms below."""
-    picture = Drawing("The way of data through the rooms, and which room knows which", 626)
+    """The way of data above, the order of packages below."""
+    picture = Drawing("The way of data through the packages, and which one knows which", 626)
     picture.text(2, 22, "The way of data", anchor="start", size=15, bold=True)
     _way_of_data(picture, top=38)
     picture.text(2, 262, "What knows what", anchor="start", size=15, bold=True)
@@ -95,8 +95,8 @@ def _way_of_data(picture: Drawing, top: float) -> None:
             picture.text(x + width / 2, first + 18 * number, room, size=13)
 
     station(0, top, BLUE, "recipe", "recipes/")
-    station(1, top, GREEN, "study", "storage/")
-    station(2, top, GREEN, "trial", "worker.py, queue/")
+    station(1, top, GREEN, "study", "study/")
+    station(2, top, GREEN, "trial", "worker.py, study/")
     station(3, top, BLUE, "candidate θ", "search/")
     station(4, top, BLUE, "loss", "losses/")
     station(4, below, ORANGE, "training", "training/", "lightning_modules/")
@@ -120,22 +120,22 @@ def _way_of_data(picture: Drawing, top: float) -> None:
 def _layers(picture: Drawing, top: float) -> None:
     left, width, height, step = 76, 456, 28, 34
     layers: list[tuple[tuple[str, ...], str, str]] = [
-        (("worker.py", "cli/"), GREY, "what people start"),
+        (("worker.py", "local.py", "cli/"), GREY, "what people start"),
+        (("process.py",), GREY, "signals, exit codes, logs"),
         (("report/",), ORANGE, "what people read"),
         (("visualization/",), ORANGE, "what people look at"),
         (("verdict/",), ORANGE, "is it really better?"),
         (("search/",), BLUE, "which θ comes next"),
         (("training/",), ORANGE, "a loss to a metric"),
         (("lightning_modules/",), GREY, "what recipes may name"),
-        (("queue/",), GREEN, "who does which trial"),
-        (("losses/", "recipes/", "storage/"), BLUE, "know no other room"),
-        (("validation, attributes, errors, files, processes, seeds",), GREY, "what all share"),
+        (("losses/", "recipes/", "study/"), BLUE, "know no other package"),
+        (("validation, attributes, errors, files, sanitize, seeds",), GREY, "what all share"),
     ]
     for row, (names, colour, words) in enumerate(layers):
         y = top + step * row
         part = (width - 8 * (len(names) - 1)) / len(names)
         for place, name in enumerate(names):
-            own = GREEN if name == "storage/" else colour
+            own = GREEN if name == "study/" else colour
             x = left + place * (part + 8)
             picture.box(x, y, part, height, own, dashed=name == "lightning_modules/")
             picture.text(x + part / 2, y + 19, name)
@@ -201,7 +201,7 @@ def _stored(picture: Drawing, top: float) -> None:
     cells = [
         ("0", "slot 0", "complete", "", BLUE),
         ("1", "slot 1", "complete", "", BLUE),
-        ("2", "slot 2", "fail", "lost", ORANGE),
+        ("2", "slot 2", "fail", "stale", ORANGE),
         ("3", "slot 3", "complete", "", BLUE),
         ("4", "slot 4", "pruned", "abort", ORANGE),
         ("5", "slot 5", "complete", "", BLUE),

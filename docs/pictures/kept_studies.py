@@ -21,8 +21,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 
 from optuna_taylorglo.attributes import WORKER
-from optuna_taylorglo.storage.open_storage import open_storage
-from optuna_taylorglo.storage.open_study import companion_name
+from optuna_taylorglo.study.open import companion_name, open_storage
 
 FILE = Path(__file__).with_name("studies.journal.gz")
 NAMES = ("digits_mlp_wrong_labels", "digits_mlp_glo")

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from optuna_taylorglo.cli.foreign_text import visible
+from optuna_taylorglo.sanitize import visible
 
 
 class PlainConsole(Console):

@@ -1,4 +1,4 @@
-"""Has tasks done by local workers, and waits for them with a progress bar."""
+"""Trainings by local workers, with a progress bar."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Self
 from optuna.study import Study
 from rich.console import Console
 
-from optuna_taylorglo.cli.foreign_text import visible
 from optuna_taylorglo.cli.progress import live_bar
-from optuna_taylorglo.cli.supervisor import Supervisor
 from optuna_taylorglo.errors import StopRequested
+from optuna_taylorglo.local import LocalProcesses
+from optuna_taylorglo.sanitize import visible
 from optuna_taylorglo.verdict.task_queue import TaskQueue
 from optuna_taylorglo.verdict.task_stages import stage_in_hand, stage_of
 from optuna_taylorglo.verdict.tasks import Task
@@ -28,17 +28,17 @@ class LocalTrainings:
 
     Args:
         companion: The study that holds the tasks.
-        supervisor: Workers on that study.
+        processes: Workers on that study.
         stop: Ends the wait with `StopRequested` when set.
         console: Where progress is shown.
     """
 
     def __init__(
-        self, companion: Study, supervisor: Supervisor, stop: threading.Event, console: Console
+        self, companion: Study, processes: LocalProcesses, stop: threading.Event, console: Console
     ) -> None:
         self.companion = companion
         self._queue = TaskQueue(companion)
-        self._supervisor = supervisor
+        self._processes = processes
         self._stop = stop
         self._console = console
         self._bar, self._line = live_bar(console)
@@ -54,7 +54,7 @@ class LocalTrainings:
         try:
             self._bar.stop()
         finally:  # a terminal that was closed takes no last words
-            self._supervisor.stop()
+            self._processes.stop()
 
     def __call__(self, tasks: Sequence[Task]) -> list[float | None]:
         """Do tasks that are not done yet.
@@ -71,8 +71,8 @@ class LocalTrainings:
         wait = SHORTEST_WAIT
         while (values := self._queue.results(tasks)) is None:
             self._show(tasks)
-            if not self._supervisor.poll():
-                self._supervisor.start()
+            if not self._processes.poll():
+                self._processes.start()
             if self._stop.wait(wait):
                 raise StopRequested
             # Each look reads the database on a core that the workers need.

@@ -20,7 +20,6 @@ import logging
 from collections.abc import Sequence
 
 from optuna_taylorglo.cli.options import add_version_option
-from optuna_taylorglo.cli.process import configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.cli.verbs import (
     baseline,
     check,
@@ -32,6 +31,7 @@ from optuna_taylorglo.cli.verbs import (
     status,
     sweep,
 )
+from optuna_taylorglo.process import configure_logging, exit_code, stop_on_signals
 
 logger = logging.getLogger("optuna_taylorglo.cli")
 

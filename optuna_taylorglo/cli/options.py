@@ -16,12 +16,13 @@ from optuna.study import Study
 from optuna_taylorglo import __version__
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import open_study
-from optuna_taylorglo.storage.urls import resolve_storage_url
+from optuna_taylorglo.study.open import open_study
+from optuna_taylorglo.study.urls import resolve_storage_url
 
 if TYPE_CHECKING:
     from optuna_taylorglo.recipes.schema import Recipe
     from optuna_taylorglo.training.machine import Machine
+    from optuna_taylorglo.training.precision import PrecisionName
 
 Verbs = argparse._SubParsersAction
 Action = Callable[[argparse.Namespace, threading.Event], int]
@@ -68,8 +69,12 @@ def open_study_of(arguments: argparse.Namespace) -> OpenedStudy:
     Raises:
         UsageError: If there is no such study, or no worker has begun on it.
     """
-    url = resolve_storage_url(arguments.storage)
-    study = open_study(arguments.study, url)
+    return open_study_at(arguments.study, resolve_storage_url(arguments.storage))
+
+
+def open_study_at(study_name: str, url: str) -> OpenedStudy:
+    """A study by its name and its storage; errors as `open_study_of`."""
+    study = open_study(study_name, url)
     return OpenedStudy(study, attach_recipe(study, None), url)
 
 
@@ -127,7 +132,7 @@ def check_output(path: Path) -> None:
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """Options that belong to the machine; `machine_of` and `machine_words` read them."""
+    """Options that belong to the machine; `RuntimeOptions` reads them."""
     group = parser.add_argument_group("this machine")
     group.add_argument(
         "--data-dir", type=Path, default=Path("data"), help="where data sets lie (%(default)s)"
@@ -156,21 +161,50 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """The options of `add_machine_options`, in a form that can be sent to another process.
+
+    Attributes:
+        data_dir: Where data sets are.
+        device: Such as "auto" or "cuda:1".
+        precision: "auto", or a precision of `training.precision`.
+        threads: CPU threads of a process.
+        allowed_packages: Packages, besides the bundled ones, whose classes a recipe may name.
+        verbose: Whether to log more.
+        quiet: Whether to log errors only.
+    """
+
+    data_dir: Path = Path("data")
+    device: str = "auto"
+    precision: PrecisionName = "auto"
+    threads: int = 1
+    allowed_packages: tuple[str, ...] = ()
+    verbose: bool = False
+    quiet: bool = False
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> RuntimeOptions:
+        """The options of a command."""
+        names = ("data_dir", "device", "precision", "threads", "verbose", "quiet")
+        given = {name: getattr(arguments, name) for name in names}
+        return cls(allowed_packages=tuple(arguments.allow), **given)
+
+    def machine(self) -> Machine:
+        """The machine that they describe, set up for training."""
+        if self.allowed_packages:
+            _find_modules_here()
+        # Only now what takes seconds to import: wrong usage is answered before.
+        from optuna_taylorglo.training.machine import Machine
+
+        machine = Machine(self.data_dir, self.device, self.precision, self.allowed_packages)
+        machine.prepare(threads=self.threads)
+        return machine
+
+
 def machine_of(arguments: argparse.Namespace) -> Machine:
     """The machine that the options of `add_machine_options` describe, set up for training."""
-    if arguments.allow:
-        _find_modules_here()
-    # Only now what takes seconds to import: wrong usage is answered before.
-    from optuna_taylorglo.training.machine import Machine
-
-    machine = Machine(
-        data_dir=arguments.data_dir,
-        device=arguments.device,
-        precision=arguments.precision,
-        allowed_packages=tuple(arguments.allow),
-    )
-    machine.prepare(threads=arguments.threads)
-    return machine
+    return RuntimeOptions.of(arguments).machine()
 
 
 def _find_modules_here() -> None:
@@ -178,17 +212,6 @@ def _find_modules_here() -> None:
     here = os.getcwd()
     if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
-
-
-def machine_words(arguments: argparse.Namespace) -> list[str]:
-    """The machine's options and how much to say, as words of a command line."""
-    return [
-        *("--data-dir", str(arguments.data_dir), "--device", arguments.device),
-        *("--precision", arguments.precision, "--threads", str(arguments.threads)),
-        *(word for package in arguments.allow for word in ("--allow", package)),
-        *(["--verbose"] if arguments.verbose else []),
-        *(["--quiet"] if arguments.quiet else []),
-    ]
 
 
 def given_machine_words(arguments: argparse.Namespace) -> list[str]:

@@ -9,7 +9,7 @@ from optuna_taylorglo.cli.options import OpenedStudy
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe, new_log
-from optuna_taylorglo.storage.open_study import create_companion
+from optuna_taylorglo.study.open import create_companion
 from optuna_taylorglo.verdict.choice import is_undecided
 from optuna_taylorglo.verdict.choosing import Choosing
 from optuna_taylorglo.verdict.halving import Round

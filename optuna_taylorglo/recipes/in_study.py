@@ -15,7 +15,7 @@ from optuna_taylorglo.validation import show
 if TYPE_CHECKING:
     import optuna
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # MySQL keeps an attribute in a TEXT column of 65,535 bytes; the rest is room for the envelope.
 _MAX_RECIPE_BYTES = 60_000

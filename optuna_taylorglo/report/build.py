@@ -32,8 +32,8 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.report.wording import found_with, recipe_in_words
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
-from optuna_taylorglo.storage.open_study import find_companion
-from optuna_taylorglo.storage.urls import shown_url
+from optuna_taylorglo.study.open import find_companion
+from optuna_taylorglo.study.urls import shown_url
 from optuna_taylorglo.verdict.choice import (
     Choice,
     ChosenLoss,

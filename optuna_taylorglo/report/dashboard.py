@@ -24,9 +24,8 @@ from optuna_taylorglo.search.history import (
     recipe_and_classes,
     trial_loss,
 )
-from optuna_taylorglo.storage.locks import study_lock
-from optuna_taylorglo.storage.open_study import find_companion
-from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.study.open import find_companion
+from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.verdict.choice import chosen_loss, evaluation_advice, kept_choice
 from optuna_taylorglo.verdict.files import kept_verdict
 from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, kept_sweeps
@@ -152,17 +151,15 @@ def _try(draw: Callable[[], None]) -> None:
 
 
 def refresh_once_per_generation(study: Study, generation: int) -> None:
-    """Let one of the workers that see a new generation push the figures.
+    """Push the figures if no other worker has done so for this generation.
 
     Args:
         study: The study.
         generation: Generations that are complete.
     """
-    with study_lock(storage_of(study), study.study_name):
-        if study.user_attrs.get(DRAWN, 0) >= generation:
-            return
+    if study.user_attrs.get(DRAWN, 0) < generation:
         study.set_user_attr(DRAWN, generation)
-    refresh(study)
+        refresh(study)
 
 
 def refresh(study: Study) -> None:

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.generations import Rules, Slot, rank
 from optuna_taylorglo.seeds import candidate_seed
-from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS
+from optuna_taylorglo.study.optuna_private import FIXED_PARAMS
 
 if TYPE_CHECKING:
     import cmaes  # type: ignore[import-untyped]

@@ -12,9 +12,9 @@ from optuna.distributions import BaseDistribution
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial
 
-from optuna_taylorglo.queue.counted import counted_trials
 from optuna_taylorglo.search.cma_replay import SearchState
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot
+from optuna_taylorglo.study.queue import counted_trials
 
 LARGEST = 1e6
 """Largest parameter that may be enqueued; far greater ones make CMA-ES's numbers overflow."""
@@ -88,13 +88,16 @@ class GenerationSampler(ABC):
         """Read a study's trials and bring the search up to date with them.
 
         Returns:
-            The slots, for looking at only; valid until the next call.
+            The slots, for reading only; valid until the next call.
         """
+        return self.follow(study, counted_trials(study))
+
+    def follow(self, study: Study, trials: Sequence[FrozenTrial]) -> GenerationLog:
+        """Bring the search up to date with a study's trials, as `read` does."""
         if len(study.directions) > 1:
             raise ValueError(
                 f"study must have one objective, {study.study_name!r} has {len(study.directions)}."
             )
-        trials = counted_trials(study)
         with self._lock:
             self._take_in(trials, maximize=study.direction == StudyDirection.MAXIMIZE)
             return self._ledger
@@ -106,11 +109,10 @@ class GenerationSampler(ABC):
             return self._states()
 
     def _slot_of(self, study: Study, trial: FrozenTrial) -> Slot:
-        log = self.read(study)
-        number = log.slot_number(trial.number)
-        if number is None:
+        slot = self.read(study).slot_of(trial)
+        if slot is None:
             raise RuntimeError(f"Trial {trial.number} is not in study {study.study_name!r}.")
-        return log.slot(number)
+        return slot
 
 
 def fault_in_number(name: str, value: object) -> str | None:

@@ -1,33 +1,30 @@
 """From a study's trials to the slots of its generations.
 
-A *slot* is one place in one generation of CMA-ES: one candidate, evaluated once or, after an abort
-or a failure, several times. Which trial fills which slot follows from the trials alone, so all
-workers agree on it without talking to each other:
+A *slot* is one place in one generation: one candidate, evaluated once or, after an abort or a
+failure, several times. A trial names its slot and its attempt in user attributes. A trial that does
+not, because a user enqueued it or ``study.optimize`` created it, takes the first slot that no trial
+with a lower number has. So slots follow from the trials alone, and all workers agree on them.
 
-- A trial that is not marked as a retry is *fresh*; the k-th fresh trial, by trial number, owns
-  slot k, and (generation, index) = divmod(k, popsize).
-- A retry names its slot and the trial it repeats in its user attributes.
-
-There are three kinds of "again", and one of "no further". An *abort* (PRUNED: below the threshold,
+A trial is retried for three reasons and stopped for one. An *abort* (PRUNED: below the threshold,
 or diverged) says something about the candidate: the next attempt starts from fresh weights, and
-attempts are limited as in the paper. A *failure* (FAIL: the training raised an exception) says
-little about it, and a *loss* (FAIL and marked so: its worker was killed, or gave no sign of life)
-nothing: the same attempt is made again, with the same training seed, so that the result is the one
-an undisturbed run would have had. Failures are limited; losses only so far that a candidate which
-kills its workers comes to an end. A *stop* (PRUNED and marked so: it fell behind the generation
-before) closes the slot; what it reported is its result.
+attempts are limited as in the paper. After a *failure* (FAIL: the training raised an exception) and
+for a *stale* trial (FAIL: its worker died or wrote no heartbeat), the same attempt is made again
+with the same training seed, so the result is that of an undisturbed run. Failures are limited;
+stale trials only so far that a candidate which crashes its workers comes to an end. A *stop*
+(PRUNED and marked so: it fell behind the generation before) closes the slot; its report is its
+result.
 
-Generations have the same size, unless a subclass of the log says how large each is (`search.glo`).
-
-Generations may *overlap*: the first candidates of one are then drawn without the results of the one
-before it, so that workers without a slot there can go on.
+Generations have the same size, unless a subclass of the log says otherwise (`search.glo`). They may
+*overlap*: the first candidates of a generation are then drawn without the results of the one before
+it, so that idle workers can start them early.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -35,13 +32,14 @@ from optuna_taylorglo.attributes import (
     ATTEMPT,
     GENERATION,
     INDEX,
-    LOST,
     RELEASED,
-    RETRY_OF,
-    SLOT,
+    STALE,
     STOPPED,
+    WITHDRAWN,
 )
-from optuna_taylorglo.queue.lost_workers import MAX_LOSSES
+
+MAX_STALE = 20
+"""Workers that may be lost over one evaluation; with one more it counts as what crashes them."""
 
 
 @dataclass(frozen=True)
@@ -113,24 +111,23 @@ class Slot:
 
     @property
     def made_for_it(self) -> list[FrozenTrial]:
-        """Trials that were meant for this slot; one may have got it by mistake, and never ran."""
-        place = (self.generation, self.index)
-        return [
-            trial
-            for trial in self.trials
-            if (trial.user_attrs.get(GENERATION), trial.user_attrs.get(INDEX))
-            in (place, (None, None))
-            and not (trial.state == TrialState.FAIL and trial.datetime_start is None)
-        ]
+        """Trials that were not withdrawn."""
+        return [trial for trial in self.trials if WITHDRAWN not in trial.user_attrs]
 
     @property
-    def waiting(self) -> list[FrozenTrial]:
-        """Trials in the queue that nobody has started."""
-        return self._in_state(TrialState.WAITING)
+    def active(self) -> FrozenTrial | None:
+        """The trial that runs, or the waiting one that counts."""
+        waiting = (t for t in self._in_state(TrialState.WAITING) if self._is_next(t))
+        return next(iter([*self._in_state(TrialState.RUNNING), *waiting]), None)
 
     @property
-    def running(self) -> list[FrozenTrial]:
-        return self._in_state(TrialState.RUNNING)
+    def superfluous(self) -> list[FrozenTrial]:
+        """Waiting trials that must not be evaluated."""
+        waiting, active = self._in_state(TrialState.WAITING), self.active
+        return [trial for trial in waiting if self.closed or trial is not active]
+
+    def _is_next(self, trial: FrozenTrial) -> bool:
+        return bool(trial.user_attrs.get(ATTEMPT, 0) == self.next_attempt)
 
     @property
     def stop(self) -> FrozenTrial | None:
@@ -145,19 +142,20 @@ class Slot:
 
     @property
     def failures(self) -> int:
-        """Failures so far; a trial released on purpose, or lost with its worker, is not one."""
+        """Trainings that raised an exception."""
+        marks = (RELEASED, STALE, WITHDRAWN)
         failed = self._in_state(TrialState.FAIL)
-        return sum(not t.user_attrs.get(RELEASED) and LOST not in t.user_attrs for t in failed)
+        return sum(not any(mark in trial.user_attrs for mark in marks) for trial in failed)
 
     @property
-    def losses(self) -> int:
+    def stale(self) -> int:
         """Workers that were lost over this candidate."""
-        return sum(LOST in trial.user_attrs for trial in self._in_state(TrialState.FAIL))
+        return sum(STALE in trial.user_attrs for trial in self._in_state(TrialState.FAIL))
 
     @property
-    def kills_workers(self) -> bool:
+    def crashes_workers(self) -> bool:
         """Whether the slot was closed because one worker after the other was lost over it."""
-        return self.losses > MAX_LOSSES and not self._has_outcome
+        return self.stale > MAX_STALE and not self._has_outcome
 
     @property
     def _has_outcome(self) -> bool:
@@ -171,7 +169,7 @@ class Slot:
     def closed(self) -> bool:
         """Whether the slot has its final result."""
         return (
-            self._has_outcome or self.failures > self.rules.max_failures or self.losses > MAX_LOSSES
+            self._has_outcome or self.failures > self.rules.max_failures or self.stale > MAX_STALE
         )
 
     @property
@@ -220,12 +218,11 @@ class GenerationLog:
     """The slots of a growing list of trials, brought up to date at the cost of what is new.
 
     Trials of finished generations never change, so the leading ones are settled once; what remains
-    to be looked at is one generation or, where they overlap, two, however long the study.
+    to be read is one generation or, where they overlap, two, however long the study.
 
     Attributes:
         finished: The slots of each finished generation.
-        leftovers: Trials that wait for a slot which has its result: added twice, in an outage.
-        n_trials: Trials of the study, those included that do not count.
+        leftovers: Waiting trials of finished generations: duplicates.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -234,12 +231,12 @@ class GenerationLog:
 
     def _forget(self) -> None:
         self.finished: list[tuple[Slot, ...]] = []
-        self._open: dict[int, Slot] = {}
-        self._slot_of: dict[int, int] = {}
         self.leftovers: list[FrozenTrial] = []
-        self.n_trials = 0
-        self._settled = 0
-        self._settled_fresh = 0
+        # Trials that are not settled: with a place of their own, and without.
+        self._placed: dict[tuple[int, int], list[FrozenTrial]] = {}
+        self._unplaced: list[FrozenTrial] = []
+        self._unplaced_in_finished: set[int] = set()
+        self._n_settled = 0
         self._last_settled: object = None
         self._first = 0
         self._size = self._next_size()
@@ -267,65 +264,45 @@ class GenerationLog:
         """Take in all trials of a study, in order of their numbers."""
         if not self._continues(trials):
             self._forget()
-        if trials:
-            self.n_trials = trials[-1].number + 1
-        n_fresh = self._settled_fresh
-        groups: dict[int, list[FrozenTrial]] = {}
-        slot_of: dict[int, int] = {}
-        for trial in trials[self._settled :]:
-            slot = _retried_slot(trial, n_fresh)
-            if slot is None:
-                slot = n_fresh
-                n_fresh += 1
-            groups.setdefault(slot, []).append(trial)
-            slot_of[trial.number] = slot
-        # A retry of a finished generation can only be a leftover: it joins no slot any more.
-        self._open = {
-            number: Slot(number, self.rules, tuple(group))
-            for number, group in groups.items()
-            if number >= self._first
-        }
-        self._slot_of = slot_of
-        self._close_generations()
-        self.leftovers = [
-            trial
-            for trial in trials[self._settled :]
-            if trial.state == TrialState.WAITING and self._is_closed(slot_of[trial.number])
-        ]
-        self._settle(trials)
-
-    def _continues(self, trials: Sequence[FrozenTrial]) -> bool:
-        if self._settled == 0:
-            return True
-        return (
-            len(trials) >= self._settled
-            and _fingerprint(trials[self._settled - 1]) == self._last_settled
-        )
-
-    def _close_generations(self) -> None:
-        while self._size is not None:
+        self._placed, self._unplaced = {}, []
+        unsettled = trials[self._n_settled :]
+        for trial in unsettled:
+            place = _place_of(trial)
+            if place is not None:
+                self._placed.setdefault(place, []).append(trial)
+            elif trial.number not in self._unplaced_in_finished:
+                self._unplaced.append(trial)
+        while self._size is not None and all(slot.closed for slot in self.current_slots()):
             slots = self.current_slots()
-            if not all(slot.closed for slot in slots):
-                return
             self.finished.append(slots)
-            for slot in slots:
-                del self._open[slot.number]
+            taken = {t.number for slot in slots for t in slot.trials if _place_of(t) is None}
+            self._unplaced_in_finished |= taken
+            self._unplaced = [t for t in self._unplaced if t.number not in taken]
             self._first += len(slots)
             self._size = self._next_size()
-
-    def _is_closed(self, slot_number: int) -> bool:
-        if slot_number < self._first:
-            return True
-        slot = self._open.get(slot_number)
-        return slot is not None and slot.closed
-
-    def _settle(self, trials: Sequence[FrozenTrial]) -> None:
-        for trial in trials[self._settled :]:
-            if self._slot_of[trial.number] >= self._first or trial.state == TrialState.WAITING:
+        in_finished = [self._is_in_finished(trial) for trial in unsettled]
+        self.leftovers = [
+            trial
+            for trial, is_in_finished in zip(unsettled, in_finished, strict=True)
+            if trial.state == TrialState.WAITING and is_in_finished
+        ]
+        for trial, is_in_finished in zip(unsettled, in_finished, strict=True):
+            if not is_in_finished or not trial.state.is_finished():
                 break
-            self._settled += 1
-            self._settled_fresh += _retried_slot(trial, self._settled_fresh) is None
+            self._n_settled += 1
             self._last_settled = _fingerprint(trial)
+
+    def _continues(self, trials: Sequence[FrozenTrial]) -> bool:
+        return self._n_settled == 0 or (
+            len(trials) >= self._n_settled
+            and _fingerprint(trials[self._n_settled - 1]) == self._last_settled
+        )
+
+    def _is_in_finished(self, trial: FrozenTrial) -> bool:
+        place = _place_of(trial)
+        if place is None:
+            return trial.number in self._unplaced_in_finished
+        return place[0] < self.generation
 
     def current_slots(self) -> tuple[Slot, ...]:
         """All slots of the current generation, those without a trial included."""
@@ -344,16 +321,24 @@ class GenerationLog:
         last = n_generations is not None and self.generation >= n_generations - 1
         return self._slots((self._size or 0) + (0 if last else self.rules.overlap))
 
+    def slot_of(self, trial: FrozenTrial) -> Slot | None:
+        """The slot of a trial that was read; None if its generation is finished."""
+        # Each further slot takes at least one of the trials that come before it.
+        slots = self._slots((self._size or 0) + len(self._placed) + len(self._unplaced))
+        return next((s for s in slots if any(t.number == trial.number for t in s.trials)), None)
+
     def _slots(self, count: int) -> tuple[Slot, ...]:
-        return tuple(self.slot(number) for number in range(self._first, self._first + count))
+        slots, unplaced = [], deque(self._unplaced)
+        for number in range(self._first, self._first + count):
+            slot = self._empty_slot(number)
+            trials = self._placed.get((slot.generation, slot.index), [])
+            if unplaced and (not trials or unplaced[0].number < trials[0].number):
+                trials = [unplaced.popleft(), *trials]
+            slots.append(replace(slot, trials=tuple(trials)))
+        return tuple(slots)
 
-    def slot(self, number: int) -> Slot:
-        """A slot of a generation that is not finished, with its trials so far."""
-        return self._open.get(number, Slot(number, self.rules))
-
-    def slot_number(self, trial_number: int) -> int | None:
-        """Slot of a trial that was read, or None when it settled long ago or was never seen."""
-        return self._slot_of.get(trial_number)
+    def _empty_slot(self, number: int) -> Slot:
+        return Slot(number, self.rules)
 
 
 def _fingerprint(trial: FrozenTrial) -> object:
@@ -361,23 +346,15 @@ def _fingerprint(trial: FrozenTrial) -> object:
     return trial.number, trial.datetime_start, trial.params
 
 
-def _retried_slot(trial: FrozenTrial, n_fresh: int) -> int | None:
-    """Slot that a retry names, or None for a fresh trial.
-
-    A retry can only name a slot that a fresh trial before it owns; anything else in the database is
-    not ours, and the trial counts as fresh.
-    """
-    if RETRY_OF not in trial.user_attrs:
-        return None
-    slot = trial.user_attrs.get(SLOT)
-    if isinstance(slot, int) and not isinstance(slot, bool) and 0 <= slot < n_fresh:
-        return slot
+def _place_of(trial: FrozenTrial) -> tuple[int, int] | None:
+    """Generation and index that a trial names; None if it names none."""
+    place = trial.user_attrs.get(GENERATION), trial.user_attrs.get(INDEX)
+    generation, index = place
+    if type(generation) is int and type(index) is int and min(generation, index) >= 0:
+        return generation, index
     return None
 
 
-def slot_attrs(slot: Slot, *, attempt: int, retry_of: FrozenTrial | None = None) -> dict[str, int]:
+def slot_attrs(slot: Slot, attempt: int) -> dict[str, int]:
     """User attributes that tell people, plots and other workers what a trial is for."""
-    attrs = {GENERATION: slot.generation, INDEX: slot.index, ATTEMPT: attempt}
-    if retry_of is not None:
-        attrs |= {SLOT: slot.number, RETRY_OF: retry_of.number}
-    return attrs
+    return {GENERATION: slot.generation, INDEX: slot.index, ATTEMPT: attempt}

@@ -15,7 +15,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.queue.counted import counted_trials
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import (
@@ -27,6 +26,7 @@ from optuna_taylorglo.search.candidates import (
 )
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.study import new_log
+from optuna_taylorglo.study.queue import counted_trials
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor_loss import TaylorLoss

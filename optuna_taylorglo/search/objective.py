@@ -12,12 +12,11 @@ from optuna.trial import Trial
 
 from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.errors import Diverged
-from optuna_taylorglo.queue.late_words import annotate, report, should_prune
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.generation_sampler import GenerationSampler
 from optuna_taylorglo.search.pruners import EarlyEndPruner
 from optuna_taylorglo.seeds import training_seed
-from optuna_taylorglo.storage.outage_tolerant import release_connections
+from optuna_taylorglo.study.storages import release_connections
 from optuna_taylorglo.training.run import Training
 
 
@@ -64,11 +63,11 @@ class Objective:
                 raise Diverged(f"{recipe.fitness.metric} is {value} at step {step}")
             # Reports of further repeats would collide with the first one's steps.
             if repeat == 0:
-                report(trial, value, step)
-                if should_prune(trial):
+                trial.report(value, step)
+                if trial.should_prune():
                     pruner = trial.study.pruner
                     if isinstance(pruner, EarlyEndPruner) and pruner.reason == "stop":
-                        annotate(trial, STOPPED, True)
+                        trial.set_user_attr(STOPPED, True)
                     raise optuna.TrialPruned(f"{value:.4f} at step {step}")
                 release_connections(trial.storage)
 
@@ -87,7 +86,7 @@ class Objective:
                 stop=self.stop,
             )
         except Diverged as error:
-            annotate(trial, DIVERGED, str(error))
+            trial.set_user_attr(DIVERGED, str(error))
             raise optuna.TrialPruned(str(error)) from error
 
 

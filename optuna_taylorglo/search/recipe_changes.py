@@ -22,14 +22,10 @@ from optuna_taylorglo.attributes import (
     EVALUATION_LENGTH,
     FIRST_TRIAL,
     GENERATION,
-    LOOK_AT,
     N_CLASSES,
-    RELEASED,
+    WITHDRAWN,
 )
 from optuna_taylorglo.errors import RecipeMismatch
-from optuna_taylorglo.queue.counted import counted_trials, has_results
-from optuna_taylorglo.queue.identity import worker_of
-from optuna_taylorglo.queue.lost_workers import SilenceWatch
 from optuna_taylorglo.recipes.in_study import (
     CHANGEABLE,
     freeze,
@@ -40,15 +36,17 @@ from optuna_taylorglo.recipes.in_study import (
     settled_recipe,
 )
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.storage.open_storage import url_of
-from optuna_taylorglo.storage.open_study import find_companion
-from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.study.heartbeat import StaleTrials, WorkerProcess, fail_trial
+from optuna_taylorglo.study.open import find_companion
+from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.study.queue import counted_trials, has_results
+from optuna_taylorglo.study.storages import shown_storage
 
 _logger = get_logger(__name__)
 
 
 def freeze_or_change(study: Study, recipe: Recipe) -> None:
-    """Keep a recipe in a study as far as that is right; call it under the study's lock.
+    """Keep a recipe in a study as far as that is right.
 
     Raises:
         RecipeMismatch: If the study has results or workers by another recipe, one that differs in
@@ -121,7 +119,8 @@ def _change(study: Study, held: Recipe, changed: Recipe, asked_for: int) -> None
 def _running(studies: list[Study]) -> list[FrozenTrial]:
     found = []
     for study in studies:
-        SilenceWatch(study, watch=0.0).give_up()
+        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        StaleTrials(storage_of(study)).fail(running)  # those of workers that died here
         found += study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return found
 
@@ -135,8 +134,7 @@ def _begin_anew(studies: list[Study], recipe: Recipe) -> None:
         waiting = [t for t in counted_trials(each) if t.state == TrialState.WAITING]
         each.set_user_attr(FIRST_TRIAL, len(trials))
         for trial in waiting:
-            storage.set_trial_user_attr(trial_id_of(trial), RELEASED, True)
-            storage.set_trial_state_values(trial_id_of(trial), TrialState.FAIL)
+            fail_trial(storage, trial_id_of(trial), WITHDRAWN)
         # What somebody put into the queue of candidates by hand is still wanted.
         for trial in waiting if each is study else ():
             if GENERATION not in trial.user_attrs:
@@ -144,11 +142,11 @@ def _begin_anew(studies: list[Study], recipe: Recipe) -> None:
                     create_trial(
                         state=TrialState.WAITING,
                         system_attrs=trial.system_attrs,
-                        user_attrs={k: v for k, v in trial.user_attrs.items() if k != RELEASED},
+                        user_attrs={k: v for k, v in trial.user_attrs.items() if k != WITHDRAWN},
                     )
                 )
     # Optuna has no way to remove an attribute.
-    for key in (N_CLASSES, EVALUATION_LENGTH, CLASS_WEIGHTS, CHOICE, LOOK_AT):
+    for key in (N_CLASSES, EVALUATION_LENGTH, CLASS_WEIGHTS, CHOICE):
         if key in study.user_attrs:
             study.set_user_attr(key, None)
     study.set_user_attr(CROSS_ENTROPY, {})
@@ -170,9 +168,9 @@ def _advice(study: Study, companion: Study | None) -> str:
 
 
 def _advice_at_work(study: Study, running: list[FrozenTrial]) -> str:
-    worker = worker_of(running[0])
+    worker = WorkerProcess.of(running[0])
     return (
-        f"Nothing is evaluated yet, but worker {worker or 'of another kind'} is at work by the "
+        f"Nothing is evaluated yet, but worker {worker or 'of another program'} is at work by the "
         "study's recipe. Stop the workers, and the new recipe takes its place; or give it a study "
         f"of its own with\n  --study-name {shlex.quote(study.study_name + '-2')}"
     )
@@ -180,5 +178,5 @@ def _advice_at_work(study: Study, running: list[FrozenTrial]) -> str:
 
 def _command(program: str, verb: str, study: Study, name: str) -> str:
     words = [program, *([verb] if verb else []), "--study-name", name]
-    url = url_of(storage_of(study))
+    url = shown_storage(storage_of(study))
     return shlex.join([*words, *([] if url is None else ["--storage", url])])

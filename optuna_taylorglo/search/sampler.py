@@ -10,7 +10,7 @@ from optuna.samplers import CmaEsSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from optuna_taylorglo.attributes import RETRY_OF
+from optuna_taylorglo.attributes import GENERATION
 from optuna_taylorglo.search.cma_replay import CMAReplay, SearchState, stored_params
 from optuna_taylorglo.search.generation_sampler import (
     GenerationSampler,
@@ -18,7 +18,7 @@ from optuna_taylorglo.search.generation_sampler import (
     fault_in_number,
 )
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, slot_attrs
-from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS, storage_of, trial_id_of
+from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, storage_of, trial_id_of
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
 
@@ -200,12 +200,12 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
             for name, distribution in search_space.items()
             if name not in self.names
         }
-        if len(foreign) == len(search_space):
+        if len(foreign) == len(search_space) or all(name in trial.params for name in self.names):
             return foreign
         with self._lock:
             slot = self._slot_of(study, trial)
             theta = self.candidate(slot)
-        if RETRY_OF not in trial.user_attrs:
+        if GENERATION not in trial.user_attrs:
             # A sampler has no public way to annotate the trial it samples for; Optuna's own
             # samplers write to the storage in the same manner.
             for key, value in slot_attrs(slot, attempt=0).items():

@@ -15,9 +15,7 @@ from optuna_taylorglo.search.generations import GenerationLog, Rules
 from optuna_taylorglo.search.glo.replay import GLOReplay, TreeLog
 from optuna_taylorglo.search.recipe_changes import freeze_or_change
 from optuna_taylorglo.search.start import settle_start
-from optuna_taylorglo.storage.locks import study_lock
-from optuna_taylorglo.storage.open_study import Direction, check_direction
-from optuna_taylorglo.storage.optuna_private import storage_of
+from optuna_taylorglo.study.open import Direction, check_direction
 
 MAX_FAILURES = 3
 """Crashes of a candidate's evaluation that are made up for; one more, and it is the worst."""
@@ -40,12 +38,12 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
     if recipe is not None:
         recipe = settle_start(recipe)
         check_direction(study, direction_of(recipe))
-        # Two workers that start at once must not both find the study without a recipe.
-        with study_lock(storage_of(study), study.study_name):
-            freeze_or_change(study, recipe)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
-                study.set_metric_names([recipe.fitness.metric])
+        # Of two recipes that are given in the same moment the last one stays, and workers with
+        # the other one end at their next trial (`check_recipe`).
+        freeze_or_change(study, recipe)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([recipe.fitness.metric])
     settled = settled_recipe(study)
     if settled is None:
         raise StudyError(

@@ -27,8 +27,6 @@ from optuna_taylorglo.search.history import (
     trial_loss,
     winner,
 )
-from optuna_taylorglo.storage.locks import study_lock
-from optuna_taylorglo.storage.optuna_private import storage_of
 from optuna_taylorglo.verdict.ranks import RankCorrelation, rank_correlation, spearman
 
 if TYPE_CHECKING:
@@ -117,11 +115,11 @@ def keep_choice(study: Study, choice: Choice, recipe: Recipe) -> bool:
     Returns:
         Whether it was kept.
     """
-    with study_lock(storage_of(study), study.study_name):
-        if study.user_attrs.get(CHOICE) is not None or settled_recipe(study) != recipe:
-            return False
-        study.set_user_attr(CHOICE, asdict(choice))
-        return True
+    if study.user_attrs.get(CHOICE) is not None or settled_recipe(study) != recipe:
+        return False
+    # Two workers that get here at once write the same decision.
+    study.set_user_attr(CHOICE, asdict(choice))
+    return True
 
 
 def kept_choice(study: Study) -> Choice | None:

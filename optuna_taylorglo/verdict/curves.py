@@ -9,7 +9,7 @@ from optuna.study import Study
 from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import CURVE, KEY
-from optuna_taylorglo.queue.counted import counted_trials
+from optuna_taylorglo.study.queue import counted_trials
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict
 
 

@@ -19,8 +19,6 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_taylor_sampler
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.seeds import Stage, stage_seed
-from optuna_taylorglo.storage.locks import study_lock
-from optuna_taylorglo.storage.optuna_private import storage_of
 from optuna_taylorglo.verdict.compared_losses import compared_evolved_loss
 from optuna_taylorglo.verdict.halving import Round
 from optuna_taylorglo.verdict.ranks import spearman
@@ -192,9 +190,9 @@ def decide(
 
 def keep_evaluation_length(study: Study, decision: EvaluationLength) -> None:
     """Keep the decision in the study, unless there is one."""
-    with study_lock(storage_of(study), study.study_name):
-        if study.user_attrs.get(EVALUATION_LENGTH) is None:
-            study.set_user_attr(EVALUATION_LENGTH, asdict(decision))
+    # Two workers that get here at once write the same decision.
+    if study.user_attrs.get(EVALUATION_LENGTH) is None:
+        study.set_user_attr(EVALUATION_LENGTH, asdict(decision))
 
 
 def _noise(a: Sequence[float | None], b: Sequence[float | None], sign: int) -> float | None:

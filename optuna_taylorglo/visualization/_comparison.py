@@ -79,7 +79,7 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
 
     Examples:
         >>> import optuna
-        >>> from optuna_taylorglo.storage.open_study import find_companion
+        >>> from optuna_taylorglo.study.open import find_companion
         >>> from optuna_taylorglo.verdict.files import kept_verdict
         >>> from optuna_taylorglo.visualization import plot_comparison
         >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")

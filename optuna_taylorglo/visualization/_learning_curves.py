@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from optuna.study import Study
 
 from optuna_taylorglo.recipes.in_study import settled_recipe
-from optuna_taylorglo.storage.open_study import find_companion
+from optuna_taylorglo.study.open import find_companion
 from optuna_taylorglo.verdict.curves import RecordedCurves, recorded_curves, shown_curves
 from optuna_taylorglo.verdict.files import kept_verdict
 from optuna_taylorglo.verdict.statistics import Role, Verdict

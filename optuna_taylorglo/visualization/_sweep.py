@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.storage.open_study import find_companion
+from optuna_taylorglo.study.open import find_companion
 from optuna_taylorglo.verdict.kept_sweeps import SETTINGS, KeptSweep, kept_sweeps
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._data_fractions import SettingAxis, draw_data_sweep

@@ -18,9 +18,9 @@ from optuna.trial import TrialState
 from searches import load, process
 
 from optuna_taylorglo import worker
-from optuna_taylorglo.queue.identity import worker_of
 from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.heartbeat import WorkerProcess
+from optuna_taylorglo.study.open import open_storage
 
 
 def test_kills_change_no_tree_and_no_coefficient(postgresql_url: str, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_workers_that_train_may_be_killed(postgresql_url: str, tmp_path: Path) -
     assert worker.main([*given, "--storage", serial_url]) == worker.DONE
 
     def start() -> subprocess.Popen[str]:
-        patience = ["--heartbeat", "1", "--grace", "3", "--no-check"]
+        patience = ["--heartbeat-interval", "1", "--grace-period", "3", "--no-check"]
         module = "optuna_taylorglo.worker"
         return process(module, *given, *patience, cwd=tmp_path, storage=postgresql_url)
 
@@ -59,7 +59,7 @@ def test_workers_that_train_may_be_killed(postgresql_url: str, tmp_path: Path) -
     crew, kills = [start() for _ in range(4)], 0
     while any(one.poll() is None for one in crew):
         time.sleep(0.2)
-        running = [worker_of(t) for t in study.get_trials(states=(TrialState.RUNNING,))]
+        running = [WorkerProcess.of(t) for t in study.get_trials(states=(TrialState.RUNNING,))]
         pids = {identity.pid for identity in running if identity is not None}
         victims = [one for one in crew if one.pid in pids and one.poll() is None]
         if kills < 12 and victims and dice.random() < 0.3:

@@ -1,8 +1,8 @@
 """Claims, deaths, late results and outages in any order, against a model that knows the ending.
 
-Hypothesis makes up stories, the machine below acts them out with the real scheduler on a real
-(SQLite) database, one step after the other, and after each step what is stored is held against a
-serial run. An outage makes one statement or commit fail, before or after it took effect.
+Hypothesis makes up stories, the machine below acts them out with the real queue on a real (SQLite)
+database, one step after the other, and after each step what is stored is compared with a serial
+run. An outage makes one statement or commit fail, before or after it took effect.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from chaos_jobs import Place, SearchJob
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from optuna_taylorglo.queue import lost_workers
-from optuna_taylorglo.queue.failures import record_failure
-from optuna_taylorglo.queue.late_words import report
+from optuna_taylorglo.attributes import STALE
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import MAX_FAILURES
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study import queue as queue_module
+from optuna_taylorglo.study.failures import record_failure
+from optuna_taylorglo.study.heartbeat import fail_trial
+from optuna_taylorglo.study.open import open_storage
 
 JOB = SearchJob(generations=2, popsize=3, seconds=0.0)
 SERIAL = dict(JOB.expected())
@@ -46,7 +48,7 @@ class Worker:
         queue: Its scheduler.
         trial: What it evaluates.
         place: Of that.
-        audible: Whether its signs of life arrive.
+        audible: Whether its heartbeats arrive.
     """
 
     queue: GenerationScheduler
@@ -73,12 +75,11 @@ class View:
         current = min((JOB.slot(place) // JOB.popsize for place in places), default=None)
         self.missing = sorted(p for p in places if JOB.slot(p) // JOB.popsize == current)
 
-    def available(self, silent: set[int]) -> set[int]:
-        """Slots that somebody could work on now, if those are dead who have been silent."""
+    @property
+    def available(self) -> set[int]:
+        """Slots that a worker could take now."""
         held = {
-            JOB.slot(place)
-            for trial in self.running
-            if trial._trial_id not in silent and (place := JOB.place(trial)) is not None
+            JOB.slot(place) for trial in self.running if (place := JOB.place(trial)) is not None
         }
         return {JOB.slot(place) for place in self.missing} - held
 
@@ -121,20 +122,19 @@ class Search(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         logging.disable()  # thousands of outages
-        # Nobody has the time to listen for himself.
-        self.no_watch = mock.patch.object(lost_workers, "WATCH", 0.0)
-        self.no_watch.start()
+        # Workers of this machine do not wait for each other.
+        self.no_wait = mock.patch.object(queue_module, "TAKEOVER", (0.0, 0.0))
+        self.no_wait.start()
         self.directory = tempfile.TemporaryDirectory()
         path = Path(self.directory.name) / "study.db"
         shutil.copy(_template(), path)
         self.storage: Any = open_storage(f"sqlite:///{path}")
         self.fuse = Fuse(self.storage.database.engine)
-        # Whoever looks on has connections of its own, which never fail.
+        # The onlooker has connections of its own, which never fail.
         self.onlooker: Any = open_storage(f"sqlite:///{path}")
         self.study = optuna.load_study(study_name=JOB.study_name, storage=self.onlooker)
         self.at_work: list[Worker] = []
         self.idle: list[GenerationScheduler] = []
-        self.silent: set[int] = set()
         self.acknowledged: set[Place] = set()
         self.exceptions: dict[int, int] = {}
 
@@ -147,18 +147,14 @@ class Search(RuleBasedStateMachine):
 
     def _claim(self) -> Worker | None:
         before = self.look()
-        available, missing = before.available(self.silent), before.missing
-        # Who has just come looks for the dead at once; others do so now and then.
-        fresh = bool(self.silent) or not self.idle
-        queue = JOB.queue(self.storage) if fresh else self.idle.pop()
+        available, missing = before.available, before.missing
+        queue = self.idle.pop() if self.idle else JOB.queue(self.storage)
         with _without_waiting():
             trial = queue.claim()
-        if fresh:
-            self.silent.clear()
         if trial is None:
-            # Looked at anew: a claim whose answer was lost holds its slot for the grace.
-            left = self.look().available(self.silent)
-            assert not left, f"nobody works on slots {left}, and nobody may"
+            # Read again: a claim whose answer was lost holds its slot for a while.
+            left = self.look().available
+            assert not left, f"no worker has slots {left}, and none may"
             assert queue.over == (not missing)
             self.idle.append(queue)
             return None
@@ -174,12 +170,18 @@ class Search(RuleBasedStateMachine):
 
     def _finish(self, worker: Worker) -> None:
         self.at_work.remove(worker)
-        with _without_waiting():
-            for step, value in SERIAL[worker.place].reports.items():
-                report(worker.trial, value, step)
-            JOB.conclude(worker.queue, worker.trial, SERIAL[worker.place])
-        self.acknowledged.add(worker.place)
         self.idle.append(worker.queue)
+        with _without_waiting():
+            try:
+                for step, value in SERIAL[worker.place].reports.items():
+                    worker.trial.report(value, step)
+            except UpdateFinishedTrialError:
+                assert not worker.audible
+                return
+            if JOB.conclude(worker.queue, worker.trial, SERIAL[worker.place]):
+                self.acknowledged.add(worker.place)
+            else:
+                assert not worker.audible, "only a stale trial's result is dropped"
 
     @rule()
     def claim(self) -> None:
@@ -203,17 +205,11 @@ class Search(RuleBasedStateMachine):
 
     @rule()
     def time_passes(self) -> None:
-        """For longer than the grace, in which only those who live and are heard beat."""
+        """For longer than the grace period: what has no heartbeat fails as stale."""
         heard = {worker.trial._trial_id for worker in self.at_work if worker.audible}
-        running = {trial._trial_id for trial in self.look().running}
-        self.silent |= running - heard
-        if self.silent:
-            query = sqlalchemy.text(
-                "UPDATE trial_heartbeats SET heartbeat = '2001-01-01 00:00:00' "
-                f"WHERE trial_id IN ({', '.join(map(str, self.silent))})"
-            )
-            with self.onlooker.database.engine.begin() as connection:
-                connection.execute(query)
+        for trial in self.look().running:
+            if trial._trial_id not in heard:
+                fail_trial(self.onlooker, trial._trial_id, STALE, "no heartbeat")
 
     @precondition(lambda self: self.at_work)
     @rule(data=st.data())
@@ -262,7 +258,7 @@ class Search(RuleBasedStateMachine):
             self._bring_to_an_end()
         finally:
             logging.disable(logging.NOTSET)
-            self.no_watch.stop()
+            self.no_wait.stop()
             self.storage.remove_session()
             self.onlooker.remove_session()
             self.directory.cleanup()

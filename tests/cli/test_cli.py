@@ -13,10 +13,10 @@ from searches import descendants_of, is_alive, load, process, small_recipe, wait
 
 from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.cli.verbs import run
-from optuna_taylorglo.queue.identity import worker_of
 from optuna_taylorglo.recipes.in_study import replace_recipe
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.study.heartbeat import WorkerProcess
 
 URL = "sqlite:///taylorglo.db"
 
@@ -43,10 +43,10 @@ def finished(tmp_path_factory):
         return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
     wait_until(lambda: len(running()) > 0)
-    victim = worker_of(running()[0])
+    victim = WorkerProcess.of(running()[0])
     os.kill(victim.pid, signal.SIGKILL)
     begin = time.monotonic()
-    wait_until(lambda: not any(worker_of(trial) == victim for trial in running()))
+    wait_until(lambda: not any(WorkerProcess.of(trial) == victim for trial in running()))
     until_given_back = time.monotonic() - begin
     output, _ = run.communicate()
     return directory, url, run.returncode, output, until_given_back

@@ -11,15 +11,13 @@ import time
 from pathlib import Path
 
 import optuna
-import pytest
 from databases import PostgreSQL
 from optuna.trial import TrialState
 from searches import descendants_of, is_alive, load, process, small_recipe, wait_until
 
 from optuna_taylorglo import cli
 from optuna_taylorglo.attributes import RELEASED
-from optuna_taylorglo.cli import lifeline
-from optuna_taylorglo.queue.identity import WorkerIdentity, worker_of
+from optuna_taylorglo.study.heartbeat import WorkerProcess
 
 # Far below the grace period and the patience in an outage; a busy machine may need much of it.
 LONGEST_END = 100
@@ -43,10 +41,10 @@ class LongRun:
     def running(self) -> int:
         return len(self.study().get_trials(states=(TrialState.RUNNING,)))
 
-    def workers(self) -> set[WorkerIdentity | None]:
+    def workers(self) -> set[str]:
         """Those that have a candidate in hand."""
         running = self.study().get_trials(states=(TrialState.RUNNING,))
-        return {worker_of(trial) for trial in running}
+        return {str(WorkerProcess.of(trial)) for trial in running}
 
     def _is_at_work(self) -> bool:
         assert self.command.poll() is None, self.command.communicate()[0]
@@ -107,19 +105,12 @@ def test_ctrl_c_is_heard_while_the_database_is_away(
 
 ORDERLY = """
 import sys, time
-from optuna_taylorglo.cli.process import stop_on_signals
+from optuna_taylorglo.process import stop_on_signals
 stop = stop_on_signals()
 print("ready", flush=True)
 stop.wait(60)
 print("asked", flush=True)
 """
-
-
-def test_a_worker_that_was_started_by_hand_watches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[object] = []
-    monkeypatch.setattr(lifeline.threading.Thread, "start", started.append)
-    lifeline.end_with_parent()
-    assert started == []
 
 
 def test_a_command_under_nohup_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.cli.options import given_machine_words, machine_of, machine_words
+from optuna_taylorglo.cli.options import RuntimeOptions, given_machine_words, machine_of
 
 MACHINES = {
     "nothing said": [],
@@ -22,20 +22,6 @@ MACHINES = {
 }
 
 
-@pytest.mark.parametrize("case", MACHINES)
-@pytest.mark.parametrize(
-    ("parser", "fixed"),
-    [
-        (worker.build_parser(), ["--study-name", "s"]),
-        (cli.build_parser(), ["baseline", "s"]),
-    ],
-    ids=["worker", "baseline"],
-)
-def test_words_for_a_process_say_what_the_user_said(case, parser, fixed):
-    said = parser.parse_args([*fixed, *MACHINES[case]])
-    assert parser.parse_args([*fixed, *machine_words(said)]) == said
-
-
 def test_a_hint_repeats_what_was_said_about_the_machine_and_no_more():
     parse = cli.build_parser().parse_args
     assert given_machine_words(parse(["run", "r.yaml", "-v"])) == []
@@ -45,12 +31,12 @@ def test_a_hint_repeats_what_was_said_about_the_machine_and_no_more():
         assert getattr(heard, name) == getattr(said, name), name
 
 
+@pytest.mark.parametrize("case", MACHINES)
 @pytest.mark.parametrize("verb", ["run r.yaml", "evaluate s", "sweep s --over length --values 1,2"])
-def test_verbs_that_start_workers_take_every_option_of_a_machine(verb):
-    said = cli.build_parser().parse_args([*verb.split(), *MACHINES["everything"]])
-    heard = worker.build_parser().parse_args(["--study-name", "s", *machine_words(said)])
-    for name in ("data_dir", "device", "precision", "threads", "allow", "verbose", "quiet"):
-        assert getattr(heard, name) == getattr(said, name), name
+def test_commands_that_start_workers_take_every_option_of_a_worker(case, verb):
+    said = cli.build_parser().parse_args([*verb.split(), *MACHINES[case]])
+    heard = worker.build_parser().parse_args(["--study-name", "s", *MACHINES[case]])
+    assert RuntimeOptions.of(said) == RuntimeOptions.of(heard)
 
 
 def test_options_become_a_machine_that_is_ready():
@@ -69,10 +55,16 @@ def test_options_become_a_machine_that_is_ready():
 
 @pytest.mark.parametrize(
     ("option", "bad"),
-    [("--timeout", "nan"), ("--timeout", "inf"), ("--timeout", "0"), ("--grace", "0")],
+    [("--timeout", "nan"), ("--timeout", "inf"), ("--timeout", "0"), ("--grace-period", "0")],
 )
 def test_senseless_numbers_are_refused(option, bad, capsys):
     with pytest.raises(SystemExit) as exit_:
         worker.build_parser().parse_args(["--study-name", "s", option, bad])
     assert exit_.value.code == cli.USAGE
     assert option in capsys.readouterr().err
+
+
+def test_a_heartbeat_must_be_shorter_than_the_grace_period(capsys):
+    with pytest.raises(SystemExit):
+        worker.main(["--study-name", "s", "--heartbeat-interval", "9", "--grace-period", "9"])
+    assert "--heartbeat-interval 9 must be shorter than --grace-period 9" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from optuna_taylorglo import worker
 from optuna_taylorglo.cli.main import main
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training
 

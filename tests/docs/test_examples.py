@@ -17,7 +17,7 @@ from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
 from optuna_taylorglo.recipes.training_settings import OptimiserSettings
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training
 

@@ -9,7 +9,7 @@ from searches import ROOT
 
 from optuna_taylorglo import visualization
 from optuna_taylorglo.attributes import WORKER
-from optuna_taylorglo.storage.open_study import find_companion
+from optuna_taylorglo.study.open import find_companion
 
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))

@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -20,14 +19,13 @@ from typing import Any
 import psutil
 from chaos_jobs import Job, RaisedNowAndThen, SearchJob, Storage
 from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, LogWriter
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
-from optuna_taylorglo.queue.failures import record_failure
-from optuna_taylorglo.queue.heartbeat import Heartbeat
-from optuna_taylorglo.queue.identity import TOKEN_VARIABLE, WorkerIdentity, new_token
-from optuna_taylorglo.queue.lost_workers import give_up_trials_of
-from optuna_taylorglo.storage.open_storage import open_storage
-from optuna_taylorglo.storage.urls import is_proxy, parse_url
+from optuna_taylorglo.study.failures import record_failure
+from optuna_taylorglo.study.heartbeat import Heartbeat
+from optuna_taylorglo.study.open import open_storage
+from optuna_taylorglo.study.urls import is_proxy, parse_url
 
 fork = multiprocessing.get_context("fork")
 
@@ -73,7 +71,7 @@ def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, wo
     logging.disable()
     board.phases[seat] = Phase.STARTING
     log = LogWriter(log_path, worker)
-    queue = job.queue(storage.open())
+    queue = storage.queue(job)
     claim, claim_began = queue.claim, 0.0
 
     def watched_claim(**options: Any) -> Any:
@@ -94,7 +92,7 @@ def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, wo
         log.write(CLAIMED, evaluation, place, claim_began)
         board.slots[seat] = job.slot(place) if isinstance(job, SearchJob) else -1
         board.phases[seat] = Phase.EVALUATING
-        with Heartbeat(trial):
+        with Heartbeat(trial, queue.heartbeat_interval):
             try:
                 outcome = job.evaluate(queue, trial)
                 while board.holds_up(at_the_end=job.outlasts_attacks(place)):
@@ -104,18 +102,16 @@ def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, wo
                 queue.finish(trial, state=TrialState.FAIL)
                 log.write(RAISED, evaluation, place)
                 continue
+            except UpdateFinishedTrialError:
+                continue  # failed as stale while this worker was suspended
             board.phases[seat] = Phase.FINISHING
             log.write(FINISHED, evaluation, place, outcome=outcome)
-            job.conclude(queue, trial, outcome)
-        # Whatever became of the trial, its place must have its result now.
-        log.write(ACKNOWLEDGED, evaluation, place, stored=place in job.stored(queue.study))
+            in_time = job.conclude(queue, trial, outcome)
+        # Unless the result came too late, its place must have it now.
+        stored = place in job.stored(queue.study)
+        log.write(ACKNOWLEDGED, evaluation, place, stored=stored, dropped=not in_time)
         board.slots[seat] = -1
         board.phases[seat] = Phase.WAITING
-
-
-def _give_back(job: Job, storage: Storage, dead: WorkerIdentity) -> None:
-    study = job.queue(storage.open()).study
-    give_up_trials_of(study, dead, "the worker was ended by SIGKILL")
 
 
 @dataclass
@@ -124,7 +120,6 @@ class Seat:
 
     process: BaseProcess
     worker: int
-    token: str
 
     @property
     def alive(self) -> bool:
@@ -145,7 +140,6 @@ class Crew:
         storage: Where.
         size: How many.
         directory: Where they log.
-        gives_back: Whether what a killed one held is given back at once, as a supervisor does.
         killed: When each worker was killed, by its number.
         suspensions: Worker, beginning and end of each.
         outages: Beginning and end of each.
@@ -156,7 +150,6 @@ class Crew:
     storage: Storage
     size: int
     directory: Path
-    gives_back: bool = False
     killed: dict[int, float] = field(default_factory=dict)
     suspensions: list[tuple[int, float, float]] = field(default_factory=list)
     outages: list[tuple[float, float]] = field(default_factory=list)
@@ -167,29 +160,27 @@ class Crew:
         self.board = Board(self.size)
         self._started = 0
         self._groups: list[int] = []
-        self._helpers: list[BaseProcess] = []
         _import_what_databases_need(self.storage.url)
         # Made once: workers that make the same study at once are not what is attacked.
-        first = fork.Process(target=lambda: self.job.queue(self.storage.open()))
+        first = fork.Process(target=lambda: self.storage.queue(self.job))
         first.start()
         first.join()
         assert first.exitcode == 0, "the study could not be made"
         self.seats = [self._start(number) for number in range(self.size)]
 
     def _start(self, seat: int) -> Seat:
-        worker, token = self._started, new_token()
+        worker = self._started
         self._started += 1
         self.board.phases[seat], self.board.slots[seat] = Phase.STARTING, -1
-        process = fork.Process(target=self._run, args=(seat, worker, token))
+        process = fork.Process(target=self._run, args=(seat, worker))
         process.start()
-        seated = Seat(process, worker, token)
+        seated = Seat(process, worker)
         self._groups.append(seated.pid)
         return seated
 
-    def _run(self, seat: int, worker: int, token: str) -> None:
+    def _run(self, seat: int, worker: int) -> None:
         # A group of its own, by which what it starts can be found when it has ended.
         os.setpgrp()
-        os.environ[TOKEN_VARIABLE] = token
         try:
             work(self.job, self.storage, self.log, self.board, seat, worker)
         except Exception:
@@ -204,19 +195,10 @@ class Crew:
             if seat.worker not in self.killed:
                 note = self.directory / f"error-{seat.worker}"
                 self.errors.append(note.read_text() if note.exists() else "no word")
-            elif self.gives_back:
-                self._send_back(seat)
             if len(self.errors) > 2 * self.size:
                 return False
             self.seats[number] = self._start(number)
         return any(seat.process.exitcode != 0 for seat in self.seats)
-
-    def _send_back(self, seat: Seat) -> None:
-        dead = WorkerIdentity(socket.gethostname(), seat.pid, seat.token)
-        helper = fork.Process(target=_give_back, args=(self.job, self.storage, dead))
-        helper.start()
-        self._helpers = [helper for helper in self._helpers if helper.exitcode is None]
-        self._helpers.append(helper)
 
     def kill(self, seat: Seat) -> None:
         self.killed[seat.worker] = time.monotonic()
@@ -233,8 +215,6 @@ class Crew:
 
     def close(self) -> None:
         """End what still runs."""
-        for helper in self._helpers:
-            helper.join()
         for seat in self.seats:
             if seat.alive:
                 self.kill(seat)

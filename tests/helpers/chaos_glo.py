@@ -14,7 +14,6 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.losses.tree import BAIKAL
-from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.search.glo.equal_functions import function_key
 from optuna_taylorglo.search.glo.points import TreePoint
@@ -49,7 +48,7 @@ class GLOJob(SearchJob):
     settings: GLOSettings = SMALL
     generations: int = SMALL.generations + SMALL.coefficients.generations
 
-    def queue(self, storage: Any = None) -> GenerationScheduler:
+    def queue(self, storage: Any = None, **heartbeat: float) -> GenerationScheduler:
         study = optuna.create_study(
             study_name=self.study_name,
             storage=storage,
@@ -57,7 +56,7 @@ class GLOJob(SearchJob):
             direction="maximize",
             load_if_exists=True,
         )
-        return GenerationScheduler(study, n_generations=self.generations)
+        return GenerationScheduler(study, n_generations=self.generations, **heartbeat)
 
     def slot(self, place: Place) -> int:
         """Any number of its own: which slots there are depends on results."""
@@ -76,7 +75,7 @@ class GLOJob(SearchJob):
         reports = {step: dice.random() for step in (1, 2, 3)}
         for step, value in reports.items():
             time.sleep(seconds / 3)
-            report(trial, value, step)
+            trial.report(value, step)
         aborted = dice.random() < 0.15
         value = likeness(point) + dice.gauss(0, 0.1)
         return Outcome(_held(trial), None if aborted else value, reports)

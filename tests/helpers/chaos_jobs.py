@@ -21,14 +21,12 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, KEY
-from optuna_taylorglo.queue.late_words import report
-from optuna_taylorglo.queue.trial_queue import TrialQueue
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import MAX_FAILURES
 from optuna_taylorglo.seeds import training_seed
-from optuna_taylorglo.storage.first_contact import WORKER_PATIENCE
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.open import WORKER_PATIENCE, open_storage
+from optuna_taylorglo.study.queue import TrialQueue
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.task_queue import TaskQueue
@@ -52,18 +50,20 @@ class Storage:
 
     Attributes:
         url: As `open_storage` takes it.
-        heartbeat: Seconds between two signs of life.
-        grace: Seconds without one after which a trial is given up.
+        heartbeat: Seconds between two heartbeats.
+        grace: Seconds without one until a trial is suspect.
     """
 
     url: str
-    heartbeat: int = 1
-    grace: int = 4
+    heartbeat: float = 1
+    grace: float = 4
 
     def open(self) -> Any:
-        return open_storage(
-            self.url, heartbeat=self.heartbeat, grace=self.grace, patience=WORKER_PATIENCE
-        )
+        return open_storage(self.url, patience=WORKER_PATIENCE)
+
+    def queue(self, job: Job) -> TrialQueue:
+        """The queue of a job here."""
+        return job.queue(self.open(), heartbeat_interval=self.heartbeat, grace_period=self.grace)
 
 
 class RaisedNowAndThen(Exception):
@@ -107,7 +107,7 @@ class Job(ABC):
         """
 
     @abstractmethod
-    def queue(self, storage: Any = None) -> TrialQueue:
+    def queue(self, storage: Any = None, **heartbeat: float) -> TrialQueue:
         """The queue, in a storage or in memory, made if need be."""
 
     @abstractmethod
@@ -142,11 +142,11 @@ class Job(ABC):
                 found.setdefault(place, []).append(outcome)
         return found
 
-    def conclude(self, queue: TrialQueue, trial: Trial, outcome: Outcome) -> None:
+    def conclude(self, queue: TrialQueue, trial: Trial, outcome: Outcome) -> bool:
+        """Hand the outcome over; False if it came too late."""
         if outcome.value is None:
-            queue.finish(trial, state=TrialState.PRUNED)
-        else:
-            queue.finish(trial, outcome.value)
+            return queue.finish(trial, state=TrialState.PRUNED)
+        return queue.finish(trial, outcome.value)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class SearchJob(Job):
     raising: Raising | None = None
     study_name: str = "a"
 
-    def queue(self, storage: Any = None) -> GenerationScheduler:
+    def queue(self, storage: Any = None, **heartbeat: float) -> GenerationScheduler:
         study = optuna.create_study(
             study_name=self.study_name,
             storage=storage,
@@ -176,7 +176,7 @@ class SearchJob(Job):
             direction="maximize",
             load_if_exists=True,
         )
-        return GenerationScheduler(study, n_generations=self.generations)
+        return GenerationScheduler(study, n_generations=self.generations, **heartbeat)
 
     def next_trial(self, queue: GenerationScheduler) -> Trial | None:
         return queue.wait_for_trial(longest_wait=0.5)
@@ -205,7 +205,7 @@ class SearchJob(Job):
         reports = {step: dice.random() for step in (1, 2, 3)}
         for step, value in reports.items():
             time.sleep(seconds / 3)
-            report(trial, value, step)
+            trial.report(value, step)
         if seconds and self.raising is not None:
             self.raising.maybe_raise(place.rpartition("/")[0])
         aborted = dice.random() < 0.15
@@ -240,11 +240,11 @@ class VerdictJob(Job):
         tasks = [Task(loss, seed, 5, "steps", True) for seed in range(self.n_tasks)]
         object.__setattr__(self, "tasks", tasks)
 
-    def queue(self, storage: Any = None) -> TaskQueue:
+    def queue(self, storage: Any = None, **heartbeat: float) -> TaskQueue:
         study = optuna.create_study(
             study_name=self.study_name, storage=storage, direction="maximize", load_if_exists=True
         )
-        queue = TaskQueue(study)
+        queue = TaskQueue(study, **heartbeat)
         queue.enqueue(self.tasks)
         return queue
 

@@ -30,7 +30,7 @@ class Judgement:
         repeated: Evaluations made though their place had been finished before, or that were stored
             twice. The work of a worker that was killed while it handed over, or suspended or cut
             off for longer than the grace, may be made a second time.
-        overtaken: Evaluations made twice for that last reason.
+        overtaken: Evaluations made twice, and results dropped, for that last reason.
         left: Trials that still run or wait.
         orphans: Processes that outlasted the job.
         errors: How workers died by themselves.
@@ -74,7 +74,6 @@ def attacked(
     workers: int,
     directory: Path,
     limit: float,
-    gives_back: bool = False,
 ) -> Judgement:
     """Let a crew do a job under attack, and judge.
 
@@ -85,11 +84,10 @@ def attacked(
         workers: Processes.
         directory: For their log.
         limit: Seconds after which the job counts as one that never ends.
-        gives_back: Whether somebody gives back at once what a killed worker held.
     """
     expected = job.expected()
     began = time.monotonic()
-    crew = Crew(job, storage, workers, directory, gives_back)
+    crew = Crew(job, storage, workers, directory)
     log = LogReader(crew.log)
     over = False
     try:
@@ -145,6 +143,7 @@ class Evaluation:
     finished: float | None = None
     acknowledged: float | None = None
     stored: bool = False
+    dropped: bool = False
 
 
 def _evaluations(events: Sequence[Event]) -> list[Evaluation]:
@@ -161,6 +160,7 @@ def _evaluations(events: Sequence[Event]) -> list[Evaluation]:
         elif event.what == ACKNOWLEDGED:
             found[key].acknowledged = event.when
             found[key].stored = event.facts["stored"]
+            found[key].dropped = event.facts["dropped"]
     return sorted(found.values(), key=lambda e: e.finished or e.claimed)
 
 
@@ -186,7 +186,11 @@ def _waste(
             if evaluation.worker not in crew.killed:
                 waste.lost.append(f"never handed over: {evaluation}")
             continue
-        if not evaluation.stored:
+        if evaluation.dropped and _cut_off([evaluation], crew):
+            # Too late: its trial had failed as stale, and is made again.
+            waste.overtaken.append(f"dropped {evaluation}")
+            continue
+        if evaluation.dropped or not evaluation.stored:
             waste.lost.append(f"handed over, not stored: {evaluation}")
         by_place[evaluation.place].append(evaluation)
     for same in by_place.values():

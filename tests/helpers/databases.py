@@ -119,11 +119,10 @@ class MariaDB:
 _PROXY = """
 import sys
 from optuna.storages import run_grpc_proxy_server
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.open import open_storage
 
-url, port, heartbeat, grace = sys.argv[1:]
-storage = open_storage(url, heartbeat=int(heartbeat), grace=int(grace))
-run_grpc_proxy_server(storage, host="localhost", port=int(port))
+url, port = sys.argv[1:]
+run_grpc_proxy_server(open_storage(url), host="localhost", port=int(port))
 """
 
 
@@ -132,16 +131,13 @@ class GrpcProxy:
 
     Args:
         database_url: The database.
-        heartbeat: Seconds between two signs of life.
-        grace: Seconds without one after which a trial is given up.
     """
 
-    def __init__(self, database_url: str, *, heartbeat: int = 60, grace: int = 240) -> None:
+    def __init__(self, database_url: str) -> None:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             self._port = free.getsockname()[1]
-        words = [database_url, str(self._port), str(heartbeat), str(grace)]
-        self._command = [sys.executable, "-c", _PROXY, *words]
+        self._command = [sys.executable, "-c", _PROXY, database_url, str(self._port)]
         self.url = f"grpc://localhost:{self._port}"
         self.start()
 

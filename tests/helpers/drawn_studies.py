@@ -15,7 +15,7 @@ from optuna_taylorglo.attributes import CROSS_ENTROPY, CURVE, KEY, N_CLASSES
 from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
-from optuna_taylorglo.storage.open_study import companion_name
+from optuna_taylorglo.study.open import companion_name
 from optuna_taylorglo.verdict.evaluate import Plan, evaluate
 from optuna_taylorglo.verdict.files import keep_verdict
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts

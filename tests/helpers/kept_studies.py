@@ -7,7 +7,7 @@ from pathlib import Path
 import optuna
 from drawn_studies import GENERATIONS, POPULATION, searched_study, verdict_with_curves
 
-from optuna_taylorglo.storage.open_study import companion_name, find_companion
+from optuna_taylorglo.study.open import companion_name, find_companion
 from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep
 
 

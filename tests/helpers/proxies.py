@@ -13,7 +13,7 @@ from contextlib import contextmanager
 _SERVER = """
 import sys
 from optuna.storages import run_grpc_proxy_server
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.open import open_storage
 run_grpc_proxy_server(open_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
 """
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import optuna
-import sqlalchemy
 from optuna.trial import Trial, TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
-from optuna_taylorglo.queue.lost_workers import SilenceWatch
-from optuna_taylorglo.queue.trial_queue import TrialQueue
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.storage.optuna_private import storage_of
-from optuna_taylorglo.storage.outage_tolerant import OutageTolerantStorage
+from optuna_taylorglo.study.heartbeat import StaleTrials
+from optuna_taylorglo.study.optuna_private import storage_of
+from optuna_taylorglo.study.queue import TrialQueue
 
 COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
 
@@ -51,27 +49,19 @@ def place(trial: Trial) -> tuple[int, int, int]:
     return attrs[GENERATION], attrs[INDEX], attrs[ATTEMPT]
 
 
-def silence(queue: TrialQueue) -> None:
-    """Make a queue take all trials that run for silent when it next looks."""
-    storage = storage_of(queue.study)
-    if isinstance(storage, OutageTolerantStorage):
-        age_heartbeats(storage)
-    else:
-        queue._watch.give_up()
-        storage.grace_period = -1
-    queue._watch = SilenceWatch(queue.study, watch=0.0)
-    queue._watch_due = queue._idle_watch_due = 0.0
+def fail_running(queue: TrialQueue) -> None:
+    """Do what another worker does when heartbeats fail to come."""
+    stale = StaleTrials(storage_of(queue.study), grace_period=0.0)
+    for _ in range(2):  # seen and suspect, stale
+        stale.fail(queue.study.get_trials(deepcopy=False))
 
 
-def give_up_running(queue: TrialQueue) -> None:
-    """Do what another worker does when it hears no signs of life."""
-    silence(queue)
-    queue._watch.give_up()
+class _All(set[int]):
+    def __contains__(self, trial_id: object) -> bool:
+        return True
 
 
-def age_heartbeats(storage: Any) -> None:
-    """Make all signs of life in a database look old."""
-    with storage.database.engine.begin() as connection:
-        connection.execute(
-            sqlalchemy.text("UPDATE trial_heartbeats SET heartbeat = '2001-01-01 00:00:00'")
-        )
+def read_anew(queue: TrialQueue) -> None:
+    """Let a queue read all trials at its next claim, and add what is due without waiting."""
+    queue._reuse_until = 0.0
+    queue._own = _All()

@@ -16,7 +16,7 @@ import yaml
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.open import open_storage
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "studies" / "digits_cnn.yaml"

@@ -413,7 +413,7 @@ def test_true_and_one_are_different_arguments() -> None:
 
 def test_the_loser_of_a_simultaneous_first_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     study = optuna.create_study(direction="maximize")
-    winner = {"schema": 1, "recipe": minimal()}
+    winner = {"schema": 2, "recipe": minimal()}
 
     def overtaken(key: str, value: Any) -> None:
         optuna.Study.set_user_attr(study, key, winner)
@@ -429,9 +429,9 @@ def test_the_loser_of_a_simultaneous_first_start_is_told(monkeypatch: pytest.Mon
         ("a string, as `optuna study set-user-attr` writes", "is not a frozen recipe"),
         ([1], "is not a frozen recipe"),
         ({"recipe": minimal()}, "is not a frozen recipe"),
-        ({"schema": 1}, "is not a frozen recipe"),
-        ({"schema": 2, "recipe": {}}, "schema: 2 is not allowed.*install the version"),
-        ({"schema": 1, "recipe": {**minimal(), "batch_size": 0}}, "batch_size: 0 is not allowed"),
+        ({"schema": 2}, "is not a frozen recipe"),
+        ({"schema": 3, "recipe": {}}, "schema: 3 is not allowed.*install the version"),
+        ({"schema": 2, "recipe": {**minimal(), "batch_size": 0}}, "batch_size: 0 is not allowed"),
     ],
 )
 def test_a_study_with_an_unreadable_recipe(value: object, expected: str) -> None:

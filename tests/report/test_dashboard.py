@@ -21,7 +21,7 @@ from optuna_taylorglo.losses.loading import load_loss
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
-from optuna_taylorglo.storage.open_study import find_companion, open_study
+from optuna_taylorglo.study.open import find_companion, open_study
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss
 from optuna_taylorglo.verdict.choosing import choose
 from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, keep_sweep

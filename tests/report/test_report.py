@@ -30,7 +30,7 @@ from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report.build import write_report
 from optuna_taylorglo.search.history import trial_loss, winner
-from optuna_taylorglo.storage.open_study import find_companion
+from optuna_taylorglo.study.open import find_companion
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, chosen_loss, kept_choice
 from optuna_taylorglo.verdict.choosing import choose
 from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep

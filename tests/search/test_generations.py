@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_taylorglo.attributes import RELEASED, RETRY_OF, SLOT, STOPPED
+from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, RELEASED, STOPPED
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank
 
 COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
@@ -13,13 +13,14 @@ RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
 
 
 def study_of(*specs: dict[str, Any]) -> list[FrozenTrial]:
-    """Trials with numbers in order; ``retry=k`` marks a retry of slot k."""
+    """Trials with numbers in order; ``place=(generation, index)`` names a slot."""
     trials = []
     for number, spec in enumerate(specs):
         marks = {"released": RELEASED, "stopped": STOPPED}
         attrs: dict[str, Any] = {mark: True for key, mark in marks.items() if spec.get(key)}
-        if "retry" in spec:
-            attrs |= {SLOT: spec["retry"], RETRY_OF: 0}
+        if "place" in spec:
+            attrs |= dict(zip((GENERATION, INDEX), spec["place"], strict=True))
+            attrs[ATTEMPT] = spec.get("attempt", 0)
         trial = create_trial(
             state=spec["state"],
             value=spec.get("value"),
@@ -35,13 +36,30 @@ def done(value: float = 0.0, **spec: Any) -> dict[str, Any]:
     return {"state": COMPLETE, "value": value} | spec
 
 
-def test_kth_fresh_trial_owns_slot_k_and_retries_own_none() -> None:
+def slot_number(log: GenerationLog, trial: FrozenTrial) -> int | None:
+    slot = log.slot_of(trial)
+    return None if slot is None else slot.number
+
+
+def test_a_trial_without_a_place_takes_the_first_slot_that_no_earlier_trial_has() -> None:
     log = GenerationLog(Rules(popsize=2, attempts=1, max_failures=3))
-    trials = study_of(done(), {"state": FAIL}, {"state": RUNNING, "retry": 1}, {"state": RUNNING})
+    trials = study_of(
+        done(), {"state": FAIL}, {"state": RUNNING, "place": (0, 1)}, {"state": RUNNING}
+    )
     log.read(trials)
-    assert [log.slot_number(trial.number) for trial in trials] == [0, 1, 1, 2]
+    assert [slot_number(log, trial) for trial in trials] == [0, 1, 1, 2]
     assert log.generation == 0
     assert [len(slot.trials) for slot in log.current_slots()] == [1, 2]
+
+
+def test_an_enqueued_trial_keeps_its_slot_when_a_planned_one_comes_later() -> None:
+    log = GenerationLog(Rules(popsize=3))
+    planned = [{"state": RUNNING, "place": (0, index)} for index in range(3)]
+    waiting = {"state": WAITING}
+    trials = study_of(planned[0], waiting, planned[1], planned[2], waiting)
+    log.read(trials)
+    assert [slot_number(log, trial) for trial in trials] == [0, 1, 1, 2, 3]
+    assert log.current_slots()[1].active is trials[2], "what runs is not stopped"
 
 
 def test_stop_closes_a_slot_that_has_attempts_left() -> None:
@@ -106,7 +124,7 @@ def test_generation_finishes_when_every_slot_is_closed() -> None:
     log = GenerationLog(Rules(popsize=2, attempts=2))
     log.read(study_of(done(1.0), {"state": PRUNED}))
     assert log.generation == 0
-    log.read(study_of(done(1.0), {"state": PRUNED}, done(2.0, retry=1)))
+    log.read(study_of(done(1.0), {"state": PRUNED}, done(2.0, place=(0, 1))))
     assert log.generation == 1
     assert [slot.result.value for slot in log.finished[0] if slot.result] == [1.0, 2.0]
 
@@ -119,11 +137,11 @@ def test_reading_piece_by_piece_equals_reading_at_once() -> None:
         {"state": FAIL},
         {"state": PRUNED},
         done(2.0),
-        done(3.0, retry=1),
-        {"state": PRUNED, "retry": 2},
+        done(3.0, place=(0, 1)),
+        {"state": PRUNED, "place": (0, 2), "attempt": 1},
         done(4.0),
         {"state": FAIL},
-        {"state": FAIL, "retry": 5},
+        {"state": FAIL, "place": (1, 2)},
         done(5.0),
     ]
     trials = study_of(*specs)
@@ -134,7 +152,7 @@ def test_reading_piece_by_piece_equals_reading_at_once() -> None:
     assert piece_by_piece.finished == at_once.finished
     assert len(at_once.finished) == 2
     assert piece_by_piece.current_slots() == at_once.current_slots()
-    assert piece_by_piece.slot_number(9) == at_once.slot_number(9) == 6
+    assert slot_number(piece_by_piece, trials[9]) == slot_number(at_once, trials[9]) == 6
 
 
 def test_another_study_is_noticed() -> None:
@@ -147,12 +165,12 @@ def test_another_study_is_noticed() -> None:
     assert not any(slot.trials for slot in log.current_slots())
 
 
-@pytest.mark.parametrize("slot", [7, -1, "0", None, True])
-def test_retry_of_a_slot_that_does_not_exist_counts_as_fresh(slot: object) -> None:
-    trials = study_of(done(), {"state": RUNNING, "retry": slot})
+@pytest.mark.parametrize("index", [-1, "0", None, True])
+def test_a_place_that_is_none_is_ignored(index: object) -> None:
+    trials = study_of(done(), {"state": RUNNING, "place": (0, index)})
     log = GenerationLog(Rules(popsize=4))
     log.read(trials)
-    assert log.slot_number(1) == 1
+    assert slot_number(log, trials[1]) == 1
 
 
 @pytest.mark.parametrize(
@@ -190,11 +208,21 @@ def test_slots_are_open_in_the_order_in_which_they_start() -> None:
     assert log.open_slots(n_generations=1) == log.current_slots()
 
 
-def test_trials_that_wait_for_a_closed_slot_of_the_next_generation_are_left_over() -> None:
+def test_trials_that_wait_for_a_closed_slot_are_superfluous() -> None:
     log = GenerationLog(Rules(popsize=2, attempts=2, max_failures=3, overlap=1))
+    early = (1, 0)
     trials = study_of(
-        done(), {"state": RUNNING}, {"state": FAIL}, done(retry=2), {"state": WAITING, "retry": 2}
+        done(place=(0, 0)),
+        {"state": RUNNING, "place": (0, 1)},
+        {"state": FAIL, "place": early},
+        done(place=early),
+        {"state": WAITING, "place": early},
     )
     log.read(trials)
     assert log.generation == 0
-    assert log.leftovers == [trials[4]]
+    assert log.open_slots()[2].superfluous == [trials[4]]
+    trials[1].state, trials[1].values = COMPLETE, [1.0]
+    late = study_of(*[done()] * 5, {"state": WAITING, "place": (0, 0)})[-1]
+    log.read([*trials, late])
+    assert log.generation == 1
+    assert log.leftovers == [late]

@@ -17,7 +17,6 @@ from trainings import cpu
 from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import N_CLASSES, STOPPED
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.queue.late_words import annotate
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
@@ -27,7 +26,7 @@ from optuna_taylorglo.search.pruners import EarlyAbortPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe, direction_of
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.run import Training
 
 MODES = {"min": 1, "max": -1}
@@ -75,7 +74,7 @@ def synthetic_search(folder: Path, mode: str) -> SearchHistory:
                 trial.report(sign * error * 10 / step, step)
                 if trial.should_prune():
                     if study.pruner.reason == "stop":  # type: ignore[attr-defined]
-                        annotate(trial, STOPPED, True)
+                        trial.set_user_attr(STOPPED, True)
                     raise optuna.TrialPruned
             return sign * error
 

@@ -17,7 +17,6 @@ from trainings import RecordedTraining, digits_training
 from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
-from optuna_taylorglo.queue.late_words import report
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.sampler import THETA_NAMES
@@ -96,7 +95,7 @@ def test_a_candidate_that_falls_behind_is_stopped_and_marked(tmp_path: Path) -> 
     search = new_search(tmp_path)
     for _ in range(search.training.recipe.search.population):
         fast = search.take()
-        report(fast, 2.0, 5)
+        fast.report(2.0, 5)
         search.scheduler.finish(fast, 1.0)
     slow = search.take()
     assert slow.user_attrs[GENERATION] == 1

@@ -12,11 +12,10 @@ import optuna
 import pytest
 from optuna.storages import InMemoryStorage
 from optuna.trial import Trial
-from schedulers import FAIL, PRUNED, new_scheduler, place, sampler, take
+from schedulers import FAIL, PRUNED, new_scheduler, place, read_anew, sampler, take
 from searches import results
 
-from optuna_taylorglo.attributes import GENERATION, RETRY_OF, STOPPED
-from optuna_taylorglo.queue.late_words import report
+from optuna_taylorglo.attributes import GENERATION, STOPPED
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.pruners import FallingBehindPruner
 from optuna_taylorglo.search.sampler import THETA_NAMES, SearchState
@@ -32,7 +31,7 @@ def evaluate(scheduler: GenerationScheduler, trial: Trial) -> None:
     theta = scheduler.sampler.suggest(trial)
     dice = random.Random(training_seed(0, *place(trial)))
     value = -sum((x - 1) ** 2 for x in theta) + dice.gauss(0, 0.1)
-    report(trial, value - dice.random(), 1)
+    trial.report(value - dice.random(), 1)
     if trial.should_prune():
         trial.set_user_attr(STOPPED, True)
         scheduler.finish(trial, state=PRUNED)
@@ -56,6 +55,7 @@ def run(n_workers: int, dice: random.Random | None = None) -> optuna.Study:
     while True:
         idle = [worker for worker in workers if all(worker is not one for one, _ in busy)]
         for worker in idle:
+            read_anew(worker)
             if (trial := worker.claim()) is not None:
                 busy.append((worker, trial))
         if not busy:
@@ -191,7 +191,6 @@ def test_lost_and_aborted_trials_of_the_next_generation_are_made_again() -> None
     again = take(scheduler)
     assert place(again) == (1, 0, 0)
     assert again.params == early.params
-    assert again.user_attrs[RETRY_OF] == early.number
     scheduler.finish(again, state=PRUNED)
     other = take(scheduler)
     assert place(other) == (1, 0, 1)
@@ -208,19 +207,6 @@ def test_lost_and_aborted_trials_of_the_next_generation_are_made_again() -> None
     assert place(last) == (1, 1, 0)
     scheduler.finish(last, 4.0)
     assert scheduler.sampler.read(scheduler.study).generation == 2
-
-
-def test_late_result_of_the_next_generation_counts() -> None:
-    storage = InMemoryStorage()
-    slow, other = (new_scheduler(storage, popsize=2, overlap=1) for _ in range(2))
-    take(other), take(other)
-    late = take(slow)
-    storage.set_trial_state_values(late._trial_id, FAIL)
-    slow.finish(late, 0.7)
-    slot = other.sampler.read(other.study).open_slots()[2]
-    assert slot.result is not None
-    assert slot.result.value == 0.7
-    assert other.claim() is None
 
 
 def test_enqueued_candidates_are_completed_from_the_distribution_that_is_due() -> None:
@@ -246,10 +232,9 @@ def test_enqueued_candidates_are_completed_from_the_distribution_that_is_due() -
     assert search(early=True) == search(early=False)
 
 
-def test_trial_that_landed_beyond_the_open_slots_is_withdrawn_when_they_come() -> None:
-    """Two workers without the lock both made the last open slot's trial."""
+def test_a_duplicate_in_the_next_generation_is_withdrawn() -> None:
     scheduler = new_scheduler(popsize=2, overlap=1, n_generations=2)
-    due = scheduler._look().due
+    due = [make() for make in scheduler.plan([]).due]
     for trial in (*due, due[-1]):
         scheduler.study.add_trial(trial)
     running = [take(scheduler), take(scheduler), take(scheduler)]
@@ -275,7 +260,7 @@ def test_reading_piece_by_piece_equals_reading_at_once() -> None:
     assert [slot.number for slot in at_once.open_slots()] == list(
         range(GENERATIONS * POPSIZE, (GENERATIONS + 1) * POPSIZE + OVERLAP)
     )
-    assert piece_by_piece._settled > (GENERATIONS - 1) * POPSIZE
+    assert piece_by_piece._n_settled > (GENERATIONS - 1) * POPSIZE
 
 
 def test_plain_loop_proposes_the_same() -> None:

@@ -16,10 +16,9 @@ from optuna_taylorglo.attributes import (
     FIRST_TRIAL,
     GENERATION,
     INDEX,
-    RELEASED,
+    WITHDRAWN,
 )
 from optuna_taylorglo.errors import RecipeMismatch
-from optuna_taylorglo.queue.identity import own_identity
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_sampler
@@ -28,7 +27,9 @@ from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.recipe_changes import check_recipe
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import companion_name, create_companion, create_study
+from optuna_taylorglo.study import queue
+from optuna_taylorglo.study.heartbeat import WorkerProcess
+from optuna_taylorglo.study.open import companion_name, create_companion, create_study
 
 
 class Studies:
@@ -45,11 +46,11 @@ class Studies:
         study = create_study(name, self.url)
         recipe = attach_recipe(study, recipe)
         study.sampler = make_sampler(recipe, 10)
-        queue = GenerationScheduler(study, n_generations=recipe.search.generations)
-        while (trial := queue.claim()) is not None:
+        scheduler = GenerationScheduler(study, n_generations=recipe.search.generations)
+        while (trial := scheduler.claim()) is not None:
             theta = list(trial.params.values())
-            queue.finish(trial, 1 / (1 + sum(x * x for x in theta)))
-        assert queue.over
+            scheduler.finish(trial, 1 / (1 + sum(x * x for x in theta)))
+        assert scheduler.over
         return study
 
 
@@ -128,19 +129,22 @@ def failed_study(studies: Studies) -> optuna.Study:
     """A study all of whose evaluations crashed, with a candidate put in by hand."""
     study = create_study("s", studies.url)
     study.sampler = make_sampler(attach_recipe(study, studies.recipe()), 10)
-    queue = GenerationScheduler(study)
+    scheduler = GenerationScheduler(study)
     for _ in range(9):
-        trial = queue.claim()
+        trial = scheduler.claim()
         assert trial is not None
-        queue.finish(trial, state=TrialState.FAIL)
-    trial = queue.claim()
+        scheduler.finish(trial, state=TrialState.FAIL)
+    trial = scheduler.claim()
     assert trial is not None
-    queue.release(trial)
+    scheduler.release(trial)
     study.set_user_attr(CROSS_ENTROPY, {"1": 0.5})
     return study
 
 
-def test_a_study_without_a_result_begins_anew_with_the_corrected_recipe(studies: Studies) -> None:
+def test_a_study_without_a_result_begins_anew_with_the_corrected_recipe(
+    studies: Studies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "TAKEOVER", (0.0, 0.0))
     study = failed_study(studies)
     study.enqueue_trial({"theta_0": 0.125})
     before = len(study.trials)
@@ -150,8 +154,8 @@ def test_a_study_without_a_result_begins_anew_with_the_corrected_recipe(studies:
     history = SearchHistory(study, other)
     assert (history.n_filled, history.begun) == (0, False)
     study.sampler = sampler = make_sampler(other, 10)
-    queue = GenerationScheduler(study)
-    first, second = queue.claim(), queue.claim()
+    scheduler = GenerationScheduler(study)
+    first, second = scheduler.claim(), scheduler.claim()
     assert first is not None
     assert second is not None
     assert (first.number, second.number) == (before, before + 1)
@@ -159,7 +163,7 @@ def test_a_study_without_a_result_begins_anew_with_the_corrected_recipe(studies:
     assert places == [(0, 0), (0, 1)]
     assert sampler.suggest(first)[0] == 0.125
     assert list(second.params.values()) == sampler.candidate(Slot(1, sampler.rules))
-    assert study.trials[before - 1].user_attrs[RELEASED]
+    assert study.trials[before - 1].user_attrs[WITHDRAWN]
 
 
 def test_a_finished_search_that_began_anew_is_that_of_a_study_of_its_own(studies: Studies) -> None:
@@ -176,7 +180,7 @@ def test_while_a_worker_is_at_work_its_recipe_stays(studies: Studies) -> None:
     study = failed_study(studies)
     trial = GenerationScheduler(study).claim()
     assert trial is not None
-    with pytest.raises(RecipeMismatch, match=f"worker {own_identity()} is at work"):
+    with pytest.raises(RecipeMismatch, match=f"worker {WorkerProcess.current()} is at work"):
         attach_recipe(study, studies.recipe(search={"sigma": 0.5}))
     # More generations disturb nobody.
     assert attach_recipe(study, studies.recipe(**generations(9))).search.generations == 9

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter
 from typing import Any
 
 import optuna
 import pytest
-import sqlalchemy
 from optuna.trial import TrialState
-from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, sampler, take
+from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, read_anew, sampler, take
 
-from optuna_taylorglo.attributes import RELEASED, RETRY_OF
-from optuna_taylorglo.queue import trial_queue
-from optuna_taylorglo.queue.late_words import report
+from optuna_taylorglo.attributes import WITHDRAWN
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.storage.open_storage import open_storage
-from optuna_taylorglo.storage.transitions import Glance, add_waiting
+from optuna_taylorglo.study import queue
+from optuna_taylorglo.study.open import open_storage
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "TAKEOVER", (0.0, 0.0))
 
 
 def test_generation_starts_when_the_one_before_is_finished() -> None:
@@ -50,11 +51,9 @@ def test_aborted_candidate_gets_new_attempts_and_then_the_last_rank() -> None:
     for attempt in range(3):
         assert place(bad) == (0, 3, attempt)
         assert bad.params == theta
-        report(bad, 0.1, 1)
+        bad.report(0.1, 1)
         scheduler.finish(bad, state=PRUNED)
-        previous, bad = bad, take(scheduler)
-        if attempt < 2:
-            assert bad.user_attrs[RETRY_OF] == previous.number
+        bad = take(scheduler)
     assert place(bad) == (1, 0, 0)
     log = scheduler.sampler.read(scheduler.study)
     assert [len(slot.trials) for slot in log.finished[0]] == [1, 1, 1, 3]
@@ -170,107 +169,90 @@ def test_somebody_elses_trial_at_the_worst_moment(monkeypatch: pytest.MonkeyPatc
     first, second = sorted((first, second), key=place)
     assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
     assert scheduler.sampler.suggest(first) == [7.0] * 8
-    # Ours had landed in the second slot, and is made again for it with the right candidate.
+    # Ours was made for the first slot as well, and is withdrawn.
     candidate = scheduler.sampler.candidate(Slot(1, scheduler.sampler.rules))
     assert scheduler.sampler.suggest(second) == candidate
     assert scheduler.claim() is None
 
 
-def test_two_that_open_up_at_once_add_one_generation(database_url: str) -> None:
-    """The lock was lost, or its holder suspended: one's trials come too late, and stay out."""
+def test_two_that_add_at_once_make_one_generation(database_url: str) -> None:
     one, other = (new_scheduler(open_storage(database_url), popsize=4) for _ in range(2))
-    look = one._look()
+    due = one.plan(one.study.trials).due
     trials = [take(other), take(other)]
-    assert one._add(look) == []
-    assert len(one.study.trials) == 4
+    one._add(due)
+    assert len(one.study.trials) == 5, "the first of them is a duplicate, so no other is added"
     trials += [take(one), take(one)]
-    assert [place(trial) for trial in trials] == [(0, index, 0) for index in range(4)]
+    assert sorted(map(place, trials)) == [(0, index, 0) for index in range(4)]
+    assert one.study.trials[4].user_attrs[WITHDRAWN]
 
 
-def test_lost_answer_leaves_nothing_behind(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The database adds trials, and the connection breaks before it can say so."""
-    scheduler = new_scheduler(open_storage(database_url), popsize=2)
-    lost = []
-
-    def lose_first_answer(*args: Any) -> list[int]:
-        added = add_waiting(*args)
-        if not lost:
-            lost.extend(added)
-            raise sqlalchemy.exc.OperationalError("COMMIT", None, Exception("connection lost"))
-        return added
-
-    monkeypatch.setattr(trial_queue, "add_waiting", lose_first_answer)
-    first, second = take(scheduler), take(scheduler)
-    assert len(lost) == 2
-    assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
-    assert scheduler.claim() is None
-    assert [trial.state for trial in scheduler.study.trials] == [TrialState.RUNNING] * 2
-
-
-def test_death_between_adding_trials_and_taking_one(
+def test_death_between_adding_trials_and_claiming_one(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a worker leaves behind at any step of a claim, the next one takes up."""
+    """What a worker leaves behind at any step, the next one takes up."""
 
     class Killed(BaseException):
         pass
 
-    dying = new_scheduler(open_storage(sqlite_url), popsize=2)
+    dying = new_scheduler(open_storage(sqlite_url), popsize=3)
+    create, added = dying._storage.create_new_trial, []
 
-    def die(*args: Any) -> tuple[Glance, None]:
-        if dying.study.trials:
+    def die_after_two(*args: Any) -> Any:
+        if len(added) == 2:
             raise Killed
-        return Glance(Counter(), None), None
+        added.append(create(*args))
+        return added[-1]
 
-    with monkeypatch.context() as patch:
-        patch.setattr(trial_queue, "look_and_take", die)
-        with pytest.raises(Killed):
-            dying.claim()
+    monkeypatch.setattr(dying._storage, "create_new_trial", die_after_two)
+    with pytest.raises(Killed):
+        dying.claim()
     assert [trial.state for trial in dying.study.trials] == [TrialState.WAITING] * 2
-    other = new_scheduler(open_storage(sqlite_url), popsize=2)
-    trials = [take(other), take(other)]
-    assert [trial.number for trial in trials] == [0, 1]
+    other = new_scheduler(open_storage(sqlite_url), popsize=3)
+    trials = [take(other) for _ in range(3)]
+    assert [trial.number for trial in trials] == [0, 1, 2]
     assert [other.sampler.suggest(trial) for trial in trials] == [
-        other.sampler.candidate(Slot(number, other.sampler.rules)) for number in range(2)
+        other.sampler.candidate(Slot(number, other.sampler.rules)) for number in range(3)
     ]
 
 
-def test_trial_left_waiting_in_a_wrong_slot_never_runs(database_url: str) -> None:
-    """One of another version, or another tool, added it after the lock was lost."""
-    scheduler = new_scheduler(open_storage(database_url), popsize=2)
-    chosen = scheduler._look().due[0]
+@pytest.mark.parametrize("when", ["waiting", "running", "complete", "finished generation"])
+def test_a_duplicate_is_withdrawn_whatever_became_of_the_first(
+    database_url: str, when: str
+) -> None:
+    """Optuna repeats an insert by itself when the answer is lost."""
+    scheduler = new_scheduler(open_storage(database_url), popsize=2, n_generations=2)
+    duplicate = scheduler.plan(scheduler.study.trials).due[0]()
+    if when == "waiting":
+        scheduler.study.add_trial(duplicate)
     first, second = take(scheduler), take(scheduler)
-    scheduler.study.add_trial(chosen)
-    assert scheduler.claim() is None
-    for trial in (first, second):
+    if when in ("complete", "finished generation"):
+        scheduler.finish(first, 1.0)
+    if when == "finished generation":
+        scheduler.finish(second, 1.0)
+    scheduler.study.add_trial(duplicate)
+    read_anew(scheduler)
+    while (trial := scheduler.claim()) is not None:
+        assert place(trial)[0] == 1
         scheduler.finish(trial, 1.0)
-    third, fourth = take(scheduler), take(scheduler)
-    assert sorted([place(third), place(fourth)]) == [(1, 0, 0), (1, 1, 0)]
-    assert first.params not in (third.params, fourth.params)
-    withdrawn = scheduler.study.trials[2]
-    assert (withdrawn.state, withdrawn.datetime_start) == (FAIL, None)
-    assert withdrawn.user_attrs[RELEASED]
+    withdrawn = [t for t in scheduler.study.trials if WITHDRAWN in t.user_attrs]
+    assert [trial.state for trial in withdrawn] == [FAIL]
+    assert not scheduler.plan(scheduler.study.trials).superfluous
 
 
-def test_trial_added_twice_does_not_wait_for_ever() -> None:
-    """Optuna repeats an insert by itself when the answer is lost; the second one must end too."""
+def test_a_retry_added_twice_is_evaluated_once() -> None:
     scheduler = new_scheduler(n_generations=1)
     scheduler.finish(take(scheduler), state=PRUNED)
-    (retry,) = scheduler._look().due
-    assert RETRY_OF in retry.user_attrs
+    (make_retry,) = scheduler.plan(scheduler.study.trials).due
+    retry = make_retry()
     for _ in range(2):
         scheduler.study.add_trial(retry)
     for value in (1.0, 2.0):
+        read_anew(scheduler)
         scheduler.finish(take(scheduler), value)
     assert scheduler.claim() is None
     assert scheduler.over
     states = [trial.state for trial in scheduler.study.trials]
     assert sorted(states, key=str) == sorted([PRUNED, COMPLETE, COMPLETE, FAIL], key=str)
-    (leftover,) = [trial for trial in scheduler.study.trials if trial.state == FAIL]
-    assert leftover.datetime_start is None
-    assert leftover.user_attrs[RELEASED]
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 1e33])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +9,20 @@ import optuna
 import pytest
 from searches import small_recipe
 
+from optuna_taylorglo.attributes import RECIPE
 from optuna_taylorglo.errors import RecipeMismatch, StudyError
 from optuna_taylorglo.losses.canonical import Canonical
 from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.search import recipe_changes
 from optuna_taylorglo.search.candidates import parameter_names
 from optuna_taylorglo.search.generations import Rules
+from optuna_taylorglo.search.recipe_changes import check_recipe
 from optuna_taylorglo.search.study import (
     MAX_FAILURES,
     attach_recipe,
     slot_rules,
 )
-from optuna_taylorglo.storage.locks import study_lock
-from optuna_taylorglo.storage.open_study import create_study, open_study
-from optuna_taylorglo.storage.optuna_private import storage_of
+from optuna_taylorglo.study.open import create_study, open_study
 
 
 def recipe_with(folder: Path, **changes: Any) -> Any:
@@ -63,17 +62,23 @@ def test_a_study_without_a_recipe_asks_for_one() -> None:
     assert study.user_attrs == {}
 
 
-def test_workers_that_start_at_once_freeze_their_recipe_one_after_the_other(
-    tmp_path: Path, sqlite_url: str
+def test_of_two_recipes_given_at_once_one_stays_and_the_other_worker_is_told(
+    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study, recipe = create_study("s", sqlite_url), recipe_with(tmp_path)
-    with study_lock(storage_of(study), "s"):
-        other = threading.Thread(target=attach_recipe, args=(study, recipe))
-        other.start()
-        time.sleep(0.3)
-        assert study.user_attrs == {}
-    other.join(timeout=30)
-    assert attach_recipe(study, None) == recipe
+    mine, theirs = recipe_with(tmp_path), recipe_with(tmp_path, search={"sigma": 0.5})
+    study, other = create_study("s", sqlite_url), open_study("s", sqlite_url)
+    freeze = recipe_changes.freeze
+
+    def freeze_after_them(study: optuna.Study, recipe: Any) -> None:
+        monkeypatch.setattr(recipe_changes, "freeze", freeze)
+        attach_recipe(other, theirs)
+        study.set_user_attr(RECIPE, None)  # as it was when this worker read it
+        freeze(study, recipe)
+
+    monkeypatch.setattr(recipe_changes, "freeze", freeze_after_them)
+    assert attach_recipe(study, mine) == mine
+    with pytest.raises(RecipeMismatch, match=r"search\.sigma"):
+        check_recipe(other, theirs)
 
 
 def test_slots_follow_the_recipe(tmp_path: Path) -> None:

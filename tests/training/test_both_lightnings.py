@@ -16,7 +16,7 @@ from optuna_taylorglo import worker
 from optuna_taylorglo.recipes.class_paths import data_module_class
 from optuna_taylorglo.recipes.lightnings import data_module_for, imported_lightnings
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.run import Training
 
 pytest.importorskip("lightning")

@@ -13,13 +13,13 @@ from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import CHOICE, KEY, TASK, VERDICT
-from optuna_taylorglo.cli import local_workers
+from optuna_taylorglo.cli import workers
 from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import gradient_scale
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
-from optuna_taylorglo.storage.open_study import create_study
-from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.study.open import create_study
+from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.verdict import task_queue
 from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss, kept_choice
 from optuna_taylorglo.verdict.compared_losses import ScaledLoss
@@ -218,7 +218,7 @@ def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
     # And if a worker is the first to find out, on a machine of its own:
     caplog.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(local_workers, "rehearse", lambda *args: None)
+        patch.setattr(workers, "rehearse", lambda *args: None)
         assert cli.main(words) == cli.USAGE
     assert refusal in caplog.text
     assert not list(tmp_path.glob("verdict*"))
@@ -332,7 +332,7 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
     wait_until(two_are_running)
     own_postgresql.stop()
     logs = tmp_path / "taylorglo-logs" / "tiny-verdict"
-    missed = "Database unavailable, trying again"
+    missed = "Storage unavailable, retrying"
     wait_until(lambda: sum(missed in log.read_text() for log in logs.iterdir()) >= 2)
     time.sleep(20)  # in which they try again, in vain, and trainings come to their end
     own_postgresql.start()

@@ -15,7 +15,7 @@ from verdicts import Recorder
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import OPTIMISER
 from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.storage.open_study import create_study
+from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.verdict.compared_losses import cross_entropy
 from optuna_taylorglo.verdict.evaluate import Plan, evaluate
 from optuna_taylorglo.verdict.learning_rates import LearningRates, find_learning_rates

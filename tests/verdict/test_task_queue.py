@@ -6,12 +6,12 @@ import time
 import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
-from schedulers import give_up_running, silence
+from schedulers import fail_running, read_anew
 
-from optuna_taylorglo.attributes import KEY, RELEASED, TASK
+from optuna_taylorglo.attributes import RELEASED, TASK
 from optuna_taylorglo.errors import RecipeError, TrainingFailed, UsageError
-from optuna_taylorglo.queue.failures import record_failure
-from optuna_taylorglo.storage.open_storage import open_storage
+from optuna_taylorglo.study.failures import record_failure
+from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.verdict import task_queue
 from optuna_taylorglo.verdict.compared_losses import ComparedLoss
 from optuna_taylorglo.verdict.statistics import Role
@@ -25,11 +25,11 @@ def task(seed, **changes):
     return Task(loss, seed, **(fields | changes))
 
 
-def new_queue(storage=None):
+def new_queue(storage=None, **heartbeat):
     study = optuna.create_study(
         study_name="s-verdict", storage=storage, direction="maximize", load_if_exists=True
     )
-    return TaskQueue(study)
+    return TaskQueue(study, **heartbeat)
 
 
 def take(queue):
@@ -129,9 +129,7 @@ def test_what_was_given_up_before_is_no_result_and_is_trained_again(told):
             crash(earlier)
         else:
             earlier.finish(take(earlier), state=TrialState.FAIL)
-    with pytest.raises(
-        TrainingFailed, match="a bug of mine" if told else "has cost 3 workers their lives"
-    ):
+    with pytest.raises(TrainingFailed, match="a bug of mine" if told else "crashed 3 workers"):
         earlier.results([task(1)])
     # The same command after the mistake was mended.
     queue = TaskQueue(earlier.study)
@@ -177,29 +175,26 @@ def test_a_queue_is_over_when_nothing_came_for_a_while(monkeypatch):
     assert (other.claim(), other.over) == (None, True)
 
 
-def test_the_result_of_a_worker_given_up_too_early_counts(sqlite_url):
-    """A full training may have taken hours; it is never thrown away."""
+def test_a_result_that_comes_after_its_trial_failed_as_stale_is_dropped(sqlite_url):
     slow, quick = new_queue(open_storage(sqlite_url)), new_queue(open_storage(sqlite_url))
-    slow.enqueue([task(1), task(2)])
-    late, later = take(slow), take(slow)
-    silence(quick)
+    slow.enqueue([task(1)])
+    late = take(slow)
+    fail_running(quick)
+    read_anew(quick)
     again = take(quick)
     assert Task.of(again) == task(1)
-    slow.finish(late, 0.25)
-    slow.finish(later, 0.75)
-    assert quick.results([task(1), task(2)]) == [0.25, 0.75]
-    quick.finish(again, 0.25)
-    # The second was not begun anew by anybody, and is not now.
-    assert quick.claim() is None
-    complete = quick.study.get_trials(states=(TrialState.COMPLETE,))
-    assert [t.user_attrs[KEY] for t in complete].count(task(2).key) == 1
+    assert not slow.finish(late, 0.25)
+    assert quick.results([task(1)]) is None
+    assert quick.finish(again, 0.25)
+    assert quick.results([task(1)]) == [0.25]
 
 
-def test_releasing_a_trial_that_was_given_up_is_no_error(sqlite_url):
+def test_releasing_a_trial_that_failed_as_stale_is_no_error(sqlite_url):
     queue = new_queue(open_storage(sqlite_url))
     queue.enqueue([task(1)])
     trial = take(queue)
-    silence(queue)
+    fail_running(queue)
+    read_anew(queue)
     take(queue)
     queue.release(trial)
 
@@ -222,22 +217,23 @@ def test_a_malformed_task_is_left_out_with_a_word(caplog):
 
 
 def test_deaths_of_workers_are_not_charged_to_a_training(sqlite_url, monkeypatch):
-    monkeypatch.setattr(task_queue, "MAX_LOSSES", 6)
+    monkeypatch.setattr(task_queue, "MAX_STALE", 6)
     queue = new_queue(open_storage(sqlite_url))
     queue.enqueue([task(1)])
     for _ in range(6):
         take(queue)
-        give_up_running(queue)
+        fail_running(queue)
+        read_anew(queue)
         assert queue.results([task(1)]) is None
     take(queue)
-    give_up_running(queue)
-    with pytest.raises(TrainingFailed, match="seed 1 has cost 7 workers their lives"):
+    fail_running(queue)
+    with pytest.raises(TrainingFailed, match="seed 1 crashed 7 workers"):
         queue.results([task(1)])
 
 
 def test_a_trial_that_nobody_watches_does_not_hold_a_verdict_up(sqlite_url):
     """Such as one that another tool has set running."""
-    queue = new_queue(open_storage(sqlite_url, heartbeat=1, grace=2))
+    queue = new_queue(open_storage(sqlite_url), heartbeat_interval=1, grace_period=2)
     queue.enqueue([task(1)])
     (waiting,) = queue.study.trials
     queue._storage.set_trial_state_values(waiting._trial_id, TrialState.RUNNING)

@@ -35,7 +35,7 @@ from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.search import candidates
 from optuna_taylorglo.search.history import read_history, trial_loss, winner
-from optuna_taylorglo.storage.open_study import companion_name
+from optuna_taylorglo.study.open import companion_name
 from optuna_taylorglo.verdict.choice import FINAL_MEAN
 from optuna_taylorglo.verdict.choosing import choose
 from optuna_taylorglo.verdict.curves import RecordedCurves

@@ -9,7 +9,7 @@ from pathlib import Path
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.preflight import rehearse
-from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.wording import search_size

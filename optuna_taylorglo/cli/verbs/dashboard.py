@@ -9,10 +9,10 @@ import threading
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole
-from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import OperationError, UsageError
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.report import dashboard
-from optuna_taylorglo.storage.optuna_private import study_id_of
+from optuna_taylorglo.study.optuna_private import study_id_of
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:

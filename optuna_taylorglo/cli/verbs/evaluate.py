@@ -11,9 +11,9 @@ from rich.table import Table
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole
-from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
-from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.cli.workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
 
 

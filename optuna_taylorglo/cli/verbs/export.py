@@ -10,8 +10,8 @@ from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole, bold
-from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.search.history import trial_loss
 from optuna_taylorglo.verdict.choice import chosen_loss
 

@@ -8,10 +8,10 @@ import threading
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole, bold
-from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.storage.open_study import companion_name, open_study
-from optuna_taylorglo.storage.urls import resolve_storage_url
+from optuna_taylorglo.process import DONE
+from optuna_taylorglo.study.open import companion_name, open_study
+from optuna_taylorglo.study.urls import resolve_storage_url
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:

@@ -11,20 +11,16 @@ from pathlib import Path
 from optuna.study import Study
 from rich.console import Console
 
-from optuna_taylorglo.cli import forked, options
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.cli.local_workers import (
-    add_workers_option,
-    log_dir,
-    supervise,
-)
 from optuna_taylorglo.cli.preflight import rehearse
-from optuna_taylorglo.cli.process import DONE
 from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.cli.verbs import baseline
+from optuna_taylorglo.cli.workers import add_workers_option, local_workers, log_dir
 from optuna_taylorglo.errors import OperationError, StopRequested, StudyError, WorkersFailed
-from optuna_taylorglo.queue.counted import has_results
-from optuna_taylorglo.queue.failures import last_exception
+from optuna_taylorglo.local import Job, prepare
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.bundled import find_recipe
 from optuna_taylorglo.recipes.in_study import frozen_recipe, recipe_differences
 from optuna_taylorglo.recipes.loading import load_recipe
@@ -33,8 +29,10 @@ from optuna_taylorglo.recipes.wording import own_loss_warning, search_size
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.start import settle_start
 from optuna_taylorglo.search.study import attach_recipe, direction_of
-from optuna_taylorglo.storage.open_study import create_study, find_companion, open_study
-from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
+from optuna_taylorglo.study.failures import last_exception
+from optuna_taylorglo.study.open import create_study, find_companion, open_study
+from optuna_taylorglo.study.queue import has_results
+from optuna_taylorglo.study.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.choice import (
     chosen_loss,
     evaluation_advice,
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         console.print(bold("Warning"), f": {warning}", sep="", highlight=False)
     name = arguments.study_name or name
     if not _is_complete(name, url, recipe):
-        forked.prepare()
+        prepare()
         rehearse(recipe, options.machine_of(arguments), path)
     study = create_study(name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
@@ -116,8 +114,10 @@ def _search(
     from optuna_taylorglo.cli.stages import Stages
 
     name, search = opened.study.study_name, opened.recipe.search
-    baseline = ["optuna_taylorglo.cli", "baseline", name, *options.machine_words(arguments)]
-    supervisor, n_workers = supervise(name, opened.url, arguments, [baseline])
+    # The storage's URL goes by a pipe: a command line, password included, is visible to all.
+    reference = (name, opened.url, options.RuntimeOptions.of(arguments))
+    others = [Job(baseline.run_process, reference)]
+    processes, n_workers = local_workers(name, opened.url, arguments, others)
     console.print(
         "Study",
         bold(name),
@@ -125,12 +125,12 @@ def _search(
         f"{log_dir(name)}.",
     )
     stages = Stages(opened)
-    supervisor.start()
+    processes.start()
     try:
         with LiveProgress(console) as live:
             due = 0.0
             # A dead worker is noticed sooner than the study is looked at, which costs more.
-            while supervisor.poll() and not stop.wait(0.25):
+            while processes.poll() and not stop.wait(0.25):
                 if time.monotonic() >= due:
                     stages.show(live)
                     due = time.monotonic() + 1.0
@@ -139,7 +139,7 @@ def _search(
         _tell_of_exception(opened.study)
         raise
     finally:
-        supervisor.stop()
+        processes.stop()
     if stop.is_set():
         raise StopRequested
 

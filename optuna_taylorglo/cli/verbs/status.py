@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import argparse
 import threading
+from datetime import datetime
 
 import optuna
 from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.table import Table
 
-from optuna_taylorglo.attributes import COMPANION_OF, RECIPE
+from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, INDEX, RECIPE
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.activity import Activity, activities, duration, seconds_left
 from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.storage.open_storage import open_storage
-from optuna_taylorglo.storage.open_study import check_file_exists
-from optuna_taylorglo.storage.urls import resolve_storage_url, shown_url
+from optuna_taylorglo.study.heartbeat import WorkerProcess
+from optuna_taylorglo.study.open import check_file_exists, find_companion, open_storage
+from optuna_taylorglo.study.urls import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.choice import is_undecided, kept_choice
+
+SILENT = 120.0
+"""Seconds without a heartbeat, of which there is one a minute, that are worth a line."""
+
+_RECENT = 50
+"""Evaluations by which the rate of a search is measured."""
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -45,7 +52,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
 def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     """Generations, trials by state, workers, time left, and the best."""
     study, recipe = opened.study, opened.recipe
-    history, at_work = SearchHistory(study, recipe), activities(study)
+    history, running = SearchHistory(study, recipe), _running(study)
     console.print("Study", bold(study.study_name), f"in {shown_url(opened.url)}")
     console.print(
         f"Generations: {history.n_finished} of {recipe.search.n_generations} complete, "
@@ -60,10 +67,10 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     console.print(f"Trials: {states or 'none yet'}")
     if recipe.budget.evaluation == "auto":
         console.print("Length of evaluations: not settled yet, the pilot is not over")
-    _show_workers(at_work, console)
+    _show_workers(running, console)
     left = seconds_left(history)
-    if at_work and not history.finished and left is not None:
-        console.print(f"Time left: about {duration(left)} for the search at the pace of now")
+    if running and not history.finished and left is not None:
+        console.print(f"Time left: about {duration(left)} for the search at the current rate")
     choice = kept_choice(study)
     if choice is not None:
         console.print(f"Winner: {choice.winner.name}")
@@ -72,31 +79,70 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     console.print(fitness_line(history, choice))
 
 
-def _show_workers(at_work: list[Activity], console: Console) -> None:
-    if not at_work:
+def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> None:
+    if not running:
         console.print("Workers: none is training")
         return
-    table = Table("worker", "does", "since", "last sign of life", title="Workers that train now")
-    for activity in at_work:
-        silent = "" if activity.silent is None else f"{duration(activity.silent)} ago"
-        worker = str(activity.worker or "unknown")
-        table.add_row(worker, activity.doing, duration(activity.seconds), silent)
+    table = Table("worker", "does", "for", "last heartbeat", title="Workers that train now")
+    silent = []
+    for doing, trial in running:
+        worker = WorkerProcess.of(trial)
+        age = None if worker is None else worker.silent_seconds
+        since = _seconds_since(trial.datetime_start)
+        heartbeat = "" if age is None else f"{duration(age)} ago"
+        table.add_row(str(worker or "unknown"), doing, duration(since), heartbeat)
+        if (since if age is None else age) > SILENT:
+            silent.append(f"{doing} on {worker or 'an unknown worker'}")
     console.print(table)
-    for activity in at_work:
-        if activity.seems_lost:
-            console.print(_awaited(activity))
+    for name in silent:
+        console.print(
+            f"No heartbeat of {name}. A running worker takes it over after the grace period; if "
+            "there is none, start one."
+        )
 
 
-def _awaited(activity: Activity) -> str:
-    """What the search waits for, though perhaps in vain."""
-    by = f" on {activity.worker}" if activity.worker is not None else ""
-    since = f"no sign of life since its start, {duration(activity.seconds)} ago"
-    if activity.silent is not None:
-        since = f"no sign of life for {duration(activity.silent)}"
-    return (
-        f"Waits for {activity.doing}{by}: {since}. A worker that is at work takes it back after "
-        "the grace period; if there is none, start one."
-    )
+def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
+    """Trials that run, of the search and of the evaluation study, each with what it is."""
+    companion, running = find_companion(study), (TrialState.RUNNING,)
+    found = [(_candidate(t), t) for t in study.get_trials(deepcopy=False, states=running)]
+    if companion is not None:
+        trainings = companion.get_trials(deepcopy=False, states=running)
+        found += [(f"training {t.number}: {t.user_attrs.get('loss')}", t) for t in trainings]
+    return found
+
+
+def _candidate(trial: FrozenTrial) -> str:
+    attrs = trial.user_attrs
+    if GENERATION not in attrs:
+        return f"trial {trial.number}"
+    return f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
+
+
+def _seconds_since(when: datetime | None) -> float:
+    return 0.0 if when is None else (datetime.now() - when).total_seconds()
+
+
+def seconds_left(history: SearchHistory) -> float | None:
+    """Time until the search is over at the rate of its latest evaluations; None if unknown."""
+    ended = sorted(
+        trial.datetime_complete
+        for trial in history.trials
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+        and trial.datetime_complete is not None
+    )[-_RECENT:]
+    if len(ended) < 2:
+        return None
+    pace = (ended[-1] - ended[0]).total_seconds() / (len(ended) - 1)
+    return pace * (history.n_slots - history.n_filled)
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "40 s", "12 min", "3 h 20 min"."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _list_studies(url: str, console: Console) -> None:
@@ -127,9 +173,8 @@ def _cells(study: Study) -> tuple[str, ...]:
 
 
 def _state(study: Study, recipe: Recipe, history: SearchHistory) -> str:
-    at_work = activities(study)
-    if at_work:
-        return f"{len(at_work)} training"
+    if running := _running(study):
+        return f"{len(running)} training"
     if not history.finished:
         return "interrupted" if history.trials else "not begun"
     return "winner not chosen" if is_undecided(study, recipe) else "complete"

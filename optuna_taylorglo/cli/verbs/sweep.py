@@ -18,10 +18,10 @@ from rich.table import Table
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole
-from optuna_taylorglo.cli.local_workers import add_workers_option, trained_by_workers
-from optuna_taylorglo.cli.process import DONE
+from optuna_taylorglo.cli.workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.files import write_atomically
+from optuna_taylorglo.process import DONE
 
 _ALLOWED: dict[str, tuple[str, Callable[[float], bool]]] = {
     "fraction": ("above 0 and at most 1, such as 0.1,0.3,1", lambda value: 0 < value <= 1),

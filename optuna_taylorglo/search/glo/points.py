@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.losses.tree import Tree, tree_from_prefix
-from optuna_taylorglo.storage.optuna_private import FIXED_PARAMS
+from optuna_taylorglo.study.optuna_private import FIXED_PARAMS
 
 
 class TreePoint(NamedTuple):

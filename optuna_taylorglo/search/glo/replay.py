@@ -263,5 +263,5 @@ class TreeLog(GenerationLog):
     def n_reused(self) -> int:
         return self.replay.n_reused
 
-    def slot(self, number: int) -> Slot:
-        return replace(super().slot(number), place=(self.generation, number - self._first))
+    def _empty_slot(self, number: int) -> Slot:
+        return Slot(number, self.rules, place=(self.generation, number - self._first))

@@ -22,7 +22,7 @@ from optuna_taylorglo.search.generation_sampler import (
 from optuna_taylorglo.search.generations import Rules, Slot, slot_attrs
 from optuna_taylorglo.search.glo.points import TreePoint, coefficient_names, stored_point
 from optuna_taylorglo.search.glo.replay import BOUND, GLOReplay, TreeLog
-from optuna_taylorglo.storage.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
 
 class GLOSampler(GenerationSampler, BaseSampler):

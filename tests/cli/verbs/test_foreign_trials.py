@@ -15,13 +15,14 @@ from searches import small_recipe
 
 from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.attributes import N_CLASSES
+from optuna_taylorglo.cli.verbs import status
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.history import SearchHistory, ranked_trials
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import create_study
-from optuna_taylorglo.storage.optuna_private import storage_of, study_id_of
+from optuna_taylorglo.study.open import create_study
+from optuna_taylorglo.study.optuna_private import storage_of, study_id_of
 from optuna_taylorglo.verdict.choice import chosen_loss
 
 NAME = "x[/red]y\x1b[31m"
@@ -97,16 +98,17 @@ def test_only_looking_writes_nothing(study, words):
     assert written == []
 
 
-def test_a_trial_without_a_sign_of_life_is_named_as_what_is_waited_for(study, capsys):
-    study.ask()  # as a foreign tool does: it runs, and nobody watches over it
-    assert cli.main(["status", NAME]) == cli.DONE
+def test_a_trial_without_a_heartbeat_is_named(study, capsys, monkeypatch):
+    study.ask()  # as another program does
+    with monkeypatch.context() as patch:
+        patch.setattr(status, "SILENT", 0.0)
+        assert cli.main(["status", NAME]) == cli.DONE
     said = " ".join(capsys.readouterr().out.split())
-    assert "Waits for trial 4: no sign of life since its start" in said
-    # One that is watched over is no reason for a word.
+    assert "No heartbeat of trial 4 on an unknown worker" in said
     study.tell(4, state=TrialState.FAIL)
     GenerationScheduler(study).claim()
     assert cli.main(["status", NAME]) == cli.DONE
-    assert "Waits for" not in capsys.readouterr().out
+    assert "No heartbeat" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("storage", ["sqlite_url", "postgresql_url", "journal_path"])

@@ -9,19 +9,19 @@ import pytest
 from optuna.trial import TrialState, create_trial
 from searches import load, small_recipe
 
-from optuna_taylorglo import cli, worker
+from optuna_taylorglo import cli
 from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RELEASED
-from optuna_taylorglo.cli import local_workers
-from optuna_taylorglo.queue.failures import Failure
+from optuna_taylorglo.cli import workers
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.study.failures import Failure
 
 
 class Idle:
-    """A supervisor whose processes have nothing to do; it remembers what it was to start."""
+    """Processes that have nothing to do; they remember what they were to do."""
 
-    def __init__(self, commands, log_dir, environments, on_death, start):
-        self.commands = commands
+    def __init__(self, jobs, log_dir):
+        self.jobs = jobs
         self.calls = []
         Idle.last = self
 
@@ -40,7 +40,7 @@ def idle_run(tmp_path, monkeypatch, sqlite_url):
     """Runs the verb with words, on a recipe, without workers."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPTUNA_STORAGE", sqlite_url)
-    monkeypatch.setattr(local_workers, "Supervisor", Idle)
+    monkeypatch.setattr(workers, "LocalProcesses", Idle)
     small_recipe(tmp_path / "tiny.yaml")
 
     def run(*words):
@@ -53,22 +53,20 @@ def idle_run(tmp_path, monkeypatch, sqlite_url):
     ("said", "verbose", "quiet"), [([], False, False), (["-v"], True, False), (["-q"], False, True)]
 )
 def test_workers_and_baseline_say_as_much_as_they_were_told(idle_run, said, verbose, quiet):
-    _, supervisor = idle_run("--workers", "2", "--device", "cpu", *said)
-    baseline, *workers = supervisor.commands
+    _, processes = idle_run("--workers", "2", "--device", "cpu", *said)
+    baseline, *workers = processes.jobs
     assert len(workers) == 2
-    module, *words = baseline
-    assert module == "optuna_taylorglo.cli"
-    heard = [cli.build_parser().parse_args(words)]
-    assert (heard[0].verb, heard[0].study) == ("baseline", "tiny")
-    heard += [worker.build_parser().parse_args(words) for _, *words in workers]
-    assert {(each.verbose, each.quiet, each.device) for each in heard} == {(verbose, quiet, "cpu")}
+    assert baseline.arguments[0] == "tiny"
+    told = [baseline.arguments[-1], *(job.arguments[0].runtime for job in workers)]
+    assert {(each.verbose, each.quiet, each.device) for each in told} == {(verbose, quiet, "cpu")}
 
 
 def test_the_recipe_is_in_the_study_before_workers_start(idle_run, sqlite_url, tmp_path):
     """They are told its name only."""
-    _, supervisor = idle_run("--study-name", "other", "--workers", "1")
-    assert supervisor.calls == ["start", "stop"]
-    assert supervisor.commands[1][1:5] == ["--study-name", "other", "--no-check", "--data-dir"]
+    _, processes = idle_run("--study-name", "other", "--workers", "1")
+    assert processes.calls == ["start", "stop"]
+    config = processes.jobs[1].arguments[0]
+    assert (config.study_name, config.recipe, config.check) == ("other", None, False)
     assert attach_recipe(load(sqlite_url, "other"), None) == load_recipe(tmp_path / "tiny.yaml")
 
 

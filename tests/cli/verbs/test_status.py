@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 from searches import small_recipe
 
 from optuna_taylorglo import cli
-from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.cli.activity import _left, duration
+from optuna_taylorglo.attributes import N_CLASSES, WORKER
+from optuna_taylorglo.cli.verbs.status import duration, seconds_left
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.storage.open_study import create_companion, create_study
+from optuna_taylorglo.study.heartbeat import WorkerProcess
+from optuna_taylorglo.study.open import create_companion, create_study
+from optuna_taylorglo.study.optuna_private import storage_of
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def test_a_study_shows_its_workers_and_the_time_left(searching, capsys):
     worker = f"{socket.gethostname()}:{os.getpid()}"
     (line,) = [line for line in out.splitlines() if worker in line]
     assert "generation 1, candidate 4" in line
-    assert "s ago" in line, "no last sign of life"
+    assert "s ago" in line, "no last heartbeat"
     assert "Time left: about" in out
 
 
@@ -79,12 +83,27 @@ def test_a_study_of_which_nobody_trains_says_so(searching, capsys):
     assert "interrupted" in capsys.readouterr().out
 
 
-def test_the_time_left_follows_from_the_pace():
-    begin = datetime(2026, 1, 1)
-    ended = [begin + timedelta(seconds=10 * n) for n in range(5)]
-    assert _left(ended, missing=6) == 60
-    assert _left(ended[:1], missing=6) is None
+def test_the_time_left_follows_from_the_rate():
+    def ended(n):
+        trial = create_trial(value=0.5)
+        trial.datetime_complete = datetime(2026, 1, 1) + timedelta(seconds=10 * n)
+        return trial
+
+    def history(count):
+        return SimpleNamespace(trials=[ended(n) for n in range(count)], n_slots=10, n_filled=4)
+
+    assert seconds_left(history(5)) == 60
+    assert seconds_left(history(1)) is None
     assert [duration(s) for s in (0.4, 119, 150, 3600 * 3 + 1200)] == [
         *("0 s", "119 s", "2 min"),
         "3 h 20 min",
     ]
+
+
+def test_a_worker_without_heartbeat_is_named(searching, capsys, monkeypatch):
+    (trial,) = searching.get_trials(states=(TrialState.RUNNING,))
+    silent = asdict(replace(WorkerProcess.current(), heartbeat="2026-01-01T00:00:00+00:00"))
+    storage_of(searching).set_trial_user_attr(trial._trial_id, WORKER, silent)
+    assert cli.main(["status", "first"]) == cli.DONE
+    name = f"generation 1, candidate 4 on {socket.gethostname()}:{os.getpid()}"
+    assert f"No heartbeat of {name}" in " ".join(capsys.readouterr().out.split())

@@ -13,7 +13,7 @@ from chaos_glo import SMALL, likeness
 from optuna.trial import Trial, TrialState
 from schedulers import take
 
-from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, RELEASED, TREE
+from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, TREE, WITHDRAWN
 from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
 from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.search.glo.equal_functions import function_key
@@ -22,6 +22,7 @@ from optuna_taylorglo.search.glo.replay import TreeLog
 from optuna_taylorglo.search.glo.sampler import GLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
+from optuna_taylorglo.study import queue
 
 GENERATIONS = SMALL.generations + SMALL.coefficients.generations
 
@@ -207,14 +208,17 @@ def test_an_enqueued_tree_takes_a_slot_and_counts_as_what_it_is() -> None:
         ({TREE: ["+"] * 300 + ["y"] * 301}, {}),
     ],
 )
-def test_what_is_no_tree_is_left_out(attributes: dict[str, Any], params: dict[str, float]) -> None:
+def test_what_is_no_tree_is_left_out(
+    attributes: dict[str, Any], params: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "TAKEOVER", (0.0, 0.0))
     scheduler = new_scheduler()
     scheduler.study.enqueue_trial(params, user_attrs=attributes)
     trial = take(scheduler)
     assert trial.number > 0
     withdrawn = scheduler.study.trials[0]
     assert withdrawn.state == TrialState.FAIL
-    assert withdrawn.user_attrs[RELEASED]
+    assert withdrawn.user_attrs[WITHDRAWN]
 
 
 def test_a_stored_tree_that_is_damaged_is_no_obstacle(serial: GenerationScheduler) -> None:

@@ -1,0 +1,230 @@
+"""Processes on this machine: started as copies of one that has imported everything, and restarted.
+
+Importing PyTorch and Lightning takes ten seconds of a core. The fork server of `multiprocessing`
+does it once, while the command that needs processes still checks the recipe. Where copies are not
+safe, each process imports for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from optuna_taylorglo.errors import WorkersFailed
+from optuna_taylorglo.process import BROKEN, INTERRUPTED, USAGE, request_stop
+
+_CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+
+_PRELOADED = [
+    "lightning_modules.data",
+    "lightning_modules.nets",
+    "optuna_taylorglo.report.dashboard",
+    "optuna_taylorglo.search.objective",
+    "optuna_taylorglo.search.scheduler",
+    "optuna_taylorglo.verdict.choosing",
+    "optuna_taylorglo.verdict.reference",
+    "optuna_taylorglo.verdict.task_runner",
+    "optuna_taylorglo.worker",
+]
+
+LONGEST_WAIT = 60.0
+"""Seconds until a process that dies again and again is restarted, at most; the first time none."""
+
+STEADY = 10.0
+"""Seconds after which the next death of a process counts as the first one again."""
+
+MAX_FAILURES = 5
+"""Failures of its own in a row after which a process is not restarted."""
+
+SOUND = 600.0
+"""Seconds after which the next failure of its own counts as the first one again."""
+
+STOP_LIMIT = 60.0
+"""Seconds that a process has to end by itself."""
+
+# Signals that a process causes itself; all others are sent to it.
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Job:
+    """What one process does, and what became of it.
+
+    Attributes:
+        run: Returns the exit code; a function of a module, so that it can be sent to a process.
+        arguments: Its arguments.
+        environment: Variables added to this process's.
+    """
+
+    run: Callable[..., int]
+    arguments: tuple[Any, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log: Path = Path(os.devnull)
+    process: BaseProcess | None = None
+    started: float = 0.0
+    deaths: int = 0
+    failures: int = 0
+    restart_at: float | None = None
+    finished: bool = False
+
+    def start(self) -> None:
+        arguments = (self.run, self.arguments, self.environment, str(self.log.absolute()))
+        self.process = _CONTEXT.Process(target=_run, args=arguments)
+        self.started, self.restart_at = time.monotonic(), None
+        self.process.start()
+
+    def plan_restart(self, code: int) -> None:
+        """Decide when to start again after a death, later each time."""
+        now = time.monotonic()
+        lived = now - self.started
+        self.deaths = 1 if lived >= STEADY else self.deaths + 1
+        self.failures = (0 if lived >= SOUND else self.failures) + _is_own_failure(code)
+        wait = 0.0 if self.deaths == 1 else min(2.0 ** min(self.deaths - 2, 30), LONGEST_WAIT)
+        self.restart_at = math.inf if self.failures >= MAX_FAILURES else now + wait
+        if self.restart_at == math.inf:
+            logger.error("%s %d times; not restarted (%s)", _cause(code), self.failures, self.log)
+        elif wait:
+            logger.warning("%s; restarted in %.0f s (%s)", _cause(code), wait, self.log)
+
+
+class LocalProcesses:
+    """Starts processes, restarts those that die, and stops them in the end.
+
+    Args:
+        jobs: What each process does.
+        log_dir: Where each writes its log, ``<number>.log``.
+    """
+
+    def __init__(self, jobs: Sequence[Job], log_dir: Path) -> None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        self._jobs = list(jobs)
+        for number, job in enumerate(jobs):
+            job.log = log_dir / f"{number}.log"
+
+    def start(self) -> None:
+        """Start all processes, also those that have ended."""
+        prepare()
+        for job in self._jobs:
+            if job.process is None or job.process.exitcode is not None:
+                job.finished, job.deaths, job.failures = False, 0, 0
+                job.start()
+
+    def poll(self) -> bool:
+        """Restart what died, without waiting.
+
+        Returns:
+            Whether any process is running or will be restarted.
+
+        Raises:
+            WorkersFailed: If one ends with wrong usage or because no evaluation can succeed, or if
+                all that are left failed too often.
+        """
+        for job in self._jobs:
+            code = None if job.process is None else job.process.exitcode
+            if code is not None and job.restart_at is None and not job.finished:
+                self._handle_end(job, code)
+            if job.restart_at is not None and time.monotonic() >= job.restart_at:
+                job.start()
+        left = [job for job in self._jobs if job.process is not None and not job.finished]
+        if left and all(job.restart_at == math.inf for job in left):
+            self._raise(left[0])
+        return bool(left)
+
+    def _handle_end(self, job: Job, code: int) -> None:
+        same = [other for other in self._jobs if other.run is job.run]
+        if code in (USAGE, BROKEN):
+            self._raise(job)
+        if code != 0:
+            job.plan_restart(code)
+        job.finished = code == 0
+        if any(other.finished for other in same):
+            # The work is done: no need to restart the others.
+            for other in same:
+                if other.restart_at is not None:
+                    other.finished, other.restart_at = True, None
+
+    def _raise(self, job: Job) -> None:
+        assert job.process is not None
+        assert job.process.exitcode is not None
+        code = job.process.exitcode
+        job.finished = True
+        self.stop()
+        lines = job.log.read_text(errors="replace").splitlines()[-12:]
+        tail = "\n".join("  " + line for line in lines)
+        raise WorkersFailed(f"{_cause(code)}; its log {job.log} ends with\n{tail}")
+
+    def stop(self) -> None:
+        """Ask all processes to release their trials and to end; kill those that do not."""
+        alive = [job.process for job in self._jobs if job.process is not None]
+        alive = [process for process in alive if process.exitcode is None]
+        for process in alive:
+            process.terminate()
+        deadline = time.monotonic() + STOP_LIMIT
+        for process in alive:
+            process.join(max(0.1, deadline - time.monotonic()))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+
+
+def prepare() -> None:
+    """Import everything in the background, for processes that will be started."""
+    if _CONTEXT.get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.set_forkserver_preload(_PRELOADED)
+        forkserver.ensure_running()
+
+
+def _run(
+    run: Callable[..., int], arguments: tuple[Any, ...], environment: Mapping[str, str], log: str
+) -> None:
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # Ctrl-C in the terminal is for the command, which stops its processes
+    with open(log, "ab") as output, open(os.devnull, "rb") as nothing:
+        for descriptor, file in ((0, nothing), (1, output), (2, output)):
+            os.dup2(file.fileno(), descriptor)
+    os.environ.update(environment)
+    threading.Thread(target=_end_with_parent, daemon=True, name="end-with-parent").start()
+    sys.exit(run(*arguments))
+
+
+def _end_with_parent() -> None:
+    """Stop this process when the command that started it is gone, however it ended."""
+    parent, server = multiprocessing.parent_process(), os.getppid()
+    assert parent is not None
+    # Without the fork server the command could not see how this process ends.
+    while not connection.wait([parent.sentinel], timeout=1.0) and os.getppid() == server:
+        pass
+    deadline = time.monotonic() + STOP_LIMIT
+    while time.monotonic() < deadline:
+        request_stop()
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _is_own_failure(code: int) -> bool:
+    if code < 0:
+        return any(-code == getattr(signal, name, None) for name in _CRASHES)
+    return code != INTERRUPTED
+
+
+def _cause(code: int) -> str:
+    with contextlib.suppress(ValueError):
+        return f"the worker was ended by {signal.Signals(-code).name}"
+    return f"the worker ended with code {code}"

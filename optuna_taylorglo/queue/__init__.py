@@ -1,1 +1,0 @@
-"""Who does which trial next, and what becomes of those that are lost."""

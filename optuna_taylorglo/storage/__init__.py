@@ -1,1 +1,0 @@
-"""Where studies are kept, and waiting for it: URLs, databases, journals, outages, locks."""

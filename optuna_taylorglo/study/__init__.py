@@ -1,0 +1,1 @@
+"""A study that many workers share: how it is opened, and how its trials are handed out."""

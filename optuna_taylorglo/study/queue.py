@@ -1,0 +1,358 @@
+"""The queue by which any number of workers share the trials of a study.
+
+Each trial carries its key in user attributes: generation, index and attempt of a candidate, or the
+hash of a training. `TrialQueue.plan` derives from the trials what is due and is the same for all
+workers. Of several trials with one key the lowest-numbered one that has not failed counts, and
+the others are withdrawn. Optuna numbers trials in the order in which they become visible, so all
+workers agree without a lock. A worker claims a trial by Optuna's own compare-and-set, writes
+heartbeats while it evaluates, and stores the result. Trials that failed are added again by the
+plan, with the same parameters and the same seed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.logging import get_logger
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from optuna_taylorglo.attributes import FIRST_TRIAL, NEWS, RELEASED, STALE, WITHDRAWN, WORKER
+from optuna_taylorglo.study.heartbeat import (
+    GRACE_PERIOD,
+    HEARTBEAT_INTERVAL,
+    StaleTrials,
+    WorkerProcess,
+    fail_trial,
+    write_heartbeat,
+)
+from optuna_taylorglo.study.optuna_private import storage_of, study_id_of, trial_id_of
+from optuna_taylorglo.study.storages import release_connections
+
+_logger = get_logger(__name__)
+
+FIRST_WAIT, WAIT_GROWTH = 0.05, 1.5
+"""Seconds between the first two polls of an idle worker, and their growth."""
+
+KEEP_CONNECTION = 1.0
+"""Seconds between two polls from which on the connection is closed: others may need it."""
+
+READ_INTERVAL = 5.0
+"""Seconds after which an idle worker reads all trials though nothing was announced."""
+
+REUSE_LIMIT = 2.0
+"""Seconds for which waiting trials are claimed without reading them again."""
+
+TAKEOVER = (1.0, 4.0)
+"""Seconds after which a worker adds what another one should have added."""
+
+_FIRST_MESSAGE, _MESSAGE_INTERVAL = 10.0, 60.0
+_MAX_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the trials of a study lead to.
+
+    Attributes:
+        claimable: Waiting trials to be evaluated next; the most urgent ones only.
+        due: What makes each of the trials to add; most plans are not carried out.
+        superfluous: Waiting trials to withdraw: duplicates, or of a key that has its result.
+        over: Whether all is done.
+        attributes: User attributes that claimable trials lack, by trial number.
+    """
+
+    claimable: Sequence[FrozenTrial] = ()
+    due: Sequence[Callable[[], FrozenTrial]] = ()
+    superfluous: Sequence[FrozenTrial] = ()
+    over: bool = False
+    attributes: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+class TrialQueue(ABC):
+    """Hands out the trials of a study.
+
+    Args:
+        study: The study.
+        heartbeat_interval: Seconds between two heartbeats of a trial.
+        grace_period: Seconds without a heartbeat until a trial is suspect.
+
+    Attributes:
+        over: Whether all was done when the trials were last read.
+    """
+
+    records_usage_errors = False
+    """Whether a training that cannot work as things are ends as a failure of its trial."""
+
+    def __init__(
+        self,
+        study: Study,
+        *,
+        heartbeat_interval: float = HEARTBEAT_INTERVAL,
+        grace_period: float = GRACE_PERIOD,
+    ) -> None:
+        self.study = study
+        self.heartbeat_interval = heartbeat_interval
+        self.over = False
+        self._storage: Any = storage_of(study)
+        self._stale = StaleTrials(self._storage, grace_period)
+        self._read_interval = min(READ_INTERVAL, grace_period / 4)
+        self._claimable: deque[FrozenTrial] = deque()
+        self._plan = Plan()
+        self._next_read = 0.0
+        self._reuse_until = 0.0
+        self._news: object = None
+        self._own: set[int] = set()
+        self._due: tuple[object, float] = (None, 0.0)
+        self._first_trial: int = study.user_attrs.get(FIRST_TRIAL) or 0
+
+    @abstractmethod
+    def plan(self, trials: Sequence[FrozenTrial]) -> Plan:
+        """What is to be done, as a function of all trials that count."""
+
+    def wait_for_trial(
+        self,
+        stop: threading.Event | None = None,
+        *,
+        longest_wait: float = 2.0,
+        deadline: float = math.inf,
+    ) -> Trial | None:
+        """Claim a trial, waiting for one as long as it takes.
+
+        Args:
+            stop: Ends the wait when set.
+            longest_wait: Seconds between two polls, at most.
+            deadline: Ends the wait, in terms of `time.monotonic`.
+
+        Returns:
+            A running trial, or None when the queue is over, ``stop`` was set or time is up.
+        """
+        stop = stop or threading.Event()
+        wait, message_at = FIRST_WAIT, time.monotonic() + _FIRST_MESSAGE
+        try:
+            trial = self.claim()
+            while trial is None and not (self.over or stop.is_set()):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                if wait >= KEEP_CONNECTION:
+                    release_connections(self._storage)
+                stop.wait(min(wait * random.uniform(0.5, 1.0), left))
+                wait = min(WAIT_GROWTH * wait, longest_wait)
+                if time.monotonic() >= message_at:
+                    _logger.info(self._awaited())
+                    message_at = time.monotonic() + _MESSAGE_INTERVAL
+                if self._has_news():
+                    trial = self.claim()
+            return trial
+        finally:
+            release_connections(self._storage)
+
+    def claim(self) -> Trial | None:
+        """Claim the next trial, if there is one.
+
+        Returns:
+            A running trial, or None: `over` tells whether all is done or others are still busy.
+        """
+        if time.monotonic() >= self._reuse_until:
+            self._claimable.clear()
+        while self._claimable or self._read():
+            trial = self._claim(self._claimable.popleft())
+            if trial is not None:
+                return trial
+            random.shuffle(self._claimable)  # others try the same ones in the same order
+        return None
+
+    def _claim(self, waiting: FrozenTrial) -> Trial | None:
+        trial_id = trial_id_of(waiting)
+        try:
+            if not self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
+                return None
+            for key, value in self._plan.attributes.get(waiting.number, {}).items():
+                self._storage.set_trial_user_attr(trial_id, key, value)
+            write_heartbeat(self._storage, trial_id)
+        except UpdateFinishedTrialError:
+            return None  # withdrawn, or this process was too slow
+        return Trial(self.study, trial_id)
+
+    def _read(self) -> bool:
+        """Read all trials and do what they lead to; whether any can be claimed."""
+        began = time.monotonic()
+        trials = self._trials()
+        if stale := self._stale.fail(trials):
+            self._own.update(stale)
+            trials = self._trials()
+        plan, n_before = self.plan(trials), len(trials)
+        # A slow storage is a busy one: the worker whose turn it is needs more time, too.
+        slowness = 10 * (time.monotonic() - began)
+        # In the end every worker clears up, so that no duplicate stays behind.
+        while (plan.due or plan.superfluous) and (plan.over or self._is_my_turn(trials, slowness)):
+            for trial in plan.superfluous:
+                self._withdraw(trial)
+            others_add = bool(plan.due) and not self._add(plan.due)
+            trials = self._trials()
+            plan = self.plan(trials)
+            if others_add:
+                break
+        if len(trials) > n_before or (plan.over and not self.over):
+            self._announce([len(trials), plan.over])
+        self.over, self._plan = plan.over, plan
+        self._claimable = deque(plan.claimable)
+        now = time.monotonic()
+        self._reuse_until = now + REUSE_LIMIT
+        self._next_read = now + self._read_interval
+        if plan.due or plan.superfluous:
+            self._next_read = min(self._next_read, self._due[1])
+        return bool(self._claimable)
+
+    def _trials(self) -> list[FrozenTrial]:
+        trials = self.study.get_trials(deepcopy=False)
+        first = self._first_trial
+        return [trial for trial in trials if trial.number >= first] if first else trials
+
+    def _is_my_turn(self, trials: Sequence[FrozenTrial], slowness: float) -> bool:
+        """Whether this worker adds what is due, and withdraws what is superfluous.
+
+        The worker with the last result does so at once, and so does one that starts when no other
+        is active. The others wait, in case that one has died.
+        """
+        # A duplicate does not tell who is active; the queue's own trials have the worker's entry.
+        duplicates = {t.number for t in trials if {WITHDRAWN, WORKER} <= t.user_attrs.keys()}
+        ended = [t for t in trials if t.datetime_complete and t.number not in duplicates]
+        # Some databases store whole seconds, so there may be several last ones.
+        last = max((t.datetime_complete for t in ended if t.datetime_complete), default=None)
+        if any(t.datetime_complete == last and trial_id_of(t) in self._own for t in ended):
+            return True
+        is_active = any(not trial.state.is_finished() for trial in trials)
+        if not is_active and (last is None or self._next_read == 0.0):
+            return True
+        state = (len(trials), len(ended))
+        if self._due[0] != state:
+            self._due = (state, time.monotonic() + (1 + slowness) * random.uniform(*TAKEOVER))
+        return time.monotonic() >= self._due[1]
+
+    def _add(self, due: Sequence[Callable[[], FrozenTrial]]) -> bool:
+        """Add trials; False if another worker adds the same ones at this moment."""
+        first, *others = due
+        trial_id = self._storage.create_new_trial(study_id_of(self.study), first())
+        for trial in self.plan(self._trials()).superfluous:
+            if trial_id_of(trial) == trial_id:
+                self._withdraw(trial)
+                return False
+        for make in others:
+            self._storage.create_new_trial(study_id_of(self.study), make())
+        return True
+
+    def _withdraw(self, waiting: FrozenTrial) -> None:
+        """Fail a waiting trial; claimed first, so that no worker evaluates it."""
+        trial_id = trial_id_of(waiting)
+        try:
+            if self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
+                fail_trial(self._storage, trial_id, WITHDRAWN)
+                self._own.add(trial_id)
+        except UpdateFinishedTrialError:
+            return
+
+    def _announce(self, news: object) -> None:
+        self._news = news
+        if self.study.user_attrs.get(NEWS) != news:
+            self.study.set_user_attr(NEWS, news)
+
+    def _has_news(self) -> bool:
+        """Whether reading all trials is worth while; a poll that costs little."""
+        if time.monotonic() >= self._next_read:
+            return True
+        attributes = self.study.user_attrs
+        self._first_trial = attributes.get(FIRST_TRIAL) or 0
+        before, self._news = self._news, attributes.get(NEWS)
+        return self._news != before
+
+    def _awaited(self) -> str:
+        """What an idle worker waits for, for the log."""
+        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        if not running:
+            return "waiting for work"
+        named = [str(WorkerProcess.of(t) or "another program") for t in running[:_MAX_NAMED]]
+        if len(running) > _MAX_NAMED:
+            named.append(f"{len(running) - _MAX_NAMED} more")
+        trainings = "1 training" if len(running) == 1 else f"{len(running)} trainings"
+        return f"waiting for {trainings} on {', '.join(named)}"
+
+    def finish(
+        self, trial: Trial, value: float | None = None, *, state: TrialState | None = None
+    ) -> bool:
+        """Store the outcome of a trial, however long the storage takes.
+
+        Args:
+            trial: A trial from :meth:`claim`.
+            value: The objective's value; one that is not finite counts as an abort.
+            state: PRUNED for an abort, FAIL for a failure; otherwise a value is needed.
+
+        Returns:
+            Whether it was stored; False if the trial has failed as stale in the meantime.
+        """
+        if state is None:
+            if value is None:
+                raise ValueError("value must be a number unless state is PRUNED or FAIL.")
+            state = TrialState.COMPLETE if math.isfinite(value) else TrialState.PRUNED
+        elif state not in (TrialState.PRUNED, TrialState.FAIL) or value is not None:
+            raise ValueError(f"state must be PRUNED or FAIL, without a value, got {state!r}.")
+        trial_id = trial_id_of(trial)
+        if state == TrialState.PRUNED:
+            value = _last_report(self._storage.get_trial(trial_id))
+        try:
+            values = None if value is None else [value]
+            stored = self._storage.set_trial_state_values(trial_id, state, values)
+        except UpdateFinishedTrialError:
+            # A call whose answer was lost in an outage may have succeeded.
+            found = self._storage.get_trial(trial_id)
+            stored = found.state == state and STALE not in found.user_attrs
+        if not stored:
+            _logger.warning(
+                f"Trial {trial.number} ended after it had failed as stale; its result is dropped."
+            )
+        self._own.add(trial_id)
+        if state != TrialState.COMPLETE:
+            self._claimable.clear()  # the retry goes first
+        return bool(stored)
+
+    def release(self, trial: Trial) -> None:
+        """Give back a trial that this worker will not finish; it does not count as a failure."""
+        try:
+            fail_trial(self._storage, trial_id_of(trial), RELEASED)
+            self._own.add(trial_id_of(trial))
+            self._claimable.clear()
+        except Exception as error:
+            _logger.warning(f"Trial {trial.number} could not be released: {error}")
+        finally:
+            release_connections(self._storage)
+
+
+def counted_trials(study: Study, states: Container[TrialState] | None = None) -> list[FrozenTrial]:
+    """The trials of a study that count, in order of their numbers; not to be changed.
+
+    All count, unless the study was started again with another recipe.
+    """
+    first = study.user_attrs.get(FIRST_TRIAL) or 0
+    trials = study.get_trials(deepcopy=False, states=states)
+    return [trial for trial in trials if trial.number >= first] if first else trials
+
+
+def has_results(study: Study) -> bool:
+    """Whether any evaluation has ended; an abort is a result, a failure is none."""
+    return bool(counted_trials(study, (TrialState.COMPLETE, TrialState.PRUNED)))
+
+
+def _last_report(trial: FrozenTrial) -> float | None:
+    """What Optuna stores as the value of a pruned trial."""
+    last = None if trial.last_step is None else trial.intermediate_values[trial.last_step]
+    return None if last is None or math.isnan(last) else last

@@ -1,0 +1,362 @@
+"""Opening storages and studies, and what is said when that does not work."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import psycopg
+import pytest
+import sqlalchemy
+from databases import PostgreSQL
+from optuna.trial import TrialState, create_trial
+
+from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, RECIPE
+from optuna_taylorglo.errors import StopRequested, StorageUnreachable, StorageURLError, StudyError
+from optuna_taylorglo.study import outages
+from optuna_taylorglo.study.open import (
+    Direction,
+    create_command,
+    create_companion,
+    create_study,
+    find_companion,
+    open_storage,
+    open_study,
+)
+from optuna_taylorglo.study.outages import stop_waiting_when
+from optuna_taylorglo.study.storages import shown_storage
+from optuna_taylorglo.study.urls import (
+    file_of,
+    grpc_address,
+    hide_password,
+    parse_url,
+    read_url,
+    resolve_storage_url,
+    shown_url,
+)
+
+fork = multiprocessing.get_context("fork")
+
+
+def test_option_then_environment_then_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A compose file leaves an empty variable when nobody has set it.
+    for empty in ("", None):
+        monkeypatch.setenv("OPTUNA_STORAGE", empty or "")
+        if empty is None:
+            monkeypatch.delenv("OPTUNA_STORAGE")
+        assert resolve_storage_url() == resolve_storage_url("") == "sqlite:///taylorglo.db"
+    monkeypatch.setenv("OPTUNA_STORAGE", "sqlite:///other.db")
+    assert resolve_storage_url() == "sqlite:///other.db"
+    assert resolve_storage_url("mine.log") == "mine.log"
+
+
+@pytest.mark.parametrize(
+    ("url", "drivers", "expected"),
+    [
+        ("postgresql://u@h/db", {"psycopg2", "psycopg"}, "postgresql+psycopg2"),
+        ("postgresql://u@h/db", {"psycopg"}, "postgresql+psycopg"),
+        ("postgres://u@h/db", {"psycopg"}, "postgresql+psycopg"),
+        ("mysql://u@h/db", {"MySQLdb", "pymysql"}, "mysql+mysqldb"),
+        ("mysql://u@h/db", {"pymysql"}, "mysql+pymysql"),
+        ("mariadb://u@h/db", {"pymysql"}, "mysql+pymysql"),
+        ("mariadb+pymysql://u@h/db", set(), "mysql+pymysql"),
+        ("postgres+asyncpg://u@h/db", {"psycopg"}, "postgresql+asyncpg"),
+    ],
+)
+def test_the_best_driver_that_is_installed_is_taken_unless_one_is_named(
+    url: str, drivers: set[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in drivers else None)
+    assert parse_url(url).drivername == expected
+
+
+def test_nothing_but_the_driver_is_changed() -> None:
+    url = parse_url("postgres+psycopg://me:p%40ss@host:5433/db?sslmode=require")
+    assert (url.username, url.password, url.host, url.port) == ("me", "p@ss", "host", 5433)
+    assert (url.database, dict(url.query)) == ("db", {"sslmode": "require"})
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"),
+    [
+        ("postgresql://u:secret@h/db", "postgres"),
+        ("mysql://u:secret@h/db", "mysql"),
+        ("grpc://host:1", "grpc"),
+    ],
+)
+def test_a_missing_driver_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, url: str, extra: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        StorageURLError, match=rf"pip install 'optuna-taylorglo\[{extra}\]'"
+    ) as caught:
+        open_storage(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "neither a URL such as sqlite:///taylorglo.db nor a file"),
+        ("no/such/directory/x.log", "neither a URL .* nor a file in an existing directory"),
+        (".", "neither a URL"),
+        ("mssql://sa:secret@host/db", r"mssql://sa:\*\*\*@host/db has the unknown scheme 'mssql'"),
+        ("redis://host", "unknown scheme 'redis': expected one of grpc, mariadb, mysql, postgres"),
+        ("sqlite:///no/such/directory/x.db", "Directory 'no/such/directory' of .* does not exist"),
+        ("postgresql://u:secret@host:port/db", "scheme 'postgresql' cannot be read: expected"),
+        ("postgresql+nodriver://u:secret@h/db", r"driver of postgresql\+nodriver://u:\*\*\*@h/db"),
+        ("grpc://", "must be grpc://host:port"),
+        ("grpc://host/db", "must be grpc://host:port"),
+        ("grpc://me:secret@host:1", "must be grpc://host:port"),
+        ("grpc://host:1?a=b", "must be grpc://host:port"),
+        ("grpc://me:secret@host:port", "scheme 'grpc' cannot be read"),
+    ],
+)
+def test_a_bad_url_is_explained_without_its_password(url: str, message: str) -> None:
+    # A journal that is missing is, for those who read, a study that is missing.
+    for open_ in [open_storage, lambda url: open_study("a", url)][: 2 if "://" in url else 1]:
+        with pytest.raises(StorageURLError, match=message) as caught:
+            open_(url)
+        assert "secret" not in str(caught.value)
+
+
+def test_people_are_shown_no_password(sqlite_url: str) -> None:
+    url = "postgresql://me:secret@host/db"
+    assert hide_password(url) == shown_url(url) == "postgresql://me:***@host/db"
+    assert shown_url("a/study.log") == "a/study.log"
+    assert "secret" not in create_command("s", url)
+    assert shown_storage(open_storage(sqlite_url)) == sqlite_url
+    assert shown_storage(optuna.storages.InMemoryStorage()) is None
+
+
+def test_files_and_addresses_of_urls(tmp_path: Path) -> None:
+    assert file_of("a/study.log") == Path("a/study.log")
+    assert file_of(f"sqlite:///{tmp_path}/a.db") == tmp_path / "a.db"
+    for url in ("sqlite://", "sqlite:///:memory:", "grpc://host:1", "mysql+pymysql://u@h/db"):
+        assert file_of(url) is None
+    assert grpc_address(read_url("grpc://host")) == ("host", 13000)
+    assert "--storage DATABASE_OF_THE_PROXY" in create_command("a", "grpc://host")
+
+
+def test_a_sqlite_file_given_as_a_path(tmp_path: Path) -> None:
+    open_storage(f"sqlite:///{tmp_path}/a.db")
+    with pytest.raises(StorageURLError, match=r"a\.db is an SQLite database: write sqlite:///"):
+        open_storage(f"{tmp_path}/a.db")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_ways_to_write_postgresql(postgresql_url: str, scheme: str) -> None:
+    storage = open_storage(postgresql_url.replace("postgresql", scheme, 1))
+    assert optuna.get_all_study_names(storage) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:secret@127.0.0.1:1/db",
+        "mysql://user:secret@127.0.0.1:1/db",
+        "postgresql://user:secret@no-such-host.invalid/db",
+        "grpc://127.0.0.1:1",
+    ],
+)
+def test_an_unreachable_server_is_named_without_its_password(url: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(StorageUnreachable, match=r"Cannot open [\w+]+://") as caught:
+        open_storage(url, patience=0.3)
+    assert time.monotonic() - start < 10
+    assert "secret" not in str(caught.value)
+    assert ("user:***@" in str(caught.value)) == ("secret" in url)
+
+
+def test_what_will_never_pass_is_said_at_once(
+    postgresql_url: str, mariadb_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages.random, "uniform", lambda *args: pytest.fail("waited"))
+    host = postgresql_url.split("?host=")[1]
+    socket = mariadb_url.split("?unix_socket=")[1]
+    for url, message in (
+        (f"postgresql://postgres@/nowhere?host={host}", 'database "nowhere" does not exist'),
+        (f"postgresql://nobody:secret@/postgres?host={host}", 'role "nobody" does not exist'),
+        (f"mysql://me:secret@localhost/db?unix_socket={socket}", "Access denied for user"),
+        (f"mysql://root@localhost/nowhere?unix_socket={socket}", "Unknown database"),
+        (f"sqlite:///file:{tmp_path}/none.db?mode=ro&uri=true", "unable to open database file"),
+    ):
+        with pytest.raises(StorageUnreachable, match=message) as caught:
+            open_storage(url, patience=60)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_starts_later(own_postgresql: PostgreSQL) -> None:
+    url = own_postgresql.new_database()
+    own_postgresql.stop()
+    with pytest.raises(StorageUnreachable, match="Cannot open postgresql"):
+        open_storage(url, patience=0.3)
+    later = threading.Timer(0.5, own_postgresql.start)
+    later.start()
+    create_study("a", url, patience=60)
+    later.join()
+    assert open_study("a", url, patience=0).study_name == "a"
+
+
+def take_all(url: str, taken: list[psycopg.Connection]) -> None:
+    while True:
+        taken.append(psycopg.connect(url))
+
+
+def test_a_server_without_a_connection_to_spare(postgresql_url: str) -> None:
+    taken: list[psycopg.Connection] = []
+    try:
+        with pytest.raises(psycopg.OperationalError, match="too many clients"):
+            take_all(postgresql_url, taken)
+        with pytest.raises(StorageUnreachable, match="too many clients"):
+            open_storage(postgresql_url, patience=0.3)
+        later = threading.Timer(0.3, lambda: [c.close() for c in taken[:3]])
+        later.start()
+        assert optuna.get_all_study_names(open_storage(postgresql_url, patience=60)) == []
+    finally:
+        for connection in taken:
+            connection.close()
+
+
+def test_a_signal_ends_the_wait_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "STOP_LIMIT", 0.1)
+    stop = threading.Event()
+    stop_waiting_when(stop)
+    threading.Timer(0.3, stop.set).start()
+    start = time.monotonic()
+    with pytest.raises(StopRequested):
+        open_storage("postgresql://user:secret@127.0.0.1:1/db", patience=300)
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(("version", "advice"), [("v3.0.0.d", "storage upgrade"), ("v9", "-U")])
+def test_tables_of_another_version(sqlite_url: str, version: str, advice: str) -> None:
+    database = open_storage(sqlite_url).database
+    assert database is not None
+    with database.engine.begin() as connection:
+        connection.execute(sqlalchemy.text(f"UPDATE alembic_version SET version_num = '{version}'"))
+    with pytest.raises(
+        StorageURLError, match=f"Cannot open sqlite:.* no longer compatible .* {advice}"
+    ):
+        open_storage(sqlite_url)
+
+
+def _start(url: str, barrier: Any) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    barrier.wait(60)
+    storage = open_storage(url)
+    optuna.create_study(study_name="a", storage=storage, load_if_exists=True).ask()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+def test_many_processes_create_the_tables_of_one_database(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    barrier = fork.Barrier(8)
+    processes = [fork.Process(target=_start, args=(url, barrier)) for _ in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 8
+    study = optuna.load_study(study_name="a", storage=open_storage(url))
+    assert [trial.number for trial in study.trials] == list(range(8))
+
+
+def test_a_study_is_created_once_and_maximizes(sqlite_url: str) -> None:
+    first = create_study("s", sqlite_url)
+    first.set_user_attr("mark", 1)
+    assert create_study("s", sqlite_url).user_attrs == {"mark": 1}
+    assert open_study("s", sqlite_url).direction == optuna.study.StudyDirection.MAXIMIZE
+
+
+def test_a_missing_study_comes_with_the_command_that_creates_it(sqlite_url: str) -> None:
+    for missing_file in (True, False):
+        with pytest.raises(StudyError, match="there is no study 'my study'") as caught:
+            open_study("my study", sqlite_url)
+        assert "--study-name 'my study' --storage sqlite:///" in str(caught.value)
+        assert ("a file that does not exist" in str(caught.value)) == missing_file
+        if missing_file:
+            assert not Path(sqlite_url.removeprefix("sqlite:///")).exists(), "reading created it"
+            open_storage(sqlite_url)
+    with pytest.raises(StudyError, match="--direction minimize"):
+        open_study("my study", sqlite_url, direction="minimize")
+
+
+def test_a_missing_journal_is_not_created_by_reading(journal_path: str) -> None:
+    with pytest.raises(StudyError, match=r"study\.log, a file that does not exist"):
+        open_study("s", journal_path)
+    assert not Path(journal_path).exists()
+
+
+@pytest.mark.parametrize(("there", "asked"), [("minimize", "maximize"), ("maximize", "minimize")])
+def test_the_other_direction_is_refused(sqlite_url: str, there: str, asked: Direction) -> None:
+    optuna.create_study(study_name="s", storage=open_storage(sqlite_url), direction=there)
+    with pytest.raises(StudyError, match=f"has direction {there}, but") as caught:
+        create_study("s", sqlite_url, direction=asked)
+    assert f"--direction {asked} --study-name s --storage sqlite:///" in str(caught.value)
+
+
+def test_several_objectives_are_refused(sqlite_url: str) -> None:
+    directions = ["maximize", "maximize"]
+    optuna.create_study(study_name="s", storage=open_storage(sqlite_url), directions=directions)
+    for open_ in (open_study, create_study):
+        with pytest.raises(StudyError, match="has direction maximize, maximize, but"):
+            open_("s", sqlite_url)
+
+
+def test_strangers_are_trials_that_ran_without_a_generation(sqlite_url: str) -> None:
+    study = create_study("s", sqlite_url)
+    study.enqueue_trial({"theta_0": 1.0})
+    study.add_trial(create_trial(value=1.0, user_attrs={GENERATION: 0}))
+    open_study("s", sqlite_url)
+    study.add_trial(create_trial(state=TrialState.FAIL))
+    with pytest.raises(StudyError, match="not of a TaylorGLO search") as caught:
+        open_study("s", sqlite_url)
+    assert "--study-name s-taylorglo" in str(caught.value)
+    study.set_user_attr(RECIPE, {})
+    open_study("s", sqlite_url)
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_the_companion_is_created_once_and_knows_its_study(
+    sqlite_url: str, direction: Direction
+) -> None:
+    study = create_study("s", sqlite_url, direction=direction)
+    assert find_companion(study) is None
+    create_companion(study, sqlite_url).add_trial(create_trial(value=1.0))
+    again = create_companion(study, sqlite_url)
+    assert (again.study_name, len(again.trials)) == ("s-verdict", 1)
+    assert again.user_attrs == {COMPANION_OF: "s"}
+    found = find_companion(study)
+    assert found is not None
+    assert found.direction == study.direction
+    # Its trials have no generation, and are no strangers.
+    assert open_study("s-verdict", sqlite_url).direction == study.direction
+
+
+def test_a_foreign_companion_is_refused_and_left_alone(sqlite_url: str) -> None:
+    study = create_study("s", sqlite_url)
+    foreign = create_study("s-verdict", sqlite_url)
+    foreign.add_trial(create_trial(value=1.0))
+    with pytest.raises(StudyError, match=r"'s-verdict' in .* is not the companion of 's'"):
+        create_companion(study, sqlite_url)
+    assert foreign.user_attrs == {}
+    others = create_study("t-verdict", sqlite_url)
+    others.set_user_attr(COMPANION_OF, "somebody")
+    with pytest.raises(StudyError, match="is not the companion of 't'"):
+        create_companion(create_study("t", sqlite_url), sqlite_url)
+    assert others.user_attrs == {COMPANION_OF: "somebody"}
+
+
+def test_a_companion_of_the_other_direction_is_refused(sqlite_url: str) -> None:
+    optuna.create_study(study_name="s-verdict", storage=sqlite_url, direction="minimize")
+    with pytest.raises(StudyError, match="'s-verdict' has direction minimize"):
+        create_companion(create_study("s", sqlite_url), sqlite_url)

@@ -1,0 +1,470 @@
+"""Storages as many workers need them: transactions, time limits, locks and outages."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import multiprocessing.pool
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import optuna
+import pytest
+import sqlalchemy
+from databases import PostgreSQL
+from filelock import FileLock
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+from optuna.storages._grpc.server import make_server
+from optuna.storages.journal import JournalFileBackend
+from optuna.testing.pytest_storages import StorageTestCase
+from proxies import Proxy
+from sqlalchemy.engine import make_url
+
+from optuna_taylorglo.errors import StorageUnreachable
+from optuna_taylorglo.study import storages
+from optuna_taylorglo.study.open import create_study, open_storage, open_study
+from optuna_taylorglo.study.outages import is_outage, outage_reason
+from optuna_taylorglo.study.storages import (
+    JournalLock,
+    RetryingStorage,
+    open_grpc_proxy,
+    shown_storage,
+)
+from optuna_taylorglo.study.urls import parse_url
+
+fork = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def kept_sqlite(tmp_path_factory: pytest.TempPathFactory) -> RetryingStorage:
+    return open_storage(f"sqlite:///{tmp_path_factory.mktemp('conformance')}/a.db")
+
+
+class TestConformance(StorageTestCase):
+    """What Optuna asks of every storage."""
+
+    @pytest.fixture(params=["sqlite", "journal", "grpc"])
+    def storage(self, request: pytest.FixtureRequest, journal_path: str) -> Iterator[BaseStorage]:
+        if request.param == "sqlite":
+            # Opened once, since that takes longer than all the rest.
+            storage = request.getfixturevalue("kept_sqlite")
+            yield storage
+            for study in storage.get_all_studies():
+                storage.delete_study(study._study_id)
+        elif request.param == "journal":
+            yield open_storage(journal_path)
+        else:
+            if request.node.originalname == "test_get_all_trials_params_order":
+                pytest.skip("a map has no order on the wire; nothing here depends on one")
+            server = make_server(InMemoryStorage(), "127.0.0.1", 0)
+            port = server.add_insecure_port("127.0.0.1:0")
+            server.start()
+            yield open_storage(f"grpc://127.0.0.1:{port}")
+            server.stop(None)
+
+
+def test_every_call_is_repeated_during_an_outage(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each method of Optuna's storages fails at its first call."""
+    storage = open_storage(sqlite_url)
+    inner, failed = storage._inner, set()
+    monkeypatch.setattr("optuna_taylorglo.study.outages.time.sleep", lambda seconds: None)
+
+    def unsteady(name: str) -> Any:
+        method = getattr(inner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name not in failed:
+                failed.add(name)
+                raise sqlalchemy.exc.OperationalError("BEGIN", None, Exception("gone"))
+            return method(*args, **kwargs)
+
+        return call
+
+    names = [name for name in vars(BaseStorage) if not name.startswith("_")]
+    for name in names:
+        setattr(inner, name, unsteady(name))
+    study = optuna.create_study(storage=storage)
+    study.set_user_attr("a", 1)
+    trial = study.ask()
+    trial.suggest_float("x", 0, 1)
+    trial.report(0.5, 1)
+    trial.set_user_attr("b", 2)
+    study.tell(trial, 1.0)
+    (kept,) = study.trials
+    assert (kept.value, kept.intermediate_values, kept.user_attrs) == (1.0, {1: 0.5}, {"b": 2})
+    assert failed >= {"create_new_study", "create_new_trial", "set_trial_param", "get_trial"}
+
+
+def statements(storage: RetryingStorage) -> list[str]:
+    found: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *others: Any) -> None:
+        found.append(statement.split("\n")[0])
+
+    assert storage.database is not None
+    sqlalchemy.event.listen(storage.database.engine, "before_cursor_execute", note)
+    return found
+
+
+def test_sqlite_locks_when_a_write_begins(sqlite_url: str) -> None:
+    storage = open_storage(sqlite_url)
+    study = optuna.create_study(study_name="a", storage=storage)
+    seen = statements(storage)
+    study.ask()
+    assert "BEGIN IMMEDIATE" in seen
+    seen.clear()
+    study.get_trials()
+    assert study.user_attrs == {}
+    assert set(seen) & {"BEGIN", "BEGIN IMMEDIATE"} == {"BEGIN"}
+
+
+def test_sqlite_readers_do_not_wait_for_a_writer(sqlite_url: str) -> None:
+    study = optuna.create_study(study_name="a", storage=open_storage(sqlite_url))
+    study.ask()
+    reader = optuna.load_study(study_name="a", storage=open_storage(sqlite_url, outage_limit=0))
+    path = make_url(sqlite_url).database
+    assert path is not None
+    with sqlite3.connect(path, isolation_level=None) as writer:
+        assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("DELETE FROM trials")
+        start = time.monotonic()
+        assert len(reader.trials) == 1
+        assert time.monotonic() - start < 10
+        writer.execute("ROLLBACK")
+
+
+def test_sqlite_writers_wait_for_each_other(sqlite_url: str) -> None:
+    study = optuna.create_study(study_name="a", storage=open_storage(sqlite_url, outage_limit=0))
+    writer = sqlite3.connect(
+        str(make_url(sqlite_url).database), isolation_level=None, check_same_thread=False
+    )
+    writer.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.4, writer.execute, ["COMMIT"]).start()
+    start = time.monotonic()
+    study.ask()
+    assert time.monotonic() - start > 0.3
+    writer.close()
+
+
+def test_a_file_that_is_deleted_or_replaced_is_missed(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    study = create_study("a", f"sqlite:///{path}")
+    trial = study.ask()
+    shutil.copy(path, tmp_path / "copy.db")
+    path.unlink()
+    for call in (lambda: study.tell(trial, 1.0), study.ask, lambda: study.trials):
+        with pytest.raises(StorageUnreachable, match=r"study\.db was deleted or replaced"):
+            call()
+    (tmp_path / "copy.db").replace(path)
+    with pytest.raises(StorageUnreachable, match="deleted or replaced"):
+        study.ask()
+    open_storage(f"sqlite:///{path}").get_all_studies()
+
+
+def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for url in ("sqlite:///study.db", "study.log"):
+        monkeypatch.chdir(tmp_path)
+        study = create_study("a", url)
+        monkeypatch.chdir(tmp_path / "other")
+        # A heartbeat has a thread, and so a connection, of its own.
+        multiprocessing.pool.ThreadPool(1).apply(study.set_user_attr, ("b", 1))
+        monkeypatch.chdir(tmp_path)
+        assert optuna.load_study(study_name="a", storage=open_storage(url)).user_attrs == {"b": 1}
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def look_at(url: str) -> None:
+    """What somebody does who only wants to see how a search is getting on."""
+    study = open_study("a", url)
+    assert [trial.value for trial in study.trials] == [1.0]
+    start = time.monotonic()
+    with pytest.raises(Exception, match=r"read-?only|permission denied|commit"):
+        study.set_user_attr("a", 1)
+    assert time.monotonic() - start < 30, "it was taken for an outage"
+
+
+def filled(url: str) -> None:
+    study = create_study("a", url)
+    study.set_user_attr("taylorglo:recipe", {})
+    study.tell(study.ask(), 1.0)
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_database_for_reading_only(tmp_path: Path, journal: str) -> None:
+    path = tmp_path / "study.db"
+    filled(f"sqlite:///{path}")
+    copy = tmp_path / "copy.db"
+    with sqlite3.connect(path) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+        target.execute(f"PRAGMA journal_mode={journal}")
+    target.close()
+    look_at(f"sqlite:///file:{copy}?mode=ro&uri=true")
+    look_at(f"sqlite:///file:{copy}?immutable=1&uri=true")
+
+
+def test_a_server_for_reading_only(postgresql_url: str) -> None:
+    filled(postgresql_url)
+    look_at(f"{postgresql_url}&options=-c%20default_transaction_read_only%3Don")
+
+
+def test_a_database_in_memory_has_no_file() -> None:
+    for url in ("sqlite://", "sqlite:///:memory:"):
+        storage = open_storage(url)
+        optuna.create_study(study_name="a", storage=storage)
+        storage.release_connections()
+        assert optuna.get_all_study_names(storage) == ["a"]
+
+
+def ask_server(url: str, query: str) -> list[Any]:
+    """Ask a server about one of its databases from another one."""
+    elsewhere = "postgres" if url.startswith("postgres") else "mysql"
+    engine = sqlalchemy.create_engine(
+        parse_url(url).set(database=elsewhere), poolclass=sqlalchemy.NullPool
+    )
+    with engine.connect() as connection:
+        name = {"name": make_url(url).database}
+        return list(connection.execute(sqlalchemy.text(query), name).scalars())
+
+
+def n_connections(url: str, expected: int) -> int:
+    """Connections to a database; the server may need a moment to close some."""
+    table, column = "information_schema.processlist", "db"
+    if url.startswith("postgres"):
+        table, column = "pg_stat_activity", "datname"
+    deadline = time.monotonic() + 5
+    while True:
+        (count,) = ask_server(url, f"SELECT count(*) FROM {table} WHERE {column} = :name")
+        if count == expected or time.monotonic() > deadline:
+            return int(count)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_worker_holds_one_connection_and_none_after_release(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    storage = open_storage(url)
+    assert n_connections(url, 0) == 0
+    study = optuna.create_study(storage=storage)
+    trial = study.ask()
+    assert n_connections(url, 1) == 1
+    # A connection that another thread is using is left alone.
+    assert storage.database is not None
+    with storage.database.engine.connect() as connection:
+        storage.release_connections()
+        assert connection.execute(sqlalchemy.text("SELECT 1")).scalar() == 1
+    storage.release_connections()
+    assert n_connections(url, 0) == 0
+    study.tell(trial, 1.0)
+    assert study.trials[0].value == 1.0
+
+
+def test_settings_of_a_postgresql_session(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c work_mem=7MB -c TimeZone=Asia/Tokyo")
+    by_url = f"{postgresql_url}&options=-c%20work_mem%3D9MB&connect_timeout=3"
+    for url, memory in ((postgresql_url, "7MB"), (by_url, "9MB")):
+        database = open_storage(url).database
+        assert database is not None
+        with database.engine.connect() as connection:
+            # A rollback must not undo them.
+            connection.rollback()
+            names = ("work_mem", "TimeZone", "idle_in_transaction_session_timeout")
+            shown = [connection.execute(sqlalchemy.text(f"SHOW {name}")).scalar() for name in names]
+        assert shown == [memory, "UTC", "15s"]
+
+
+def test_settings_of_a_mariadb_session(mariadb_url: str) -> None:
+    database = open_storage(mariadb_url).database
+    assert database is not None
+    with database.engine.connect() as connection:
+        query = "SELECT @@time_zone, @@wait_timeout, @@innodb_lock_wait_timeout"
+        assert tuple(connection.execute(sqlalchemy.text(query)).one()) == ("+00:00", 30, 10)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_the_server_ends_a_transaction_whose_client_is_suspended(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(storages._POSTGRESQL_SETTINGS, "idle_in_transaction_session_timeout", "1s")
+    monkeypatch.setitem(storages._MYSQL_SETTINGS, "wait_timeout", 1)
+    url = request.getfixturevalue(f"{kind}_url")
+    study = optuna.create_study(storage=open_storage(url))
+    suspended = open_storage(url).database
+    assert suspended is not None
+    with suspended.engine.connect() as connection:
+        connection.execute(sqlalchemy.text("SELECT * FROM studies FOR UPDATE"))
+        start = time.monotonic()
+        study.ask()
+        assert 0.5 < time.monotonic() - start < 10
+        with pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
+            connection.execute(sqlalchemy.text("SELECT 1"))
+        assert is_outage(caught.value), "it goes on when it wakes up"
+        connection.invalidate()
+
+
+def test_a_server_that_restarts_is_waited_for(own_postgresql: PostgreSQL) -> None:
+    study = optuna.create_study(storage=open_storage(own_postgresql.new_database()))
+    trial = study.ask()
+    own_postgresql.stop()
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        result = pool.apply_async(lambda: [trial.report(0.5, 1), study.tell(trial, 1.0)])
+        time.sleep(0.3)
+        assert not result.ready()
+        own_postgresql.start()
+        result.get(60)
+    assert [(t.value, t.intermediate_values) for t in study.trials] == [(1.0, {1: 0.5})]
+
+
+PIECE = b'{"op_code":8,"worker_id":"1-2","trial_id":0,"user_attr":{"k":"'
+"""What a process leaves that is killed while it writes."""
+
+
+def attributes(path: str) -> dict[str, Any]:
+    attrs: dict[str, Any] = optuna.load_study(study_name="a", storage=open_storage(path)).user_attrs
+    return attrs
+
+
+def written(path: str, *keys: str) -> None:
+    for key in keys:
+        create_study("a", path).set_user_attr(key, 1)
+
+
+@pytest.mark.parametrize("piece", [PIECE, PIECE + b"x" * 200_000, b"\0" * 100, b"{"])
+def test_a_torn_record_is_cut_by_the_next_writer(journal_path: str, piece: bytes) -> None:
+    written(journal_path, "a")
+    running = optuna.load_study(study_name="a", storage=open_storage(journal_path))
+    with open(journal_path, "ab") as file:
+        file.write(piece)
+    assert attributes(journal_path) == running.user_attrs == {"a": 1}
+    written(journal_path, "b")
+    running.set_user_attr("c", 1)
+    assert attributes(journal_path) == running.user_attrs == {"a": 1, "b": 1, "c": 1}
+    for line in Path(journal_path).read_bytes().splitlines():
+        json.loads(line)
+
+
+def test_a_journal_that_holds_nothing_but_a_torn_record(journal_path: str) -> None:
+    Path(journal_path).write_bytes(PIECE)
+    written(journal_path, "a")
+    assert attributes(journal_path) == {"a": 1}
+
+
+def test_large_records(journal_path: str) -> None:
+    written(journal_path, "a")
+    study = optuna.load_study(study_name="a", storage=open_storage(journal_path))
+    study.set_user_attr("large", "ü" * 300_000)
+    written(journal_path, "b")
+    assert attributes(journal_path) == {"a": 1, "b": 1, "large": "ü" * 300_000}
+
+
+def test_optuna_reads_our_journals(journal_path: str) -> None:
+    written(journal_path, "a")
+    plain = JournalStorage(JournalFileBackend(journal_path))
+    assert optuna.load_study(study_name="a", storage=plain).user_attrs == {"a": 1}
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    path.touch()
+
+    def die_with_the_lock() -> None:
+        JournalLock(path).acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    process = fork.Process(target=die_with_the_lock)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    lock = JournalLock(path)
+    start = time.monotonic()
+    lock.acquire()
+    assert time.monotonic() - start < 5
+    lock.release()
+
+
+def test_nobody_writes_a_journal_beside_another(journal_path: str) -> None:
+    study = create_study("a", journal_path)
+    lock = FileLock(f"{journal_path}.taylorglo.lock")
+    lock.acquire()
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        result = pool.apply_async(study.set_user_attr, ("b", 1))
+        result.wait(0.3)
+        assert not result.ready()
+        assert attributes(journal_path) == {}, "readers do not wait"
+        lock.release()
+        result.get(30)
+    assert study.user_attrs == {"b": 1}
+
+
+def test_many_threads_write_one_journal(journal_path: str) -> None:
+    study = create_study("a", journal_path)
+
+    def write(number: int) -> None:
+        own = optuna.load_study(study_name="a", storage=open_storage(journal_path))
+        for _ in range(5):
+            (study if number % 2 else own).ask()
+
+    with multiprocessing.pool.ThreadPool(4) as pool:
+        pool.map(write, range(4))
+    assert [t.number for t in study.trials] == list(range(20))
+
+
+@pytest.fixture
+def proxy(sqlite_url: str) -> Iterator[Proxy]:
+    proxy = Proxy(sqlite_url)
+    yield proxy
+    proxy.kill()
+
+
+def test_a_proxy_that_hangs_and_one_that_is_killed(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = create_study("a", proxy.url)
+    trial = study.ask()
+    impatient = open_storage(proxy.url, outage_limit=0)
+    with monkeypatch.context() as patch, proxy.hanging():
+        patch.setattr(storages, "_GRPC_DEADLINE", 0.5)
+        # The signal takes a moment to stop all threads, and until then one may answer.
+        os.waitid(os.P_PID, proxy._process.pid, os.WSTOPPED | os.WNOWAIT)
+        with pytest.raises(grpc.RpcError) as caught:
+            impatient.get_all_studies()
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert is_outage(caught.value)
+    assert "eadline" in outage_reason(caught.value)
+    proxy.kill()
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        result = pool.apply_async(lambda: [trial.report(0.5, 1), study.tell(trial, 1.0)])
+        time.sleep(0.3)
+        assert not result.ready()
+        proxy.start()
+        result.get(60)
+    assert [(t.value, t.intermediate_values) for t in study.trials] == [(1.0, {1: 0.5})]
+    assert shown_storage(impatient) == proxy.url
+
+
+def test_nobody_else_needs_the_library_of_the_proxy(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    storage = open_storage(sqlite_url)
+    with pytest.raises(KeyError):
+        storage.get_all_trials(4711)
+    with pytest.raises(ImportError):
+        open_grpc_proxy("localhost", 1)
