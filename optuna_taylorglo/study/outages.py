@@ -30,28 +30,17 @@ _SQLITE_PERMANENT = ("SQLITE_ERROR", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_P
 # A gRPC proxy answers UNKNOWN when its own database is away.
 _GRPC_OUTAGES = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "UNKNOWN"}
 
-# How servers that are starting, stopping or full refuse a connection: texts of PostgreSQL's
-# library, which has no codes at that stage; SQL states; error numbers of MySQL and MariaDB.
-_NOT_READY = (
-    "connection refused",
-    "connection reset",
-    "connection timed out",
-    "timeout expired",
-    "no such file or directory",
-    "server closed the connection",
-    "starting up",
-    "shutting down",
-    "not yet accepting connections",
-    "not accepting connections",
-    "in recovery mode",
-    "too many clients",
-    "too many connections",
-    "connection slots are reserved",
-    "no more connections allowed",  # PgBouncer
-    "temporary failure in name resolution",
+# How servers refuse a first connection for good, in the words of PostgreSQL, MySQL and resolvers:
+# libraries have no codes at that stage.
+_REFUSALS = (
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "access denied",
+    "unknown database",
+    "not known",
+    "unable to open",
 )
-_NOT_READY_STATES = ("08", "53300", "57P")
-_NOT_READY_MYSQL = {1040, 1053, 1203, 2002, 2003, 2006, 2013}
 
 _logger = get_logger(__name__)
 _stop: threading.Event | None = None
@@ -127,25 +116,9 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_not_ready(error: BaseException) -> bool:
-    """Whether a first connection failed because the server is starting, stopping or full.
-
-    Stricter than `is_outage`: a wrong password or an unknown database is reported at once.
-    """
-    error = _cause(error)
-    if is_grpc_error(error):
-        return is_outage(error)
-    if isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated:
-        return True
-    said = getattr(error, "orig", None)
-    if said is None:
-        return False
-    if hasattr(said, "sqlite_errorname"):
-        return is_outage(error) and said.sqlite_errorname != "SQLITE_CANTOPEN"
-    if said.args and isinstance(said.args[0], int):
-        return said.args[0] in _NOT_READY_MYSQL
-    state = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or ""
-    text = str(said).lower()
-    return state.startswith(_NOT_READY_STATES) or any(words in text for words in _NOT_READY)
+    """Whether a first connection may succeed later: a wrong password is reported at once."""
+    text = str(_cause(error)).lower()
+    return is_outage(error) and not any(words in text for words in _REFUSALS)
 
 
 def is_grpc_error(error: BaseException) -> bool:

@@ -26,7 +26,7 @@ from optuna.logging import get_logger
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from optuna_taylorglo.attributes import FIRST_TRIAL, NEWS, RELEASED, STALE, WITHDRAWN, WORKER
+from optuna_taylorglo.attributes import FIRST_TRIAL, NEWS, RELEASED, STALE, WITHDRAWN
 from optuna_taylorglo.study.heartbeat import (
     GRACE_PERIOD,
     HEARTBEAT_INTERVAL,
@@ -43,16 +43,16 @@ _logger = get_logger(__name__)
 FIRST_WAIT, WAIT_GROWTH = 0.05, 1.5
 """Seconds between the first two polls of an idle worker, and their growth."""
 
+POLL_SHARE = 0.05
+"""Share of its time that an idle worker polls at most, so that a slow storage is polled less."""
+
 KEEP_CONNECTION = 1.0
 """Seconds between two polls from which on the connection is closed: others may need it."""
 
 READ_INTERVAL = 5.0
 """Seconds after which an idle worker reads all trials though nothing was announced."""
 
-REUSE_LIMIT = 2.0
-"""Seconds for which waiting trials are claimed without reading them again."""
-
-TAKEOVER = (1.0, 4.0)
+TAKEOVER = (3.0, 9.0)
 """Seconds after which a worker adds what another one should have added."""
 
 _FIRST_MESSAGE, _MESSAGE_INTERVAL = 10.0, 60.0
@@ -108,12 +108,11 @@ class TrialQueue(ABC):
         self._read_interval = min(READ_INTERVAL, grace_period / 4)
         self._claimable: deque[FrozenTrial] = deque()
         self._plan = Plan()
+        self._last_claimed = -1
         self._next_read = 0.0
-        self._reuse_until = 0.0
         self._news: object = None
         self._own: set[int] = set()
         self._due: tuple[object, float] = (None, 0.0)
-        self._first_trial: int = study.user_attrs.get(FIRST_TRIAL) or 0
 
     @abstractmethod
     def plan(self, trials: Sequence[FrozenTrial]) -> Plan:
@@ -130,7 +129,7 @@ class TrialQueue(ABC):
 
         Args:
             stop: Ends the wait when set.
-            longest_wait: Seconds between two polls, at most.
+            longest_wait: Seconds between two polls, at most, unless the storage is slow.
             deadline: Ends the wait, in terms of `time.monotonic`.
 
         Returns:
@@ -151,7 +150,10 @@ class TrialQueue(ABC):
                 if time.monotonic() >= message_at:
                     _logger.info(self._awaited())
                     message_at = time.monotonic() + _MESSAGE_INTERVAL
-                if self._has_news():
+                began = time.monotonic()
+                has_news = self._has_news()
+                wait = max(wait, (time.monotonic() - began) / POLL_SHARE)
+                if has_news:
                     trial = self.claim()
             return trial
         finally:
@@ -163,13 +165,15 @@ class TrialQueue(ABC):
         Returns:
             A running trial, or None: `over` tells whether all is done or others are still busy.
         """
-        if time.monotonic() >= self._reuse_until:
-            self._claimable.clear()
+        was_read_before = bool(self._claimable)
         while self._claimable or self._read():
             trial = self._claim(self._claimable.popleft())
             if trial is not None:
                 return trial
-            random.shuffle(self._claimable)  # others try the same ones in the same order
+            if was_read_before:
+                self._claimable.clear()
+                was_read_before = False
+            random.shuffle(self._claimable)  # others may try the same ones in the same order
         return None
 
     def _claim(self, waiting: FrozenTrial) -> Trial | None:
@@ -182,24 +186,22 @@ class TrialQueue(ABC):
             write_heartbeat(self._storage, trial_id)
         except UpdateFinishedTrialError:
             return None  # withdrawn, or this process was too slow
+        self._last_claimed = waiting.number
         return Trial(self.study, trial_id)
 
     def _read(self) -> bool:
         """Read all trials and do what they lead to; whether any can be claimed."""
-        began = time.monotonic()
-        trials = self._trials()
+        trials = counted_trials(self.study)
         if stale := self._stale.fail(trials):
             self._own.update(stale)
-            trials = self._trials()
+            trials = counted_trials(self.study)
         plan, n_before = self.plan(trials), len(trials)
-        # A slow storage is a busy one: the worker whose turn it is needs more time, too.
-        slowness = 10 * (time.monotonic() - began)
         # In the end every worker clears up, so that no duplicate stays behind.
-        while (plan.due or plan.superfluous) and (plan.over or self._is_my_turn(trials, slowness)):
+        while (plan.due or plan.superfluous) and (plan.over or self._is_my_turn(trials)):
             for trial in plan.superfluous:
                 self._withdraw(trial)
             others_add = bool(plan.due) and not self._add(plan.due)
-            trials = self._trials()
+            trials = counted_trials(self.study)
             plan = self.plan(trials)
             if others_add:
                 break
@@ -207,44 +209,36 @@ class TrialQueue(ABC):
             self._announce([len(trials), plan.over])
         self.over, self._plan = plan.over, plan
         self._claimable = deque(plan.claimable)
-        now = time.monotonic()
-        self._reuse_until = now + REUSE_LIMIT
-        self._next_read = now + self._read_interval
+        # Each worker begins elsewhere: with as many as candidates, at the place after its last one.
+        self._claimable.rotate(-((self._last_claimed + 1) % max(1, len(self._claimable))))
+        self._next_read = time.monotonic() + self._read_interval
         if plan.due or plan.superfluous:
             self._next_read = min(self._next_read, self._due[1])
         return bool(self._claimable)
 
-    def _trials(self) -> list[FrozenTrial]:
-        trials = self.study.get_trials(deepcopy=False)
-        first = self._first_trial
-        return [trial for trial in trials if trial.number >= first] if first else trials
-
-    def _is_my_turn(self, trials: Sequence[FrozenTrial], slowness: float) -> bool:
+    def _is_my_turn(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether this worker adds what is due, and withdraws what is superfluous.
 
-        The worker with the last result does so at once, and so does one that starts when no other
-        is active. The others wait, in case that one has died.
+        The worker with the newest result does so at once, and so does one that starts while no
+        other is active. The others wait a few seconds, in case that one has died.
         """
-        # A duplicate does not tell who is active; the queue's own trials have the worker's entry.
-        duplicates = {t.number for t in trials if {WITHDRAWN, WORKER} <= t.user_attrs.keys()}
-        ended = [t for t in trials if t.datetime_complete and t.number not in duplicates]
-        # Some databases store whole seconds, so there may be several last ones.
-        last = max((t.datetime_complete for t in ended if t.datetime_complete), default=None)
-        if any(t.datetime_complete == last and trial_id_of(t) in self._own for t in ended):
+        ended = [t for t in trials if t.datetime_complete and WITHDRAWN not in t.user_attrs]
+        # Some databases store whole seconds, so several results may be the newest.
+        newest = max((t.datetime_complete for t in ended if t.datetime_complete), default=None)
+        if any(t.datetime_complete == newest and trial_id_of(t) in self._own for t in ended):
             return True
-        is_active = any(not trial.state.is_finished() for trial in trials)
-        if not is_active and (last is None or self._next_read == 0.0):
+        if self._next_read == 0.0 and all(trial.state.is_finished() for trial in trials):
             return True
         state = (len(trials), len(ended))
         if self._due[0] != state:
-            self._due = (state, time.monotonic() + (1 + slowness) * random.uniform(*TAKEOVER))
+            self._due = (state, time.monotonic() + random.uniform(*TAKEOVER))
         return time.monotonic() >= self._due[1]
 
     def _add(self, due: Sequence[Callable[[], FrozenTrial]]) -> bool:
         """Add trials; False if another worker adds the same ones at this moment."""
         first, *others = due
         trial_id = self._storage.create_new_trial(study_id_of(self.study), first())
-        for trial in self.plan(self._trials()).superfluous:
+        for trial in self.plan(counted_trials(self.study)).superfluous:
             if trial_id_of(trial) == trial_id:
                 self._withdraw(trial)
                 return False
@@ -258,7 +252,6 @@ class TrialQueue(ABC):
         try:
             if self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
                 fail_trial(self._storage, trial_id, WITHDRAWN)
-                self._own.add(trial_id)
         except UpdateFinishedTrialError:
             return
 
@@ -271,9 +264,7 @@ class TrialQueue(ABC):
         """Whether reading all trials is worth while; a poll that costs little."""
         if time.monotonic() >= self._next_read:
             return True
-        attributes = self.study.user_attrs
-        self._first_trial = attributes.get(FIRST_TRIAL) or 0
-        before, self._news = self._news, attributes.get(NEWS)
+        before, self._news = self._news, self.study.user_attrs.get(NEWS)
         return self._news != before
 
     def _awaited(self) -> str:
