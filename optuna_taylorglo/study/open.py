@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import shlex
-import time
-from collections.abc import Callable
 from typing import Literal
 
 import optuna
@@ -49,7 +46,7 @@ PATIENCE = 10.0
 WORKER_PATIENCE = 600.0
 """Seconds that a worker waits; it may have been started together with the database."""
 
-_CREATION_TRIES = 10
+_STORAGE_ERRORS = (sqlalchemy.exc.DBAPIError, StorageInternalError)
 
 
 def open_storage(
@@ -70,61 +67,46 @@ def open_storage(
         StorageURLError: The URL is wrong or its driver is not installed.
         StorageUnreachable: The storage cannot be reached or refuses us.
     """
-    opener = _opener(url)
     shown = shown_url(url)
     try:
-        inner = retry(opener, limit=patience, passes=is_not_ready)
+        inner = retry(
+            lambda: _open(url),
+            limit=patience,
+            passes=lambda error: is_not_ready(error) or _is_creation_race(error),
+        )
     except (sqlalchemy.exc.NoSuchModuleError, ImportError) as error:
         raise StorageURLError(
             f"The driver of {shown} is unknown or not installed: {error}"
         ) from error
-    except (sqlalchemy.exc.DBAPIError, StorageInternalError) as error:
-        raise StorageUnreachable(f"Cannot open {shown}: {outage_reason(error)}") from error
     except Exception as error:
-        if not is_grpc_error(error):
-            raise
-        raise StorageUnreachable(f"Cannot open {shown}: {outage_reason(error)}") from error
+        if isinstance(error, _STORAGE_ERRORS) or is_grpc_error(error):
+            raise StorageUnreachable(f"Cannot open {shown}: {outage_reason(error)}") from error
+        raise
     # mypy does not see the methods that are added to the class by a loop.
     storage = RetryingStorage(inner, shown, outage_limit=outage_limit)  # type: ignore[abstract]
     storage.release_connections()
     return storage
 
 
-def _opener(url: str) -> Callable[[], BaseStorage]:
-    """What opens a storage, once the URL itself is known to be right."""
+def _open(url: str) -> BaseStorage:
     if "://" not in url:
-        path = journal_file(url)
-        return lambda: open_journal(path)
+        return open_journal(journal_file(url))
     if is_proxy(url):
-        address = grpc_address(read_url(url))
-
-        def open_proxy() -> BaseStorage:
-            proxy = open_grpc_proxy(*address)
-            proxy.get_all_studies()  # one call, to see whether it answers
-            return proxy
-
-        return open_proxy
+        proxy = open_grpc_proxy(*grpc_address(read_url(url)))
+        proxy.get_all_studies()  # one call, to see whether it answers
+        return proxy
     parsed = parse_url(url)
-
-    def open_tables() -> BaseStorage:
-        # Several processes that create Optuna's tables at once trip over each other.
-        for tries_left in reversed(range(_CREATION_TRIES)):
-            try:
-                return open_database(parsed)
-            except (sqlalchemy.exc.DBAPIError, StorageInternalError) as error:
-                if tries_left == 0 or not _is_creation_race(error):
-                    raise
-                time.sleep(random.uniform(0.05, 0.5))
-            except RuntimeError as error:
-                # Optuna's own words, with the command that upgrades the tables.
-                raise StorageURLError(f"Cannot open {hide_password(parsed)}: {error}") from error
-        raise AssertionError("the last try returns or raises")
-
-    return open_tables
+    try:
+        return open_database(parsed)
+    except RuntimeError as error:
+        # Optuna's own words, with the command that upgrades the tables.
+        raise StorageURLError(f"Cannot open {hide_password(parsed)}: {error}") from error
 
 
-def _is_creation_race(error: BaseException) -> bool:
+def _is_creation_race(error: Exception) -> bool:
     """Whether another process has created a table, or its first row, at the same moment."""
+    if not isinstance(error, _STORAGE_ERRORS):
+        return False
     said = outage_reason(error).lower()
     return any(words in said for words in ("already exists", "duplicate", "unique constraint"))
 

@@ -91,7 +91,7 @@ def hide_password(url: URL | str) -> str:
 
 def shown_url(url: str) -> str:
     """A storage URL or journal path for people to read: without a password."""
-    return hide_password(url) if "://" in url else url
+    return hide_password(read_url(url)) if "://" in url else url
 
 
 def file_of(url: str) -> Path | None:
