@@ -108,7 +108,6 @@ class TrialQueue(ABC):
         self._read_interval = min(READ_INTERVAL, grace_period / 4)
         self._claimable: deque[FrozenTrial] = deque()
         self._plan = Plan()
-        self._last_claimed = -1
         self._next_read = 0.0
         self._news: object = None
         self._own: set[int] = set()
@@ -186,7 +185,6 @@ class TrialQueue(ABC):
             write_heartbeat(self._storage, trial_id)
         except UpdateFinishedTrialError:
             return None  # withdrawn, or this process was too slow
-        self._last_claimed = waiting.number
         return Trial(self.study, trial_id)
 
     def _read(self) -> bool:
@@ -209,8 +207,6 @@ class TrialQueue(ABC):
             self._announce([len(trials), plan.over])
         self.over, self._plan = plan.over, plan
         self._claimable = deque(plan.claimable)
-        # Each worker begins elsewhere: with as many as candidates, at the place after its last one.
-        self._claimable.rotate(-((self._last_claimed + 1) % max(1, len(self._claimable))))
         self._next_read = time.monotonic() + self._read_interval
         if plan.due or plan.superfluous:
             self._next_read = min(self._next_read, self._due[1])

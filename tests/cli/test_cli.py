@@ -42,8 +42,16 @@ def finished(tmp_path_factory):
     def running():
         return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
-    wait_until(lambda: len(running()) > 0)
-    victim = WorkerProcess.of(running()[0])
+    victims = []
+
+    def find_victim():
+        workers = (WorkerProcess.of(trial) for trial in running())
+        # Between claim and first heartbeat a trial names no worker.
+        victims.extend(worker for worker in workers if worker is not None)
+        return victims
+
+    wait_until(find_victim)
+    victim = victims[0]
     os.kill(victim.pid, signal.SIGKILL)
     begin = time.monotonic()
     wait_until(lambda: not any(WorkerProcess.of(trial) == victim for trial in running()))

@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import TrialState
 from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, read_anew, sampler, take
 
-from optuna_taylorglo.attributes import GENERATION, WITHDRAWN
+from optuna_taylorglo.attributes import WITHDRAWN
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
@@ -54,7 +54,7 @@ def test_aborted_candidate_gets_new_attempts_and_then_the_last_rank() -> None:
         bad.report(0.1, 1)
         scheduler.finish(bad, state=PRUNED)
         bad = take(scheduler)
-    assert bad.user_attrs[GENERATION] == 1
+    assert place(bad) == (1, 0, 0)
     log = scheduler.sampler.read(scheduler.study)
     assert [len(slot.trials) for slot in log.finished[0]] == [1, 1, 1, 3]
 
@@ -281,5 +281,5 @@ def test_a_worker_with_fewer_generations_takes_none_of_a_later_one(database_url:
     trials = [take(long), take(short)]
     for trial in trials:
         long.finish(trial, 1.0)
-    assert take(long).user_attrs[GENERATION] == 1
+    assert place(take(long)) == (1, 0, 0)
     assert (short.claim(), short.over) == (None, True)
