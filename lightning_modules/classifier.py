@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from pytorch_lightning import Callback, LightningModule
 from pytorch_lightning.core.optimizer import LightningOptimizer
+from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -116,10 +117,10 @@ class Classifier(LightningModule):
         """Build optimiser and schedule over the network's parameters."""
         if self.memory_format == torch.channels_last:
             self.net.to(memory_format=self.memory_format)
-        # A fused update unscales float16 gradients itself, too late for clipping.
-        clips_scaled = self._clips and self._scales_gradients
+        # A fused update may unscale gradients itself, so Lightning clips none in mixed precision.
+        clips_mixed = self._clips and isinstance(self.trainer.precision_plugin, MixedPrecision)
         optimiser = build_optimiser(
-            self.optimiser_settings, self.net.parameters(), fused=not clips_scaled
+            self.optimiser_settings, self.net.parameters(), fused=not clips_mixed
         )
         if self.schedule_settings.is_constant:
             return optimiser

@@ -63,5 +63,5 @@ class _All(set[int]):
 
 def read_anew(queue: TrialQueue) -> None:
     """Let a queue read all trials at its next claim, and add what is due without waiting."""
-    queue._reuse_until = 0.0
+    queue._claimable.clear()
     queue._own = _All()

@@ -307,14 +307,14 @@ def test_a_checkpoint_resumes_to_the_same_weights(
     assert torch.equal(model.net[1].weight, whole)  # type: ignore[index, union-attr]
 
 
-@pytest.mark.parametrize("scales", [False, True])
-def test_scaled_gradients_that_are_clipped_are_not_left_to_a_fused_update(
-    scales: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_gradients_of_mixed_precision_that_are_clipped_are_not_left_to_a_fused_update(
+    precision: str, make_trainer: MakeTrainer
 ) -> None:
-    """It would unscale them itself, after the clipping; Lightning refuses that."""
-    monkeypatch.setattr(Classifier, "_scales_gradients", scales)
+    """Lightning refuses to clip them, since such an update may unscale them afterwards."""
     for clip in (None, 1.0):
         settings = TrainerSettings(gradient_clip_val=clip)
         model = Classifier(linear(), optimiser=SGD, trainer_settings=settings)
+        model.trainer = make_trainer(max_steps=1, precision=precision)
         (group,) = model.configure_optimizers().param_groups
-        assert group["fused"] == (not scales or clip is None)
+        assert group["fused"] == (precision == "32-true" or clip is None)

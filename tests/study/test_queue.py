@@ -369,14 +369,15 @@ def test_an_idle_worker_polls_one_attribute(
 def test_an_idle_worker_reads_all_trials_at_times(
     sqlite_worker: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "READ_INTERVAL", 0.4)
+    monkeypatch.setattr(queue_module, "READ_INTERVAL", 1.0)
+    monkeypatch.setattr(queue_module, "POLL_SHARE", 1.0)
     busy, idle = sqlite_worker(), sqlite_worker()
     for _ in range(2):
         take(busy)
     calls = Calls(idle, monkeypatch)
-    assert idle.wait_for_trial(longest_wait=0.02, deadline=time.monotonic() + 1.0) is None
+    assert idle.wait_for_trial(longest_wait=0.02, deadline=time.monotonic() + 2.5) is None
     n_reads = calls.names.count("get_all_trials")
-    # At the start, at the announcement of before, and each 0.4 s.
+    # At the start, at the announcement of before, and each second; fewer where the machine stalls.
     assert 3 <= n_reads <= 4
     assert calls.names.count("get_study_user_attrs") > 3 * n_reads
     assert NEWS in idle.study.user_attrs
