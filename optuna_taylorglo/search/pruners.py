@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.search.generations import Rules
+from optuna_taylorglo.study.optuna_private import study_id_of
 
 
 class EarlyAbortPruner(BasePruner):
@@ -87,6 +88,7 @@ class FallingBehindPruner(BasePruner):
         self.keep = keep
         self.step = step
         self.sign = sign
+        self._thresholds: dict[tuple[int, int], float] = {}
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         generation = trial.user_attrs.get(GENERATION)
@@ -94,17 +96,25 @@ class FallingBehindPruner(BasePruner):
         if generation is None or value is None:
             return False
         pacing = self.rules.generations_behind(generation, trial.user_attrs[INDEX]) - 1
+        # A finished generation does not change, and reading all trials takes time.
+        known = (study_id_of(study), pacing)
+        if known not in self._thresholds:
+            self._thresholds[known] = self._threshold(study, pacing)
+        return self.sign * value < self._thresholds[known]
+
+    def _threshold(self, study: Study, generation: int) -> float:
+        """What a candidate must reach, by the reports of a finished generation."""
         reached: dict[int, float] = {}
         # The reports of a trial that was lost come again with its repetition.
         told = (TrialState.COMPLETE, TrialState.PRUNED)
         for other in study.get_trials(deepcopy=False, states=told):
-            if other.user_attrs.get(GENERATION) == pacing:
+            if other.user_attrs.get(GENERATION) == generation:
                 index = other.user_attrs[INDEX]
                 report = other.intermediate_values.get(self.step, -self.sign * math.inf)
                 reached[index] = max(self.sign * report, reached.get(index, -math.inf))
         place = math.ceil(self.keep * len(reached)) if self.place is None else self.place
         best = sorted(reached.values(), reverse=True)[:place]
-        return bool(best) and len(best) == place and self.sign * value < best[-1]
+        return best[-1] if best and len(best) == place else -math.inf
 
 
 class EarlyEndPruner(BasePruner):

@@ -52,6 +52,9 @@ KEEP_CONNECTION = 1.0
 READ_INTERVAL = 5.0
 """Seconds after which an idle worker reads all trials though nothing was announced."""
 
+START_JITTER = 0.3
+"""Workers that start together on an empty study begin this many seconds apart, at most."""
+
 TAKEOVER = (3.0, 9.0)
 """Seconds after which a worker adds what another one should have added."""
 
@@ -190,6 +193,9 @@ class TrialQueue(ABC):
     def _read(self) -> bool:
         """Read all trials and do what they lead to; whether any can be claimed."""
         trials = counted_trials(self.study)
+        if not trials and self._next_read == 0.0:
+            time.sleep(random.uniform(0.0, START_JITTER))
+            trials = counted_trials(self.study)
         if stale := self._stale.fail(trials):
             self._own.update(stale)
             trials = counted_trials(self.study)
