@@ -27,7 +27,7 @@ from optuna.logging import get_logger
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from optuna_taylorglo.attributes import STALE, SUSPECT, WORKER
+from optuna_taylorglo.attributes import STALE, SUSPECT, WITHDRAWN, WORKER
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.study.storages import release_connections
 
@@ -45,10 +45,8 @@ class WorkerProcess:
     """The process that evaluates a trial.
 
     Attributes:
-        host: Name of its machine.
-        pid: Its process id.
-        system: Where that id is valid: the machine since its last boot, and the container; empty
-            where the system does not tell.
+        system: Where the process id is valid: this machine since its last boot, this container;
+            empty where the system does not tell.
         started: When the process was started, in the system's own unit: ids are used again.
         heartbeat: When it last wrote this, in UTC.
     """
@@ -184,31 +182,34 @@ class StaleTrials:
         self._storage = storage
         self._grace_period = grace_period
         # Of each running trial: its last heartbeat, when it was first seen, when it became suspect.
+        # `_seen` grows while trials are read, so that an outage begins everything anew.
         self._seen: dict[int, tuple[object, float, float | None]] = {}
+        self._seen_before = self._seen
 
     def fail(self, trials: Iterable[FrozenTrial]) -> list[int]:
         """Fail the stale ones among trials that were just read; returns their ids."""
-        failed = []
-        seen, self._seen = self._seen, {}
-        for trial in trials:
-            if trial.state != TrialState.RUNNING:
-                continue
-            trial_id, worker = trial_id_of(trial), WorkerProcess.of(trial)
-            if worker is not None and worker.has_died:
-                cause = f"its worker {worker} has died"
-            elif self._is_silent(trial, *seen.get(trial_id, (None, 0.0, None))):
-                cause = "its worker wrote no heartbeat"
-            else:
-                continue
-            if fail_trial(self._storage, trial_id, STALE, cause):
-                failed.append(trial_id)
-        return failed
+        self._seen_before, self._seen = self._seen, {}
+        return [
+            trial_id_of(trial)
+            for trial in trials
+            if trial.state == TrialState.RUNNING
+            and (mark := self._mark_of(trial)) is not None
+            and fail_trial(self._storage, trial_id_of(trial), *mark)
+        ]
 
-    def _is_silent(
-        self, trial: FrozenTrial, last: object, since: float, suspect_since: float | None
-    ) -> bool:
+    def _mark_of(self, trial: FrozenTrial) -> tuple[str, object] | None:
+        """The attribute with which a running trial is to fail; None if it goes on."""
+        worker = WorkerProcess.of(trial)
+        if worker is None and WITHDRAWN in trial.user_attrs:
+            return WITHDRAWN, True  # by a process that died over it
+        if worker is not None and worker.has_died:
+            return STALE, f"its worker {worker} has died"
+        return (STALE, "its worker wrote no heartbeat") if self._is_silent(trial) else None
+
+    def _is_silent(self, trial: FrozenTrial) -> bool:
         entry, now, trial_id = trial.user_attrs.get(WORKER), time.monotonic(), trial_id_of(trial)
-        if since == 0.0 or entry != last:
+        last, since, suspect_since = self._seen_before.get(trial_id, (entry, now, None))
+        if entry != last:
             since, suspect_since = now, None
         # The queue adds trials with an empty entry; without one the trial is another program's.
         is_claimed = WORKER in trial.user_attrs and entry is None

@@ -11,6 +11,7 @@ plan, with the same parameters and the same seed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import threading
@@ -251,11 +252,11 @@ class TrialQueue(ABC):
     def _withdraw(self, waiting: FrozenTrial) -> None:
         """Fail a waiting trial; claimed first, so that no worker evaluates it."""
         trial_id = trial_id_of(waiting)
-        try:
+        with contextlib.suppress(UpdateFinishedTrialError):
+            # The mark tells others what is left to do if this process dies before the end.
+            self._storage.set_trial_user_attr(trial_id, WITHDRAWN, True)
             if self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
-                fail_trial(self._storage, trial_id, WITHDRAWN)
-        except UpdateFinishedTrialError:
-            return
+                self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
 
     def _announce(self, news: object) -> None:
         self._news = news

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from schedulers import FAIL, fail_running, new_scheduler, place, read_anew, take
 from searches import wait_until
 
-from optuna_taylorglo.attributes import STALE, SUSPECT, WORKER
+from optuna_taylorglo.attributes import STALE, SUSPECT, WITHDRAWN, WORKER
 from optuna_taylorglo.search import generations
 from optuna_taylorglo.search.generations import rank
 from optuna_taylorglo.study import heartbeat
@@ -282,6 +282,18 @@ def test_a_claimed_trial_without_a_heartbeat_fails_soon(study: optuna.Study, wat
     assert SUSPECT not in stored(trial).user_attrs
     assert watch.after(1) == []
     assert watch.after(CLAIM_LIMIT / 2) == [trial_id_of(trial)]
+
+
+def test_a_trial_that_was_not_quite_withdrawn_fails_at_once(
+    study: optuna.Study, watch: Watch
+) -> None:
+    """Its withdrawer died over it; one that is evaluated nevertheless goes on."""
+    left, evaluated = running(study, None), running(study)
+    for trial in (left, evaluated):
+        trial.set_user_attr(WITHDRAWN, True)
+    assert watch.after(0) == [trial_id_of(left)]
+    assert (stored(left).state, stored(evaluated).state) == (FAIL, RUNNING)
+    assert STALE not in stored(left).user_attrs
 
 
 def test_a_trial_of_another_program_has_the_grace_period(study: optuna.Study, watch: Watch) -> None:

@@ -279,6 +279,34 @@ def test_duplicates_are_withdrawn(worker: Crew, monkeypatch: pytest.MonkeyPatch)
     assert first.sampler.read(first.study).current_slots()[0].failures == 0
 
 
+@pytest.mark.parametrize("n_calls", [1, 2])
+def test_a_worker_killed_while_it_withdraws_leaves_nothing_running(
+    sqlite_worker: Crew, monkeypatch: pytest.MonkeyPatch, n_calls: int
+) -> None:
+    """Killed after the mark, or after the claim that precedes the failure."""
+    queue, other = sqlite_worker(popsize=2), sqlite_worker(popsize=2)
+    duplicate = queue.plan([]).due[0]()
+    trials = [take(queue), take(queue)]
+    queue.study.add_trial(duplicate)
+    duplicate = queue.study.trials[2]
+    calls, call = itertools.count(1), storage_of(queue.study)._call
+
+    def killed(name: str, *args: Any, **kwargs: Any) -> Any:
+        if next(calls) > n_calls:
+            raise KeyboardInterrupt
+        return call(name, *args, **kwargs)
+
+    with monkeypatch.context() as kill, pytest.raises(KeyboardInterrupt):
+        kill.setattr(storage_of(queue.study), "_call", killed)
+        queue._withdraw(duplicate)
+    assert other.study.trials[2].state == (WAITING, RUNNING)[n_calls - 1]
+    for trial in trials:
+        queue.finish(trial, 0.5)
+    read_anew(queue)
+    assert place(take(queue)) == (1, 0, 0)
+    assert other.study.trials[2].state == FAIL
+
+
 @pytest.mark.usefixtures("patient")
 def test_the_worker_with_the_last_result_adds_the_next_generation(sqlite_worker: Crew) -> None:
     early, late = sqlite_worker(), sqlite_worker()
