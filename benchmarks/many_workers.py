@@ -1,8 +1,9 @@
-"""How many workers one PostgreSQL server can take, and what the queue costs them.
+"""How many workers one PostgreSQL server, or one SQLite file, can take, and what it costs them.
 
     python benchmarks/many_workers.py [--workers 16 64 200] [--seconds 30] [--generations 3]
+    python benchmarks/many_workers.py --storage sqlite --runs "all busy" --workers 28
 
-Workers are processes on the real classes with the worker's real signs of life; an evaluation is a
+Workers are processes on the real classes with the worker's real heartbeats; an evaluation is a
 sleep of 0.8 to 1.2 times ``--seconds``. They are forked from one process after all imports, so
 hundreds of them fit into memory. The server is a PostgreSQL of its own with ``max_connections``
 100, and workers are ordinary users, so that the reserved connections are left for looking on.
@@ -12,7 +13,8 @@ with λ = 28, in which most wait; and a verdict with four trainings, in which ne
 
 In the queue: seconds in ``finish()``, and from the moment when both the worker was free and its
 generation had begun until its next evaluation started, of all worker time but waiting for nothing.
-Start-up, from a process's start to its first evaluation, is on its own.
+Next claim: from a generation's last result to the first evaluation of the next one. Start-up, from
+a process's start to its first evaluation, is on its own.
 """
 
 from __future__ import annotations
@@ -62,9 +64,10 @@ FEW_TRAININGS = 4
 SAMPLED_EVERY = 0.5
 
 HEADER = (
-    "| run | workers | λ | evaluations | failures | transactions a second | peak connections | "
-    "in the queue | start-up s, median (longest) | server CPU s | workers' CPU s | seconds |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| storage | run | workers | λ | evaluations | failures | transactions a second | "
+    "peak connections | in the queue | next claim s, median (longest) | "
+    "start-up s, median (longest) | server CPU s | workers' CPU s | seconds |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 fork = multiprocessing.get_context("fork")
@@ -119,6 +122,35 @@ class Server:
 
     def close(self) -> None:
         self._server.close()
+
+
+class Files:
+    """SQLite files; there is no server to look at."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(exist_ok=True)
+
+    def new_database(self) -> str:
+        """URL of an empty database."""
+        return f"sqlite:///{self._directory / uuid.uuid4().hex}.db"
+
+    def close(self) -> None:
+        """Nothing is left to close."""
+
+
+class NoLookOut:
+    """Measures nothing but time."""
+
+    transactions = cpu_seconds = float("nan")
+    peak_connections = ""
+
+    def __enter__(self) -> NoLookOut:
+        self._began = time.monotonic()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.monotonic() - self._began
 
 
 class LookOut:
@@ -299,6 +331,17 @@ def share_in_queue(evaluations: Sequence[Evaluation]) -> float:
     return queue / (queue + busy) if evaluations else float("nan")
 
 
+def next_claims(evaluations: Sequence[Evaluation]) -> list[float]:
+    """Seconds from each generation's last result to the first evaluation of the next one."""
+    ended: dict[int, float] = defaultdict(float)
+    began: dict[int, float] = defaultdict(lambda: float("inf"))
+    for e in evaluations:
+        ended[e.generation] = max(ended[e.generation], e.acknowledged)
+        began[e.generation] = min(began[e.generation], e.began)
+    waits = [began[g] - ended[g - 1] for g in sorted(began) if g - 1 in ended]
+    return waits or [float("nan")]
+
+
 def start_ups(evaluations: Sequence[Evaluation]) -> list[float]:
     """Seconds from each process's start to its first evaluation, if that is of the first ones."""
     first: dict[int, Evaluation] = {}
@@ -307,7 +350,7 @@ def start_ups(evaluations: Sequence[Evaluation]) -> list[float]:
     return [e.began - e.free for e in first.values() if e.generation == 0] or [float("nan")]
 
 
-def measure(server: Server, kind: str, workers: int, options: argparse.Namespace) -> None:
+def measure(server: Server | Files, kind: str, workers: int, options: argparse.Namespace) -> None:
     """One run, and its row."""
     url = server.new_database()
     seconds = options.seconds
@@ -325,15 +368,16 @@ def measure(server: Server, kind: str, workers: int, options: argparse.Namespace
     with tempfile.TemporaryDirectory(prefix="many-") as scratch:
         directory = Path(scratch)
         cpu_before = _children_cpu()
-        with LookOut(server, url) as look_out:
+        with LookOut(server, url) if isinstance(server, Server) else NoLookOut() as look_out:
             run = Run(url, open_queue, seconds, directory, time.monotonic() + longest)
             failures = crew_of(run, workers)
         cpu = _children_cpu() - cpu_before
         lines = [line for log in directory.glob("log-*") for line in log.read_text().splitlines()]
         errors = [error.read_text() for error in directory.glob("error-*")]
     evaluations = [Evaluation(*json.loads(line)) for line in lines]
-    waits = start_ups(evaluations)
+    waits, claims = start_ups(evaluations), next_claims(evaluations)
     cells = (
+        options.storage,
         kind,
         workers,
         popsize or "",
@@ -342,6 +386,7 @@ def measure(server: Server, kind: str, workers: int, options: argparse.Namespace
         f"{look_out.transactions / look_out.seconds:.1f}",
         look_out.peak_connections,
         f"{100 * share_in_queue(evaluations):.1f} %",
+        f"{statistics.median(claims):.2f} ({max(claims):.2f})",
         f"{statistics.median(waits):.1f} ({max(waits):.1f})",
         f"{look_out.cpu_seconds:.1f}",
         f"{cpu:.1f}",
@@ -361,6 +406,7 @@ def main() -> None:
     """Measure each number of workers in each kind of run."""
     kinds = ("all busy", "many wait", "verdict")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--storage", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--workers", type=int, nargs="+", default=[16, 64, 200])
     parser.add_argument("--runs", nargs="+", choices=kinds, default=list(kinds))
     parser.add_argument("--seconds", type=float, default=30.0, help="mean of an evaluation")
@@ -373,7 +419,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     print(HEADER, flush=True)
     with postgresql_directory() as directory:
-        server = Server(directory)
+        server = Files(directory) if options.storage == "sqlite" else Server(directory)
         try:
             for kind in options.runs:
                 for workers in options.workers:

@@ -26,7 +26,8 @@ CLASS_WEIGHTS = "taylorglo:class_weights"
 """What ``loss.class_weights: balanced`` came to."""
 
 NEWS = "taylorglo:news"
-"""Number of trials when some were last added, and whether all is done; idle workers poll it."""
+"""Number of the last trial that was or soon will be added, and whether all is done; idle workers
+poll it."""
 
 CHOICE = "taylorglo:choice"
 """Which loss is the winner by full trainings, with all that were compared."""

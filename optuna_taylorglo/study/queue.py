@@ -113,7 +113,8 @@ class TrialQueue(ABC):
         self._claimable: deque[FrozenTrial] = deque()
         self._plan = Plan()
         self._next_read = 0.0
-        self._news: object = None
+        self._news: list[Any] = [-1, False]
+        self._last_seen = -1
         self._own: set[int] = set()
         self._due: tuple[object, float] = (None, 0.0)
 
@@ -210,8 +211,9 @@ class TrialQueue(ABC):
             plan = self.plan(trials)
             if others_add:
                 break
+        self._last_seen = trials[-1].number if trials else -1
         if len(trials) > n_before or (plan.over and not self.over):
-            self._announce([len(trials), plan.over])
+            self._announce(self._last_seen, over=plan.over)
         self.over, self._plan = plan.over, plan
         self._claimable = deque(plan.claimable)
         self._next_read = time.monotonic() + self._read_interval
@@ -229,8 +231,10 @@ class TrialQueue(ABC):
         # Some databases store whole seconds, so several results may be the newest.
         newest = max((t.datetime_complete for t in ended if t.datetime_complete), default=None)
         if any(t.datetime_complete == newest and trial_id_of(t) in self._own for t in ended):
-            return True
-        if self._next_read == 0.0 and all(trial.state.is_finished() for trial in trials):
+            # With short evaluations the worker before may still be adding.
+            if trials[-1].number >= self._announced()[0]:
+                return True
+        elif self._next_read == 0.0 and all(trial.state.is_finished() for trial in trials):
             return True
         state = (len(trials), len(ended))
         if self._due[0] != state:
@@ -241,10 +245,13 @@ class TrialQueue(ABC):
         """Add trials; False if another worker adds the same ones at this moment."""
         first, *others = due
         trial_id = self._storage.create_new_trial(study_id_of(self.study), first())
-        for trial in self.plan(counted_trials(self.study)).superfluous:
+        trials = counted_trials(self.study)
+        for trial in self.plan(trials).superfluous:
             if trial_id_of(trial) == trial_id:
                 self._withdraw(trial)
                 return False
+        # Others claim the first ones while the rest is added.
+        self._announce(trials[-1].number + len(others))
         for make in others:
             self._storage.create_new_trial(study_id_of(self.study), make())
         return True
@@ -258,17 +265,21 @@ class TrialQueue(ABC):
             if self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
                 self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
 
-    def _announce(self, news: object) -> None:
-        self._news = news
-        if self.study.user_attrs.get(NEWS) != news:
-            self.study.set_user_attr(NEWS, news)
+    def _announce(self, last_number: int, *, over: bool = False) -> None:
+        self._news = [last_number, over]
+        if self._announced() != self._news:
+            self.study.set_user_attr(NEWS, self._news)
+
+    def _announced(self) -> list[Any]:
+        """Number of the last trial that was added or soon will be, and whether all is done."""
+        return self.study.user_attrs.get(NEWS) or [-1, False]
 
     def _has_news(self) -> bool:
         """Whether reading all trials is worth while; a poll that costs little."""
         if time.monotonic() >= self._next_read:
             return True
-        before, self._news = self._news, self.study.user_attrs.get(NEWS)
-        return self._news != before
+        before, self._news = self._news, self._announced()
+        return self._news != before or self._news[0] > self._last_seen
 
     def _awaited(self) -> str:
         """What an idle worker waits for, for the log."""

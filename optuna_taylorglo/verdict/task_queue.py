@@ -70,10 +70,8 @@ class TaskQueue(TrialQueue):
 
         Those that failed before this queue was made are tried again: the cause may be gone.
         """
-        trials = counted_trials(self.study)
-        if due := self._missing(_by_key(trials), tasks):
+        if due := self._missing(_by_key(counted_trials(self.study)), tasks):
             self._add(due)
-            self._announce([len(trials) + len(due), False])
         self._seen_open.update(task.key for task in tasks)
         release_connections(self._storage)
 

@@ -296,9 +296,10 @@ def test_a_worker_killed_while_it_withdraws_leaves_nothing_running(
             raise KeyboardInterrupt
         return call(name, *args, **kwargs)
 
-    with monkeypatch.context() as kill, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as kill:
         kill.setattr(storage_of(queue.study), "_call", killed)
-        queue._withdraw(duplicate)
+        with pytest.raises(KeyboardInterrupt):
+            queue._withdraw(duplicate)
     assert other.study.trials[2].state == (WAITING, RUNNING)[n_calls - 1]
     for trial in trials:
         queue.finish(trial, 0.5)
@@ -316,6 +317,36 @@ def test_the_worker_with_the_last_result_adds_the_next_generation(sqlite_worker:
     assert early.claim() is None
     assert place(take(late)) == (1, 0, 0)
     assert place(take(early)) == (1, 1, 0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_others_begin_while_the_rest_is_added(
+    worker: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that finishes before the rest is there adds nothing of it."""
+    adding, other = worker(popsize=4), worker(popsize=4)
+    inner, calls = storage_of(adding.study)._inner, itertools.count()
+    create = inner.create_new_trial
+
+    def create_slowly(*args: Any) -> int:
+        if next(calls) == 2:
+            trial = other.wait_for_trial(longest_wait=0.1)
+            assert trial is not None
+            assert place(trial) == (0, 0, 0)
+            assert other.finish(trial, 0.5)
+            claimed = other.claim()
+            assert claimed is not None
+            assert place(claimed) == (0, 1, 0)
+            assert other.finish(claimed, 0.5)
+            assert other.claim() is None
+            assert other._has_news(), "more is announced than there is"
+        trial_id: int = create(*args)
+        return trial_id
+
+    monkeypatch.setattr(inner, "create_new_trial", create_slowly)
+    assert place(take(adding)) == (0, 2, 0)
+    assert place(take(other)) == (0, 3, 0)
+    assert len(adding.study.trials) == 4
 
 
 def test_another_worker_takes_over_after_a_while(
@@ -442,7 +473,7 @@ def test_a_wait_ends_by_stop_deadline_and_end(sqlite_worker: Crew) -> None:
         queue.finish(trial, 0.5)
     assert queue.wait_for_trial() is None
     assert queue.over
-    assert queue.study.user_attrs[NEWS] == [2, True]
+    assert queue.study.user_attrs[NEWS] == [1, True]
 
 
 def test_an_idle_worker_says_for_whom_it_waits(
