@@ -1,19 +1,16 @@
-"""Optuna's storages, made safe for many workers.
-
-Every storage is wrapped so that its calls outlast an outage. SQLite gets transactions that lock
-when they begin, servers get time limits, a journal gets a lock that dies with its holder, and calls
-of a gRPC proxy get a deadline.
-"""
+"""Optuna's storages, made safe for many workers: locks, time limits, and calls that are retried."""
 
 from __future__ import annotations
 
 import abc
+import json
 import os
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import sqlalchemy
 from filelock import FileLock
@@ -25,31 +22,30 @@ from sqlalchemy.engine import URL
 from optuna_taylorglo.errors import StorageUnreachable
 from optuna_taylorglo.study.optuna_private import CachedStorage, replace_grpc_channel
 from optuna_taylorglo.study.outages import OUTAGE_LIMIT, retry
-from optuna_taylorglo.study.urls import hide_password, sqlite_file
+from optuna_taylorglo.study.urls import file_of, is_proxy, parse_url
 
-T = TypeVar("T")
-
-_CONNECT_TIMEOUT = 10
-_SERVER_TIMEOUT = 30
-_GRPC_DEADLINE = 60.0
-
-_CLIENT_TIMEOUT = 15
-"""Seconds after which PostgreSQL ends a transaction whose client is suspended or gone."""
-
-_POSTGRESQL_SETTINGS = {
-    "TimeZone": "UTC",
-    "idle_in_transaction_session_timeout": f"{_CLIENT_TIMEOUT}s",
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": f"{_SERVER_TIMEOUT}s",
+_CONNECT_ARGS: dict[str, dict[str, Any]] = {
+    # Without an isolation level the driver leaves transactions to `_begin_sqlite`.
+    "sqlite": {"timeout": 60, "isolation_level": None},
+    # A lost server is noticed within a minute instead of hours.
+    "postgresql": {
+        "connect_timeout": 10,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    },
+    "mysql": {"connect_timeout": 10, "read_timeout": 30, "write_timeout": 30},
 }
-# MySQL and MariaDB end the whole connection of an idle client.
-_MYSQL_SETTINGS = {
-    "time_zone": "'+00:00'",
-    "wait_timeout": 2 * _CLIENT_TIMEOUT,
-    "innodb_lock_wait_timeout": 10,
+
+# A suspended client must not keep its locks: PostgreSQL ends its transaction, MySQL its connection.
+_SESSION_SETTINGS = {
+    "postgresql": "SET TimeZone = 'UTC'; SET idle_in_transaction_session_timeout = '15s'",
+    "mysql": "SET time_zone = '+00:00', wait_timeout = 30, innodb_lock_wait_timeout = 10",
 }
+
+_GRPC_DEADLINE = "60s"
+_BLOCK = 65536
 
 _thread = threading.local()
 
@@ -57,13 +53,8 @@ _thread = threading.local()
 class RetryingStorage(BaseStorage):
     """An Optuna storage whose every call is repeated while the storage is away.
 
-    Repeating is harmless for reads and for writes that set something. A repeated
-    ``create_new_trial`` may leave a second trial, which the queue withdraws as a duplicate.
-
-    Args:
-        inner: The storage.
-        url: Its URL without the password, or the path of its file.
-        outage_limit: Seconds to wait for it.
+    A repeated ``create_new_trial`` may leave a second trial, which the queue withdraws as a
+    duplicate; repeating any other call is harmless. The URL is without a password.
     """
 
     def __init__(self, inner: BaseStorage, url: str, *, outage_limit: float = OUTAGE_LIMIT) -> None:
@@ -71,38 +62,26 @@ class RetryingStorage(BaseStorage):
         self.outage_limit = outage_limit
         self.database = inner if isinstance(inner, RDBStorage) else None
         self._inner = CachedStorage(inner) if isinstance(inner, RDBStorage) else inner
-        self._file = None if self.database is None else sqlite_file(self.database.engine.url)
+        self._file = file_of(url) if self.database else None
         self._file_id = _file_id(self._file)
 
-    def release_connections(self) -> None:
-        """Close idle connections to a server; the next call connects again."""
-        if self.database is not None and self.database.engine.dialect.name != "sqlite":
-            self.database.engine.pool.dispose()
-
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        if self._file is not None and _file_id(self._file) != self._file_id:
+        if _file_id(self._file) != self._file_id:
             # What is written to a deleted file is lost, without an error.
             raise StorageUnreachable(
                 f"The database {self._file} was deleted or replaced while it was in use. Put it "
                 "back and start again; what was written since then is lost."
             )
-        method = getattr(self._inner, name)
 
         def attempt() -> Any:
             _thread.writes = not name.startswith(("get_", "check_"))
-            try:
-                return method(*args, **kwargs)
-            finally:
-                _thread.writes = False
+            return getattr(self._inner, name)(*args, **kwargs)
 
         return retry(attempt, limit=self.outage_limit)
 
 
 def _forward(name: str) -> Callable[..., Any]:
-    def call(self: RetryingStorage, *args: Any, **kwargs: Any) -> Any:
-        return self._call(name, *args, **kwargs)
-
-    return call
+    return lambda self, *args, **kwargs: self._call(name, *args, **kwargs)
 
 
 for _name in vars(BaseStorage):
@@ -111,18 +90,44 @@ for _name in vars(BaseStorage):
 abc.update_abstractmethods(RetryingStorage)  # type: ignore[type-abstract]
 
 
+def _file_id(file: Path | None) -> tuple[int, int] | None:
+    status = file.stat() if file is not None and file.exists() else None
+    return None if status is None else (status.st_dev, status.st_ino)
+
+
+def shown_storage(storage: BaseStorage) -> str | None:
+    """URL or path by which a storage can be opened again, without its password."""
+    return storage.url if isinstance(storage, RetryingStorage) else None
+
+
 def release_connections(storage: BaseStorage) -> None:
-    """Hold no connection to a server during a training or a wait."""
-    if isinstance(storage, RetryingStorage):
-        storage.release_connections()
+    """Hold no connection to a server during a training or a wait; the next call connects again."""
+    database = storage.database if isinstance(storage, RetryingStorage) else None
+    if database is not None and database.engine.dialect.name != "sqlite":
+        database.engine.pool.dispose()
 
 
-def open_database(url: URL) -> RDBStorage:
-    """Open a database, creating Optuna's tables if they are missing."""
-    database = RDBStorage(
-        url.render_as_string(hide_password=False), engine_kwargs=_engine_kwargs(url)
-    )
-    if url.get_backend_name() == "sqlite":
+def connect(url: str) -> BaseStorage:
+    """Open a storage as Optuna has it, creating its file or tables if they are missing."""
+    file = file_of(url)
+    if file is not None and "://" not in url:
+        return JournalStorage(JournalFileBackend(str(file), JournalLock(file)))
+    parsed = parse_url(url)
+    return _open_grpc_proxy(parsed) if is_proxy(url) else _open_database(parsed)
+
+
+def _open_database(url: URL) -> RDBStorage:
+    backend = url.get_backend_name()
+    is_server = backend in _SESSION_SETTINGS
+    # What the URL's query says has priority.
+    connect_args = {k: v for k, v in _CONNECT_ARGS[backend].items() if k not in url.query}
+    kwargs: dict[str, Any] = {"connect_args": connect_args}
+    if is_server:
+        # One connection is kept between calls until it is released; a heartbeat may need another.
+        kwargs |= {"pool_size": 1, "max_overflow": -1, "pool_pre_ping": True}
+        kwargs["pool_events"] = [(partial(_set_session, _SESSION_SETTINGS[backend]), "connect")]
+    database = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=kwargs)
+    if not is_server:
         with database.engine.connect() as connection:
             # Readers and one writer at the same time; a read-only file is left as it is.
             try:
@@ -134,6 +139,13 @@ def open_database(url: URL) -> RDBStorage:
     return database
 
 
+def _set_session(settings: str, connection: Any, record: object) -> None:
+    # By a statement: connection poolers refuse startup options.
+    with connection.cursor() as cursor:
+        cursor.execute(settings)
+    connection.commit()
+
+
 def _begin_sqlite(connection: sqlalchemy.Connection) -> None:
     # A write that begins as a read can be overtaken between the two: two workers would both find
     # a trial waiting and claim it.
@@ -141,139 +153,51 @@ def _begin_sqlite(connection: sqlalchemy.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _engine_kwargs(url: URL) -> dict[str, Any]:
-    """Keyword arguments of `sqlalchemy.create_engine`; what the URL's query says has priority."""
-    backend = url.get_backend_name()
-    if backend == "sqlite":
-        # Without an isolation level the driver leaves transactions to `_begin_sqlite`.
-        return {"connect_args": {"timeout": 60, "isolation_level": None}}
-    connect_args: dict[str, Any] = {"connect_timeout": _CONNECT_TIMEOUT}
-    if backend == "postgresql":
-        # A server that vanished is noticed within a minute instead of hours.
-        connect_args |= {
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 1000 * _SERVER_TIMEOUT,
-        }
-    else:
-        connect_args |= {"read_timeout": _SERVER_TIMEOUT, "write_timeout": _SERVER_TIMEOUT}
-    return {
-        # One connection is kept between calls until it is released; a heartbeat may need another.
-        "pool_size": 1,
-        "max_overflow": -1,
-        "pool_pre_ping": True,
-        "pool_events": [(_set_postgresql if backend == "postgresql" else _set_mysql, "connect")],
-        "connect_args": {k: v for k, v in connect_args.items() if k not in url.query},
-    }
-
-
-# By statements: connection poolers refuse startup options.
-def _set_postgresql(connection: Any, record: object) -> None:
-    settings = ", ".join(
-        f"set_config('{name}', '{value}', false)" for name, value in _POSTGRESQL_SETTINGS.items()
-    )
-    before = connection.autocommit
-    connection.autocommit = True
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {settings}")
-    connection.autocommit = before
-
-
-def _set_mysql(connection: Any, record: object) -> None:
-    settings = ", ".join(f"SESSION {name} = {value}" for name, value in _MYSQL_SETTINGS.items())
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET {settings}")
-
-
-def open_journal(path: Path) -> JournalStorage:
-    """Open an Optuna journal file, creating it if it is missing."""
-    return JournalStorage(JournalFileBackend(str(path), JournalLock(path)))
-
-
 class JournalLock(JournalFileOpenLock):
     """A lock that the system frees when its holder dies, on a journal of whole records.
 
-    Optuna's own locks outlive a killed holder by 30 seconds. And a process killed while it writes
-    leaves part of a record, which would make the journal unreadable from there on.
-
-    Args:
-        path: The journal.
+    Optuna's own locks outlive a killed holder by 30 seconds, and part of a record would make the
+    journal unreadable from there on.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock: FileLock | None = None
 
     def acquire(self) -> bool:
         # Made anew, since a storage may be pickled and a lock may not.
         self._lock = FileLock(f"{self._path}.taylorglo.lock")
         self._lock.acquire(poll_interval=0.005)
-        self._cut_torn_record()
+        # Cut what a writer left that was killed.
+        with self._path.open("r+b") as file:
+            start = size = file.seek(0, os.SEEK_END)
+            newline = -1
+            while newline < 0 < start:
+                start = max(0, start - _BLOCK)
+                file.seek(start)
+                newline = file.read(_BLOCK).rfind(b"\n")
+            if start + newline + 1 < size:
+                file.truncate(start + newline + 1)
         return True
 
     def release(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
-
-    def _cut_torn_record(self) -> None:
-        with self._path.open("r+b") as file:
-            size = end = file.seek(0, os.SEEK_END)
-            while end > 0:
-                start = max(0, end - 65536)
-                file.seek(start)
-                newline = file.read(end - start).rfind(b"\n")
-                if newline >= 0:
-                    end = start + newline + 1
-                    break
-                end = start
-            if end < size:
-                file.truncate(end)
+        self._lock.release()
+        del self._lock
 
 
-def open_grpc_proxy(host: str, port: int) -> GrpcStorageProxy:
-    """Connect to Optuna's gRPC proxy, with a deadline for every call."""
+def _open_grpc_proxy(url: URL) -> GrpcStorageProxy:
     import grpc
 
-    class Call(NamedTuple):
-        method: str
-        timeout: float | None
-        metadata: Any
-        credentials: Any
-        wait_for_ready: bool | None
-        compression: Any
-
-    class Deadline(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-        def intercept_unary_unary(
-            self, continuation: Callable[[Any, Any], T], details: Any, request: Any
-        ) -> T:
-            fields = {name: getattr(details, name) for name in Call._fields}
-            return continuation(Call(**fields | {"timeout": _GRPC_DEADLINE}), request)
-
+    host, port = str(url.host), url.port or 13000  # Optuna's default
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        proxy = GrpcStorageProxy(host=host, port=port)
+    deadline = {"methodConfig": [{"name": [{}], "timeout": _GRPC_DEADLINE}]}
     options = [
+        ("grpc.service_config", json.dumps(deadline)),
         ("grpc.max_receive_message_length", -1),
         # By default a proxy that was away for long is tried again after two minutes only.
         ("grpc.max_reconnect_backoff_ms", 5000),
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        proxy = GrpcStorageProxy(host=host, port=port)
-    channel = grpc.insecure_channel(f"{host}:{port}", options)
-    replace_grpc_channel(proxy, grpc.intercept_channel(channel, Deadline()))
+    replace_grpc_channel(proxy, grpc.insecure_channel(f"{host}:{port}", options))
+    proxy.get_all_studies()  # to see whether it answers
     return proxy
-
-
-def shown_storage(storage: BaseStorage) -> str | None:
-    """URL or path by which a storage can be opened again, without its password."""
-    if isinstance(storage, RetryingStorage):
-        return storage.url
-    return hide_password(storage.url) if isinstance(storage, RDBStorage) else None
-
-
-def _file_id(file: Path | None) -> tuple[int, int] | None:
-    try:
-        status = None if file is None else file.stat()
-    except FileNotFoundError:
-        return None
-    return None if status is None else (status.st_dev, status.st_ino)

@@ -13,21 +13,13 @@ from optuna_taylorglo.errors import StorageURLError
 
 DEFAULT_STORAGE = "sqlite:///taylorglo.db"
 
-GRPC_PORT = 13000
-"""Optuna's default."""
-
-# Drivers in the order of preference, and the extra that installs the last of them.
+# The modules that can reach a server, best first, and the extra that installs the last one.
 _DRIVERS = {
+    "grpc": (("grpc",), "grpc"),
     "postgresql": (("psycopg2", "psycopg"), "postgres"),
     "mysql": (("MySQLdb", "pymysql"), "mysql"),
 }
-_BACKENDS = {
-    "sqlite": "sqlite",
-    "postgresql": "postgresql",
-    "postgres": "postgresql",
-    "mysql": "mysql",
-    "mariadb": "mysql",
-}
+_ALIASES = {"postgres": "postgresql", "mariadb": "mysql"}
 
 
 def resolve_storage_url(option: str | None = None) -> str:
@@ -35,12 +27,65 @@ def resolve_storage_url(option: str | None = None) -> str:
     return option or os.environ.get("OPTUNA_STORAGE") or DEFAULT_STORAGE
 
 
-def read_url(url: str) -> URL:
-    """Parse a URL of any kind.
+def is_proxy(url: str) -> bool:
+    """Whether a URL is that of Optuna's gRPC proxy."""
+    return url.startswith("grpc://")
 
-    Raises:
-        StorageURLError: If it cannot be read.
-    """
+
+def shown_url(url: str) -> str:
+    """A storage URL or journal path for people to read: without a password."""
+    return _read(url).render_as_string(hide_password=True) if "://" in url else url
+
+
+def parse_url(url: str) -> URL:
+    """Parse a storage URL and choose a driver that is installed."""
+    parsed, shown = _read(url), shown_url(url)
+    scheme, _, driver = parsed.drivername.partition("+")
+    backend = _ALIASES.get(scheme, scheme)
+    if backend not in (known := {"sqlite", *_DRIVERS}):
+        raise StorageURLError(
+            f"Storage URL {shown} has the unknown scheme {scheme!r}: expected one of "
+            f"{', '.join(sorted({*known, *_ALIASES}))}, or the path of a journal file."
+        )
+    has_more = parsed.username or parsed.database or parsed.query
+    if backend == "grpc" and (has_more or not parsed.host):
+        raise StorageURLError(
+            f"Storage URL {shown} must be grpc://host:port, and nothing more: the address of "
+            "Optuna's gRPC proxy, which knows the database."
+        )
+    if backend in _DRIVERS and not driver:
+        modules, extra = _DRIVERS[backend]
+        installed = [name for name in modules if importlib.util.find_spec(name) is not None]
+        if not installed:
+            raise StorageURLError(
+                f"No driver for {shown} is installed: pip install 'optuna-taylorglo[{extra}]'."
+            )
+        driver = installed[0].lower()
+    return parsed.set(drivername="+".join(filter(None, (backend, driver))))
+
+
+def file_of(url: str) -> Path | None:
+    """The absolute path of the file that a storage is kept in; None for a server or memory."""
+    name, is_journal = url, "://" not in url
+    if not is_journal:
+        parsed = parse_url(url)
+        # With this prefix the database is given as a URI of SQLite's own.
+        name = (parsed.database or "").removeprefix("file:")
+        in_memory = name in ("", ":memory:") or parsed.query.get("mode") == "memory"
+        if in_memory or parsed.get_backend_name() != "sqlite":
+            return None
+    file = Path(name).resolve()
+    if file.is_dir() or not file.parent.is_dir():
+        raise StorageURLError(
+            f"Storage {url!r} is not a file in an existing directory: expected a URL such as "
+            f"{DEFAULT_STORAGE}, or the path of an Optuna journal file."
+        )
+    if is_journal and file.is_file() and file.open("rb").read(16) == b"SQLite format 3\0":
+        raise StorageURLError(f"{url} is an SQLite database: write sqlite:///{url}.")
+    return file
+
+
+def _read(url: str) -> URL:
     try:
         return make_url(url)
     except (sqlalchemy.exc.ArgumentError, ValueError) as error:
@@ -49,114 +94,3 @@ def read_url(url: str) -> URL:
             f"Storage URL with scheme {url.split('://')[0]!r} cannot be read: expected "
             "scheme://user:password@host:port/database, special characters percent-encoded."
         ) from error
-
-
-def is_proxy(url: str) -> bool:
-    """Whether a URL is that of Optuna's gRPC proxy."""
-    return url.startswith("grpc://")
-
-
-def parse_url(url: str) -> URL:
-    """Parse the URL of a database and choose a driver that is installed.
-
-    Raises:
-        StorageURLError: If it cannot be read, or nothing here can open it.
-    """
-    parsed = read_url(url)
-    scheme = parsed.get_backend_name()
-    if scheme not in _BACKENDS:
-        raise StorageURLError(
-            f"Storage URL {hide_password(parsed)} has the unknown scheme {scheme!r}: expected one "
-            f"of {', '.join(sorted({*_BACKENDS, 'grpc'}))}, or the path of a journal file."
-        )
-    backend = _BACKENDS[scheme]
-    if backend == "sqlite":
-        _check_directory(parsed)
-    if backend == "sqlite" or "+" in parsed.drivername:
-        return parsed.set(drivername=parsed.drivername.replace(scheme, backend, 1))
-    modules, extra = _DRIVERS[backend]
-    for module in modules:
-        if importlib.util.find_spec(module) is not None:
-            return parsed.set(drivername=f"{backend}+{module.lower()}")
-    raise StorageURLError(
-        f"No driver for {hide_password(parsed)} is installed: "
-        f"pip install 'optuna-taylorglo[{extra}]'."
-    )
-
-
-def hide_password(url: URL | str) -> str:
-    """The URL for people to read: the password is masked."""
-    return make_url(url).render_as_string(hide_password=True)
-
-
-def shown_url(url: str) -> str:
-    """A storage URL or journal path for people to read: without a password."""
-    return hide_password(read_url(url)) if "://" in url else url
-
-
-def file_of(url: str) -> Path | None:
-    """The file that a storage is kept in; None for a server or memory.
-
-    Raises:
-        StorageURLError: If the URL is wrong.
-    """
-    if "://" not in url:
-        return Path(url)
-    if is_proxy(url):
-        return None
-    parsed = parse_url(url)
-    name = parsed.database
-    is_file = parsed.get_backend_name() == "sqlite" and name and name != ":memory:"
-    # A URI of SQLite's own says by itself whether it may be created.
-    return Path(name) if is_file and name and not name.startswith("file:") else None
-
-
-def sqlite_file(url: URL) -> Path | None:
-    """The file of an SQLite database, also of one that is given as a URI of SQLite's own."""
-    name = (url.database or "").removeprefix("file:")
-    is_file = url.get_backend_name() == "sqlite" and name and name != ":memory:"
-    return Path(name).absolute() if is_file and url.query.get("mode") != "memory" else None
-
-
-def grpc_address(url: URL) -> tuple[str, int]:
-    """Host and port in a URL ``grpc://host:port``.
-
-    Raises:
-        StorageURLError: If it has anything else, or the client is not installed.
-    """
-    shown = hide_password(url)
-    if not url.host or url.username or url.database or url.query:
-        raise StorageURLError(
-            f"Storage URL {shown} must be grpc://host:port, and nothing more: the address of "
-            "Optuna's gRPC proxy, which knows the database."
-        )
-    if any(importlib.util.find_spec(name) is None for name in ("grpc", "google")):
-        raise StorageURLError(
-            f"No client for {shown} is installed: pip install 'optuna-taylorglo[grpc]'."
-        )
-    return url.host, url.port or GRPC_PORT
-
-
-def journal_file(path: str) -> Path:
-    """The path of a journal, if one can be there.
-
-    Raises:
-        StorageURLError: If not.
-    """
-    file = Path(path)
-    if not path or file.is_dir() or not file.parent.is_dir():
-        raise StorageURLError(
-            f"Storage {path!r} is neither a URL such as {DEFAULT_STORAGE} nor a file in an "
-            "existing directory (a plain path is an Optuna journal file)."
-        )
-    if file.is_file() and file.open("rb").read(16) == b"SQLite format 3\0":
-        raise StorageURLError(f"{path} is an SQLite database: write sqlite:///{path}.")
-    return file.resolve()
-
-
-def _check_directory(url: URL) -> None:
-    directory = Path((url.database or ".").removeprefix("file:")).parent
-    if not directory.is_dir():
-        raise StorageURLError(
-            f"Directory {str(directory)!r} of {hide_password(url)} does not exist."
-        )
