@@ -32,7 +32,6 @@ from optuna_taylorglo.study.heartbeat import (
     GRACE_PERIOD,
     HEARTBEAT_INTERVAL,
     StaleTrials,
-    WorkerProcess,
     fail_trial,
     write_heartbeat,
 )
@@ -43,6 +42,9 @@ _logger = get_logger(__name__)
 
 FIRST_WAIT, WAIT_GROWTH = 0.05, 1.5
 """Seconds between the first two polls of an idle worker, and their growth."""
+
+SHORTEST_WAIT, LONGEST_WAIT, WAIT_SHARE = 0.1, 10.0, 0.05
+"""Bounds of the time between two polls in the end, and its share of the last evaluation's time."""
 
 POLL_SHARE = 0.05
 """Share of its time that an idle worker polls at most, so that a slow storage is polled less."""
@@ -60,7 +62,6 @@ TAKEOVER = (3.0, 9.0)
 """Seconds after which a worker adds what another one should have added."""
 
 _FIRST_MESSAGE, _MESSAGE_INTERVAL = 10.0, 60.0
-_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ class TrialQueue(ABC):
         self._storage: Any = storage_of(study)
         self._stale = StaleTrials(self._storage, grace_period)
         self._read_interval = min(READ_INTERVAL, grace_period / 4)
+        self._longest_wait = LONGEST_WAIT
+        self._claimed_at = 0.0
         self._claimable: deque[FrozenTrial] = deque()
         self._plan = Plan()
         self._next_read = 0.0
@@ -126,7 +129,7 @@ class TrialQueue(ABC):
         self,
         stop: threading.Event | None = None,
         *,
-        longest_wait: float = 2.0,
+        longest_wait: float = LONGEST_WAIT,
         deadline: float = math.inf,
     ) -> Trial | None:
         """Claim a trial, waiting for one as long as it takes.
@@ -150,9 +153,9 @@ class TrialQueue(ABC):
                 if wait >= KEEP_CONNECTION:
                     release_connections(self._storage)
                 stop.wait(min(wait * random.uniform(0.5, 1.0), left))
-                wait = min(WAIT_GROWTH * wait, longest_wait)
+                wait = min(WAIT_GROWTH * wait, longest_wait, self._longest_wait)
                 if time.monotonic() >= message_at:
-                    _logger.info(self._awaited())
+                    _logger.info("waiting for trials that other workers evaluate")
                     message_at = time.monotonic() + _MESSAGE_INTERVAL
                 began = time.monotonic()
                 has_news = self._has_news()
@@ -190,6 +193,7 @@ class TrialQueue(ABC):
             write_heartbeat(self._storage, trial_id)
         except UpdateFinishedTrialError:
             return None  # withdrawn, or this process was too slow
+        self._claimed_at = time.monotonic()
         return Trial(self.study, trial_id)
 
     def _read(self) -> bool:
@@ -281,17 +285,6 @@ class TrialQueue(ABC):
         before, self._news = self._news, self._announced()
         return self._news != before or self._news[0] > self._last_seen
 
-    def _awaited(self) -> str:
-        """What an idle worker waits for, for the log."""
-        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        if not running:
-            return "waiting for work"
-        named = [str(WorkerProcess.of(t) or "another program") for t in running[:_MAX_NAMED]]
-        if len(running) > _MAX_NAMED:
-            named.append(f"{len(running) - _MAX_NAMED} more")
-        trainings = "1 training" if len(running) == 1 else f"{len(running)} trainings"
-        return f"waiting for {trainings} on {', '.join(named)}"
-
     def finish(
         self, trial: Trial, value: float | None = None, *, state: TrialState | None = None
     ) -> bool:
@@ -312,6 +305,9 @@ class TrialQueue(ABC):
         elif state not in (TrialState.PRUNED, TrialState.FAIL) or value is not None:
             raise ValueError(f"state must be PRUNED or FAIL, without a value, got {state!r}.")
         trial_id = trial_id_of(trial)
+        # Where evaluations are short, the wait for others must be short too.
+        taken = time.monotonic() - self._claimed_at
+        self._longest_wait = min(max(SHORTEST_WAIT, WAIT_SHARE * taken), LONGEST_WAIT)
         if state == TrialState.PRUNED:
             value = _last_report(self._storage.get_trial(trial_id))
         try:
