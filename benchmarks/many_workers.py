@@ -42,7 +42,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 
-import cmaes  # noqa: F401  before the fork, or each worker would import scipy for itself
+import alembic.command  # noqa: F401  before the fork, or each worker would import it for itself
+import cmaes  # noqa: F401  the same
 import optuna
 import sqlalchemy
 from databases import PostgreSQL, postgresql_directory

@@ -29,13 +29,9 @@ from optuna_taylorglo.process import BROKEN, INTERRUPTED, USAGE, request_stop
 _CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 
 _PRELOADED = [
+    "alembic.command",  # Optuna imports it when it opens a database
     "lightning_modules.data",
     "lightning_modules.nets",
-    "optuna_taylorglo.report.dashboard",
-    "optuna_taylorglo.search.objective",
-    "optuna_taylorglo.search.scheduler",
-    "optuna_taylorglo.verdict.choosing",
-    "optuna_taylorglo.verdict.reference",
     "optuna_taylorglo.verdict.task_runner",
     "optuna_taylorglo.worker",
 ]
@@ -43,20 +39,17 @@ _PRELOADED = [
 LONGEST_WAIT = 60.0
 """Seconds until a process that dies again and again is restarted, at most; the first time none."""
 
-STEADY = 10.0
-"""Seconds after which the next death of a process counts as the first one again."""
-
 MAX_FAILURES = 5
 """Failures of its own in a row after which a process is not restarted."""
 
-SOUND = 600.0
-"""Seconds after which the next failure of its own counts as the first one again."""
+STEADY, SOUND = 10.0, 600.0
+"""Seconds after which the next death, or failure of its own, counts as the first one again."""
 
 STOP_LIMIT = 60.0
 """Seconds that a process has to end by itself."""
 
-# Signals that a process causes itself; all others are sent to it.
-_CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+# SIGKILL, which a machine without memory sends as well, and SIGTERM.
+_ENDED_FROM_OUTSIDE = (INTERRUPTED, -9, -15)
 
 logger = logging.getLogger(__name__)
 
@@ -77,10 +70,18 @@ class Job:
     log: Path = Path(os.devnull)
     process: BaseProcess | None = None
     started: float = 0.0
+    restart_at: float | None = None
     deaths: int = 0
     failures: int = 0
-    restart_at: float | None = None
-    finished: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """That of a process that has ended."""
+        return None if self.process is None else self.process.exitcode
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.exit_code is None
 
     def start(self) -> None:
         arguments = (self.run, self.arguments, self.environment, str(self.log.absolute()))
@@ -89,12 +90,14 @@ class Job:
         self.process.start()
 
     def plan_restart(self, code: int) -> None:
-        """Decide when to start again after a death, later each time."""
+        """Decide when to start again after a death: later each time, and not after too many."""
         now = time.monotonic()
         lived = now - self.started
-        self.deaths = 1 if lived >= STEADY else self.deaths + 1
-        self.failures = (0 if lived >= SOUND else self.failures) + _is_own_failure(code)
-        wait = 0.0 if self.deaths == 1 else min(2.0 ** min(self.deaths - 2, 30), LONGEST_WAIT)
+        self.deaths = self.deaths if lived < STEADY else 0
+        self.failures = self.failures if lived < SOUND else 0
+        wait = min(2.0 ** min(self.deaths, 30) - 1, LONGEST_WAIT)
+        self.deaths += 1
+        self.failures += code not in _ENDED_FROM_OUTSIDE
         self.restart_at = math.inf if self.failures >= MAX_FAILURES else now + wait
         if self.restart_at == math.inf:
             logger.error("%s %d times; not restarted (%s)", _cause(code), self.failures, self.log)
@@ -120,8 +123,8 @@ class LocalProcesses:
         """Start all processes, also those that have ended."""
         prepare()
         for job in self._jobs:
-            if job.process is None or job.process.exitcode is not None:
-                job.finished, job.deaths, job.failures = False, 0, 0
+            if not job.is_running:
+                job.deaths = job.failures = 0
                 job.start()
 
     def poll(self) -> bool:
@@ -135,47 +138,35 @@ class LocalProcesses:
                 all that are left failed too often.
         """
         for job in self._jobs:
-            code = None if job.process is None else job.process.exitcode
-            if code is not None and job.restart_at is None and not job.finished:
-                self._handle_end(job, code)
+            if job.exit_code in (USAGE, BROKEN):
+                self._fail(job)
+            if job.exit_code and job.restart_at is None:
+                job.plan_restart(job.exit_code)
+        running = any(job.is_running for job in self._jobs)
+        # Where one has found its work done, the others of its kind are not needed any more.
+        done = [job.run for job in self._jobs if job.exit_code == 0]
+        dead = [job for job in self._jobs if job.exit_code and job.run not in done]
+        if dead and not running and all(job.restart_at == math.inf for job in dead):
+            self._fail(dead[0])
+        for job in dead:
             if job.restart_at is not None and time.monotonic() >= job.restart_at:
                 job.start()
-        left = [job for job in self._jobs if job.process is not None and not job.finished]
-        if left and all(job.restart_at == math.inf for job in left):
-            self._raise(left[0])
-        return bool(left)
+        return running or bool(dead)
 
-    def _handle_end(self, job: Job, code: int) -> None:
-        same = [other for other in self._jobs if other.run is job.run]
-        if code in (USAGE, BROKEN):
-            self._raise(job)
-        if code != 0:
-            job.plan_restart(code)
-        job.finished = code == 0
-        if any(other.finished for other in same):
-            # The work is done: no need to restart the others.
-            for other in same:
-                if other.restart_at is not None:
-                    other.finished, other.restart_at = True, None
-
-    def _raise(self, job: Job) -> None:
-        assert job.process is not None
-        assert job.process.exitcode is not None
-        code = job.process.exitcode
-        job.finished = True
+    def _fail(self, job: Job) -> None:
+        assert job.exit_code is not None
         self.stop()
         lines = job.log.read_text(errors="replace").splitlines()[-12:]
         tail = "\n".join("  " + line for line in lines)
-        raise WorkersFailed(f"{_cause(code)}; its log {job.log} ends with\n{tail}")
+        raise WorkersFailed(f"{_cause(job.exit_code)}; its log {job.log} ends with\n{tail}")
 
     def stop(self) -> None:
         """Ask all processes to release their trials and to end; kill those that do not."""
-        alive = [job.process for job in self._jobs if job.process is not None]
-        alive = [process for process in alive if process.exitcode is None]
-        for process in alive:
+        running = [job.process for job in self._jobs if job.process and job.is_running]
+        for process in running:
             process.terminate()
         deadline = time.monotonic() + STOP_LIMIT
-        for process in alive:
+        for process in running:
             process.join(max(0.1, deadline - time.monotonic()))
             if process.exitcode is None:
                 process.kill()
@@ -211,17 +202,9 @@ def _end_with_parent() -> None:
     # Without the fork server the command could not see how this process ends.
     while not connection.wait([parent.sentinel], timeout=1.0) and os.getppid() == server:
         pass
-    deadline = time.monotonic() + STOP_LIMIT
-    while time.monotonic() < deadline:
-        request_stop()
-        time.sleep(0.5)
+    request_stop()
+    time.sleep(STOP_LIMIT)
     os._exit(1)
-
-
-def _is_own_failure(code: int) -> bool:
-    if code < 0:
-        return any(-code == getattr(signal, name, None) for name in _CRASHES)
-    return code != INTERRUPTED
 
 
 def _cause(code: int) -> str:

@@ -54,42 +54,24 @@ def exit_code(action: Callable[[], int], logger: logging.Logger, study: str | No
         study: Name of the study that it is about, for messages.
     """
     try:
-        return _do(action, study)
-    except UsageError as error:
-        logger.error("%s", error)
-        return USAGE
-    except EvaluationsFail as error:
-        logger.error("%s", error)
-        return BROKEN
-    except OperationError as error:
-        logger.error("%s", error)
-        return FAILED
-    except StopRequested:
-        logger.info("stopped; the same command goes on where it was")
-        return INTERRUPTED
-    except Exception as error:
-        if is_outage(error):
-            logger.error("the database did not come back: %s", outage_reason(error))
-        else:
-            logger.exception("Unexpected error:")
-        return FAILED
-
-
-def _do(action: Callable[[], int], study: str | None) -> int:
-    """Do something; what a stop or a deleted study leads to gets its name.
-
-    Raises:
-        StopRequested: If the database was away when this process was told to stop.
-        StudyDeleted: If the study is not there any more.
-    """
-    try:
         return action()
     except Exception as error:
-        if _stop.is_set() and (is_outage(error) or isinstance(error, StorageUnreachable)):
-            raise StopRequested from error
-        if StudyDeleted.tells(error):
-            raise StudyDeleted(study) from error
-        raise
+        outage = is_outage(error)
+        storage_is_away = outage or isinstance(error, StorageUnreachable)
+        if isinstance(error, StopRequested) or (storage_is_away and _stop.is_set()):
+            logger.info("stopped; the same command goes on where it was")
+            return INTERRUPTED
+        if outage:
+            logger.error("the database did not come back: %s", outage_reason(error))
+        elif StudyDeleted.tells(error):
+            logger.error("%s", StudyDeleted(study))
+        elif isinstance(error, UsageError | OperationError):
+            logger.error("%s", error)
+        else:
+            logger.exception("Unexpected error:")
+        if isinstance(error, UsageError):
+            return USAGE
+        return BROKEN if isinstance(error, EvaluationsFail) else FAILED
 
 
 def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
@@ -104,7 +86,7 @@ def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
         logging.getLogger(name).setLevel(level)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for own in logging.getLogger("optuna").handlers:
-        own.setFormatter(VisibleFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+        own.setFormatter(handler.formatter)
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")
 
 
@@ -124,18 +106,15 @@ def stop_on_signals() -> threading.Event:
     if threading.current_thread() is threading.main_thread():
         _stop = stop
         stop_waiting_when(stop)
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # not every system has the last one
-            number = getattr(signal, name, None)
-            # Under nohup a command is to go on when its terminal is closed.
-            if number is not None and not (name == "SIGHUP" and _is_ignored(number)):
-                signal.signal(number, handle)
+        signals = [signal.SIGINT, signal.SIGTERM]
+        # Windows has no SIGHUP, and under nohup a command goes on when its terminal is closed.
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            signals.append(signal.SIGHUP)
+        for each in signals:
+            signal.signal(each, handle)
     return stop
 
 
 def request_stop() -> None:
     """Ask this process to stop, as a first signal does."""
     _stop.set()
-
-
-def _is_ignored(number: signal.Signals) -> bool:
-    return signal.getsignal(number) == signal.SIG_IGN

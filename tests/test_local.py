@@ -60,7 +60,7 @@ def job(run: Callable[..., int], *arguments: object, **environment: str) -> Job:
 
 
 def running(processes: LocalProcesses) -> list[bool]:
-    return [j.process is not None and j.process.exitcode is None for j in processes._jobs]
+    return [job.is_running for job in processes._jobs]
 
 
 def until_over(processes: LocalProcesses) -> None:
@@ -112,7 +112,7 @@ def test_stopping_asks_first_and_then_insists(
     started = processes(job(local_jobs.until_told), job(local_jobs.stubborn))
     wait_until(lambda: all("ready" in processes.log(number) for number in (0, 1)))
     started.stop()
-    assert [j.process.exitcode for j in started._jobs if j.process] == [5, -signal.SIGKILL]
+    assert [job.exit_code for job in started._jobs] == [5, -signal.SIGKILL]
     assert processes.log().endswith("asked\n")
 
 
@@ -195,8 +195,8 @@ def test_waits_grow_and_begin_again_after_a_while_of_life(monkeypatch: pytest.Mo
         assert made.restart_at is not None
         return made.restart_at - now
 
-    assert [wait_after_living(3) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
-    assert [wait_after_living(s) for s in (30, 3, 3, 30)] == [0, 1, 2, 0]
+    assert [wait_after_living(3) for _ in range(9)] == [0, 1, 3, 7, 15, 31, 60, 60, 60]
+    assert [wait_after_living(s) for s in (30, 3, 3, 30)] == [0, 1, 3, 0]
     for _ in range(2000):
         assert wait_after_living(0) <= 60
     # Three failed evaluations take a while, and are failures of the process all the same.

@@ -19,8 +19,12 @@ from optuna_taylorglo.attributes import (
     INDEX,
     KEY,
     RELEASED,
+    STALE,
     STOPPED,
 )
+from optuna_taylorglo.process import DONE, FAILED, INTERRUPTED, USAGE
+from optuna_taylorglo.study.heartbeat import fail_trial
+from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
 
 def create_study_by_command(url: str) -> None:
@@ -45,7 +49,7 @@ def serial_results(tmp_path, recipe, data_dir):
     url = f"sqlite:///{tmp_path / 'serial.db'}"
     optuna.create_study(study_name="serial", storage=url, direction="maximize")
     words = ["--study-name", "serial", "--storage", url, "--recipe", str(recipe)]
-    assert worker.main([*words, "--data-dir", str(data_dir)]) == worker.DONE
+    assert worker.main([*words, "--data-dir", str(data_dir)]) == DONE
     return results(load(url, "serial"))
 
 
@@ -73,7 +77,7 @@ def test_killed_and_resumed_workers_give_the_very_results_of_a_serial_run(
     others = [process(*words, *patience, cwd=tmp_path, storage=postgresql_url) for _ in range(2)]
     for other in others:
         output, _ = other.communicate()
-        assert other.returncode == worker.DONE, output
+        assert other.returncode == DONE, output
         assert "the search is over: 2 generations are complete" in output
     assert results(study) == expected
     assert len({key[:2] for key in expected}) == 8
@@ -109,7 +113,7 @@ def test_workers_settle_the_length_search_and_choose_by_themselves(tmp_path, dat
     first.kill()
     first.communicate()
     output, _ = second.communicate()
-    assert second.returncode == worker.DONE, output
+    assert second.returncode == DONE, output
     assert results(study) == expected
     assert study.user_attrs[EVALUATION_LENGTH] == alone.user_attrs[EVALUATION_LENGTH]
     assert finalists(study) == finalists(alone)
@@ -117,7 +121,7 @@ def test_workers_settle_the_length_search_and_choose_by_themselves(tmp_path, dat
     assert len(keys) == len(set(keys))
     # All is decided: another worker finds nothing to do, and changes nothing.
     before = dict(study.user_attrs)
-    assert worker.main([*words[1:], "--storage", sqlite_url, "--timeout", "2"]) == worker.DONE
+    assert worker.main([*words[1:], "--storage", sqlite_url, "--timeout", "2"]) == DONE
     assert study.user_attrs == before
 
 
@@ -133,7 +137,7 @@ def test_candidates_that_fall_behind_are_stopped_and_not_tried_again(tmp_path, d
     optuna.create_study(study_name="stops", storage=url, direction="maximize")
     words = ["--study-name", "stops", "--storage", url, "--recipe", str(recipe)]
     with caplog.at_level("INFO"):
-        assert worker.main([*words, "--data-dir", str(data_dir)]) == worker.DONE
+        assert worker.main([*words, "--data-dir", str(data_dir)]) == DONE
     trials = load(url, "stops").trials
     stopped = [trial for trial in trials if trial.user_attrs.get(STOPPED)]
     assert len(stopped) >= 2
@@ -161,40 +165,53 @@ def test_the_file_by_path_answers_like_the_module(tmp_path):
         text=True,
         check=False,
     )
-    assert answer.returncode == worker.USAGE
+    assert answer.returncode == USAGE
     assert "optuna create-study --direction maximize --study-name nothing" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_releases_the_trial_at_once(tmp_path, data_dir, sqlite_url, number):
+def test_a_stale_trial_is_left_and_a_signal_releases_the_next_one_at_once(
+    tmp_path, data_dir, sqlite_url, number
+):
+    """Trainings of days end at once; after one that failed as stale the worker goes on."""
     recipe = small_recipe(
         tmp_path / "recipe.yaml", budget={"evaluation": 10**7, "full": 10**7}, early_abort=None
     )
     create_study(sqlite_url)
     running = process(
         *("optuna_taylorglo.worker", "--study-name", "digits", "--recipe", str(recipe)),
-        *("--data-dir", str(data_dir)),
+        *("--data-dir", str(data_dir), "--heartbeat-interval", "1", "--grace-period", "60"),
         cwd=tmp_path,
         storage=sqlite_url,
     )
     study = load(sqlite_url, "digits")
-    wait_until(lambda: len(study.get_trials(states=(TrialState.RUNNING,))) == 1)
+
+    def in_hand():
+        return [trial.number for trial in study.get_trials(states=(TrialState.RUNNING,))]
+
+    wait_until(in_hand)
+    (stale,) = in_hand()
+    # As another worker does that has seen no heartbeat of it.
+    assert fail_trial(storage_of(study), trial_id_of(study.trials[stale]), STALE)
+    wait_until(in_hand)
+    (last,) = in_hand()
     running.send_signal(number)
     output, _ = running.communicate()
-    assert running.returncode == worker.INTERRUPTED, output
+    assert running.returncode == INTERRUPTED, output
     assert "Traceback" not in output
-    trial, *others = study.trials
-    assert trial.state == TrialState.FAIL
-    assert trial.user_attrs[RELEASED]
-    assert {other.state for other in others} == {TrialState.WAITING}
+    assert f"trial {stale}: generation 1, candidate {stale + 1}: failed as stale" in output
+    trials = study.trials
+    assert [t.number for t in trials if t.state != TrialState.WAITING] == sorted([stale, last])
+    assert [t.number for t in trials if RELEASED in t.user_attrs] == [last]
+    assert trials[last].state == TrialState.FAIL
 
 
 def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):
     recipe = small_recipe(tmp_path / "recipe.yaml")
     create_study_by_command(sqlite_url)
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
-    assert worker.main([*words, "--recipe", str(recipe), "--max-trials", "1"]) == worker.DONE
+    assert worker.main([*words, "--recipe", str(recipe), "--max-trials", "1"]) == DONE
     study = load(sqlite_url, "digits")
     trial, *others = study.trials
     assert trial.state.is_finished()
@@ -202,11 +219,11 @@ def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):
     lines = [r.message for r in caplog.records if r.message.startswith("trial 0")]
     assert len(lines) == 1
     assert lines[0].startswith("trial 0: generation 1, candidate 1")
-    assert worker.main([*words, "--n-generations", "1"]) == worker.DONE
+    assert worker.main([*words, "--n-generations", "1"]) == DONE
     assert {t.user_attrs[GENERATION] for t in study.trials} == {0}
     assert {t.user_attrs[INDEX] for t in study.trials} == {0, 1, 2, 3}
     before = len(study.trials)
-    assert worker.main([*words, "--timeout", "0.000001"]) == worker.DONE
+    assert worker.main([*words, "--timeout", "0.000001"]) == DONE
     assert len(study.trials) == before
     assert study.metric_names == ["val_accuracy"]
 
@@ -217,7 +234,7 @@ def test_a_candidate_that_diverges_is_aborted_and_tried_again(
     recipe = small_recipe(tmp_path / "recipe.yaml", optimiser={"lr": 1e30, "momentum": 0.0})
     create_study(sqlite_url)
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
-    assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == worker.DONE
+    assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == DONE
     trials = load(sqlite_url, "digits").trials
     assert {t.state for t in trials} == {TrialState.PRUNED}
     assert {(t.user_attrs[INDEX], t.user_attrs[ATTEMPT]) for t in trials} == {
@@ -233,11 +250,11 @@ def test_a_recipe_that_cannot_work_is_refused_and_the_corrected_one_goes_on(
     create_study(sqlite_url)
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
     for no_check in ([], ["--no-check"]):  # which freezes it
-        assert worker.main([*words, "--recipe", str(recipe), *no_check]) == worker.USAGE
+        assert worker.main([*words, "--recipe", str(recipe), *no_check]) == USAGE
         assert "fitness.metric: 'val_beauty'" in caplog.text
         assert load(sqlite_url, "digits").trials == []
     recipe = small_recipe(tmp_path / "recipe.yaml")
-    assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == worker.DONE
+    assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == DONE
     assert results(load(sqlite_url, "digits")).keys() >= {(0, index, 0) for index in range(4)}
 
 
@@ -251,10 +268,10 @@ def test_a_finished_search_goes_on_when_it_is_given_more_generations(
     recipes = [
         small_recipe(tmp_path / f"{n}.yaml", search={"generations": n}, **settings) for n in (1, 2)
     ]
-    assert worker.main([*words, "--recipe", str(recipes[0])]) == worker.DONE
+    assert worker.main([*words, "--recipe", str(recipes[0])]) == DONE
     study, companion = load(sqlite_url, "digits"), load(sqlite_url, "digits-verdict")
     before = results(study)
-    assert worker.main([*words, "--recipe", str(recipes[1])]) == worker.DONE
+    assert worker.main([*words, "--recipe", str(recipes[1])]) == DONE
     assert results(study) == serial_results(tmp_path, recipes[1], data_dir)
     assert before.items() <= results(study).items()
     serial = load(f"sqlite:///{tmp_path / 'serial.db'}", "serial")
@@ -266,7 +283,7 @@ def test_a_finished_search_goes_on_when_it_is_given_more_generations(
 def test_a_worker_speaks_before_it_imports_what_takes_long(tmp_path):
     code = (
         "import sys, optuna_taylorglo.worker as w;"
-        "w._run = lambda *a: print('torch' in sys.modules) or 0;"
+        "w.Worker = lambda *a: print('torch' in sys.modules) or 0;"
         "w.main(['--study-name', 'digits'])"
     )
     answer = subprocess.run(
@@ -340,7 +357,7 @@ def test_wrong_usage_is_answered_with_what_to_do(tmp_path, data_dir, sqlite_url,
         for word in words
     ]
     common = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
-    assert worker.main([*common, *words]) == worker.USAGE
+    assert worker.main([*common, *words]) == USAGE
     for part in expected:
         assert part in caplog.text
 
@@ -360,20 +377,20 @@ def test_wrong_flags(capsys, case):
     words, expected = BAD_FLAGS[case]
     with pytest.raises(SystemExit) as exit_:
         worker.main(words)
-    assert exit_.value.code == worker.USAGE
+    assert exit_.value.code == USAGE
     assert expected in capsys.readouterr().err
 
 
 BAD_STORAGES = {
-    "unknown scheme": ("oracle://host/db", worker.USAGE, "oracle"),
-    "no directory": ("sqlite:////no/such/dir/x.db", worker.USAGE, "/no/such/dir"),
-    "directory as journal": ("/tmp", worker.USAGE, "journal file"),
+    "unknown scheme": ("oracle://host/db", USAGE, "oracle"),
+    "no directory": ("sqlite:////no/such/dir/x.db", USAGE, "/no/such/dir"),
+    "directory as journal": ("/tmp", USAGE, "journal file"),
     "nobody listens": (
         "postgresql://u:secret@127.0.0.1:1/db",
-        worker.FAILED,
+        FAILED,
         "Cannot open postgresql",
     ),
-    "senseless port": ("postgresql://u:secret@host:port/db", worker.USAGE, "cannot be read"),
+    "senseless port": ("postgresql://u:secret@host:port/db", USAGE, "cannot be read"),
 }
 
 
@@ -390,7 +407,7 @@ def test_another_recipe_is_refused_with_the_difference(tmp_path, data_dir, sqlit
     create_study(sqlite_url)
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
     first = small_recipe(tmp_path / "first.yaml")
-    assert worker.main([*words, "--recipe", str(first), "--max-trials", "1"]) == worker.DONE
+    assert worker.main([*words, "--recipe", str(first), "--max-trials", "1"]) == DONE
     second = small_recipe(tmp_path / "second.yaml", search={"sigma": 0.5})
-    assert worker.main([*words, "--recipe", str(second)]) == worker.USAGE
+    assert worker.main([*words, "--recipe", str(second)]) == USAGE
     assert "search.sigma: study has 1.2, file has 0.5" in caplog.text

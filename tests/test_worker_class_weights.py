@@ -11,6 +11,7 @@ from searches import load, small_recipe
 from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import CLASS_WEIGHTS
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.verdict.choice import chosen_loss
@@ -27,13 +28,13 @@ def test_balanced_weights_are_kept_with_the_study_and_in_the_winner(
     )
     study = create_study("s", sqlite_url)
     words = ["--study-name", "s", "--storage", sqlite_url, "--data-dir", str(tmp_path)]
-    assert worker.main([*words, "--recipe", str(recipe)]) == worker.DONE
+    assert worker.main([*words, "--recipe", str(recipe)]) == DONE
     weights = load(sqlite_url, "s").user_attrs[CLASS_WEIGHTS]
     assert len(weights) == 10
     assert max(weights) > 5 * min(weights)
     assert attach_recipe(study, None).loss.class_weights == tuple(weights)
     # Frozen is what was written: the same file is welcome again.
-    assert worker.main([*words, "--recipe", str(recipe)]) == worker.DONE
+    assert worker.main([*words, "--recipe", str(recipe)]) == DONE
     winner = chosen_loss(load(sqlite_url, "s")).loss
     assert winner.weight is not None
     torch.testing.assert_close(winner.weight, torch.tensor(weights))

@@ -10,6 +10,7 @@ from searches import load, small_recipe
 from lightning_modules.nets.digits_cnn import DigitsCNN
 from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RECIPE, RELEASED
+from optuna_taylorglo.process import BROKEN, DONE, FAILED, USAGE
 from optuna_taylorglo.study.open import create_study
 
 
@@ -33,7 +34,7 @@ def test_a_bug_is_shown_and_ends_the_worker_and_after_the_fix_it_goes_on(
 ):
     for _ in range(2):  # the first fix was none
         caplog.clear()
-        assert work("FailsInTraining", "--no-check") == worker.BROKEN
+        assert work("FailsInTraining", "--no-check") == BROKEN
         assert caplog.text.count("Traceback (most recent call last)") >= 3
         message = caplog.records[-1].message
         assert message.startswith("every evaluation fails with the same exception")
@@ -47,7 +48,7 @@ def test_a_bug_is_shown_and_ends_the_worker_and_after_the_fix_it_goes_on(
     assert {t.user_attrs[ERROR]["type"] for t in failed} == {"KeyError"}
     assert "own_nets.py" in failed[0].user_attrs[ERROR]["traceback"]
     monkeypatch.setattr(own_nets.FailsInTraining, "forward", DigitsCNN.forward)
-    assert work("FailsInTraining") == worker.DONE
+    assert work("FailsInTraining") == DONE
     done = load(sqlite_url, "s").get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
     places = {(t.user_attrs[GENERATION], t.user_attrs[INDEX]) for t in done}
     assert places == {(generation, index) for generation in range(2) for index in range(4)}
@@ -62,7 +63,7 @@ def test_a_failure_after_successes_counts_as_the_candidates_own(
         return DigitsCNN.forward(self, images)
 
     monkeypatch.setattr(own_nets.FailsInTraining, "forward", fails_later)
-    assert work("FailsInTraining") == worker.FAILED
+    assert work("FailsInTraining") == FAILED
     assert "giving up after 3 failed evaluations in a row" in caplog.text
     first, *others = load(sqlite_url, "s").trials
     assert first.state in (TrialState.COMPLETE, TrialState.PRUNED)
@@ -74,7 +75,7 @@ def test_a_failure_after_successes_counts_as_the_candidates_own(
 def test_a_value_error_of_a_users_constructor_is_a_failure_with_its_traceback(
     work, sqlite_url, caplog
 ):
-    assert work("RefusesItsWidth", "--no-check", width=7) == worker.FAILED
+    assert work("RefusesItsWidth", "--no-check", width=7) == FAILED
     assert "Traceback (most recent call last)" in caplog.text
     assert "ValueError: a width of 7 is a bug of mine" in caplog.text
     assert load(sqlite_url, "s").trials == []
@@ -85,7 +86,7 @@ def test_a_value_error_of_a_users_constructor_is_a_failure_with_its_traceback(
     [("FailsInTraining", "'a bug of mine'"), ("RefusesItsWidth", "a width of 3 is a bug of mine")],
 )
 def test_a_bug_is_found_before_anything_is_recorded(work, sqlite_url, caplog, name, said):
-    assert work(name) == worker.USAGE
+    assert work(name) == USAGE
     assert "your code raised an exception" in caplog.text
     assert said in caplog.text
     assert "own_nets.py" in caplog.text
@@ -95,12 +96,12 @@ def test_a_bug_is_found_before_anything_is_recorded(work, sqlite_url, caplog, na
 
 
 def test_a_wrong_argument_for_a_users_class_is_still_wrong_usage(work, caplog):
-    assert work("RefusesItsWidth", height=7) == worker.USAGE
+    assert work("RefusesItsWidth", height=7) == USAGE
     assert "model.init_args: {'height': 7} cannot build own_nets.RefusesItsWidth" in caplog.text
     assert "Traceback" not in caplog.text
 
 
 def test_a_module_that_trains_itself_goes_on_to_the_end(work, sqlite_url):
-    assert work("OwnModule") == worker.DONE
+    assert work("OwnModule") == DONE
     done = (TrialState.COMPLETE, TrialState.PRUNED)
     assert len(load(sqlite_url, "s").get_trials(states=done)) >= 8

@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from optuna_taylorglo.cli.options import (
-    MOST_PROCESSES,
-    OpenedStudy,
-    RuntimeOptions,
-    machine_of,
-    up_to,
-)
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.preflight import rehearse
+from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.local import Job, LocalProcesses, prepare
 from optuna_taylorglo.sanitize import as_file_name
 from optuna_taylorglo.study.open import create_companion
@@ -38,45 +33,44 @@ def log_dir(study_name: str) -> Path:
 def add_workers_option(parser: argparse.ArgumentParser) -> None:
     """The option that says how many."""
     parser.add_argument(
-        "--workers", type=up_to(MOST_PROCESSES), help="processes; default: one per core or GPU"
+        "--workers",
+        type=options.up_to(options.MOST_PROCESSES),
+        help="processes; default: one per core or GPU",
     )
 
 
 def local_workers(
     study_name: str, url: str, arguments: argparse.Namespace, others: Sequence[Job] = ()
 ) -> tuple[LocalProcesses, int]:
-    """Workers on a study, not started yet.
+    """Workers on a study and other processes, not started yet; and how many workers there are."""
+    from optuna_taylorglo.worker import WorkerConfig, build_parser, run
 
-    Args:
-        study_name: The study.
-        url: Its storage.
-        arguments: With the machine's options and the number of workers.
-        others: Further processes, such as a baseline.
-
-    Returns:
-        The processes, and how many of them are workers.
-    """
-    from optuna_taylorglo.worker import WorkerConfig
-
-    config = WorkerConfig(study_name, url, RuntimeOptions.of(arguments), check=False)
+    config = build_parser().parse_args([f"--study-name={study_name}", "--no-check"], WorkerConfig())
+    config.storage, config.runtime = url, options.RuntimeOptions.of(arguments)
     environments = _environments(arguments.workers, arguments.device)
-    workers = [Job(WorkerConfig.run, (config,), environment) for environment in environments]
+    workers = [Job(run, (config,), environment) for environment in environments]
     return LocalProcesses([*others, *workers], log_dir(study_name)), len(workers)
 
 
 @contextlib.contextmanager
 def trained_by_workers(
-    opened: OpenedStudy, arguments: argparse.Namespace, stop: threading.Event, console: Console
+    opened: options.OpenedStudy,
+    arguments: argparse.Namespace,
+    stop: threading.Event,
+    console: Console,
 ) -> Iterator[LocalTrainings]:
     """Trainings by local workers, while the body runs."""
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
     prepare()
-    rehearse(opened.recipe, machine_of(arguments))
+    rehearse(opened.recipe, options.machine_of(arguments))
     companion = create_companion(opened.study, opened.url)
     processes, _ = local_workers(companion.study_name, opened.url, arguments)
-    with LocalTrainings(companion, processes, stop, console) as train:
-        yield train
+    try:
+        with LiveProgress(console) as live:
+            yield LocalTrainings(companion, processes, stop, live)
+    finally:  # even if a terminal that was closed takes no last words
+        processes.stop()
 
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:

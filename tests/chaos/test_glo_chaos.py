@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 from searches import load, process
 
 from optuna_taylorglo import worker
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import open_storage
@@ -48,7 +49,7 @@ def test_workers_that_train_may_be_killed(postgresql_url: str, tmp_path: Path) -
         optuna.create_study(study_name="glo", storage=open_storage(url), direction="maximize")
     words = ["--study-name", "glo", "--data-dir", str(tmp_path / "data")]
     given = [*words, "--recipe", str(recipe)]
-    assert worker.main([*given, "--storage", serial_url]) == worker.DONE
+    assert worker.main([*given, "--storage", serial_url]) == DONE
 
     def start() -> subprocess.Popen[str]:
         patience = ["--heartbeat-interval", "1", "--grace-period", "3", "--no-check"]
@@ -70,7 +71,7 @@ def test_workers_that_train_may_be_killed(postgresql_url: str, tmp_path: Path) -
             kills += 1
     for one in crew:
         output, _ = one.communicate()
-        assert one.returncode == worker.DONE, output
+        assert one.returncode == DONE, output
     assert kills > 5
     assert candidates(study) == candidates(load(serial_url, "glo"))
 

@@ -14,6 +14,7 @@ from searches import load, process, wait_until
 
 from optuna_taylorglo import TreeLoss, cli, load_loss, visualization, worker
 from optuna_taylorglo.attributes import TREE
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
@@ -59,7 +60,7 @@ def test_killed_and_resumed_it_is_the_serial_search(study: optuna.Study, tmp_pat
     url = f"sqlite:///{tmp_path / 'serial.db'}"
     optuna.create_study(study_name="serial", storage=url, direction="maximize")
     words = ["--study-name", "serial", "--storage", url, "--recipe", "tiny.yaml"]
-    assert worker.main(words) == worker.DONE
+    assert worker.main(words) == DONE
     alone = load(url, "serial")
     assert candidates(study) == candidates(alone)
     ours, theirs = (

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from optuna_taylorglo.cli.local_trainings import LocalTrainings
+from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.verdict.compared_losses import cross_entropy
 from optuna_taylorglo.verdict.task_queue import TaskQueue
 from optuna_taylorglo.verdict.tasks import Task
@@ -18,25 +19,21 @@ from optuna_taylorglo.verdict.tasks import Task
 class OneAtATime:
     """A supervisor whose worker does one task at each look, and takes down what is shown."""
 
-    def __init__(self, companion: optuna.Study) -> None:
+    def __init__(self, companion: optuna.Study, live: LiveProgress) -> None:
         self.queue = TaskQueue(companion)
+        self.live = live
         self.shown: list[str] = []
-        self.trainings: LocalTrainings | None = None
 
     def start(self) -> None:
         """Workers are there from the beginning."""
 
     def poll(self) -> bool:
-        assert self.trainings is not None
-        (line,) = self.trainings._bar.tasks
+        (line,) = self.live._bar.tasks
         self.shown.append(f"{line.fields['stage']} {line.fields['count']}")
         trial = self.queue.claim()
         assert trial is not None
         self.queue.finish(trial, 0.5)
         return True
-
-    def stop(self) -> None:
-        """There is nobody to stop."""
 
 
 def tasks(name: str, label: str, seeds: range, *, on_test_set: bool = False) -> list[Task]:
@@ -47,10 +44,10 @@ def tasks(name: str, label: str, seeds: range, *, on_test_set: bool = False) -> 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_stages_are_named_and_counted_over_several_calls(terminal):
     companion = optuna.create_study(direction="maximize")
-    supervisor, output = OneAtATime(companion), io.StringIO()
-    console = Console(file=output, force_terminal=terminal, width=80)
-    with LocalTrainings(companion, supervisor, threading.Event(), console) as train:
-        supervisor.trainings = train
+    output = io.StringIO()
+    with LiveProgress(Console(file=output, force_terminal=terminal, width=80)) as live:
+        supervisor = OneAtATime(companion, live)
+        train = LocalTrainings(companion, supervisor, threading.Event(), live)
         train(tasks("ce-smoothed", "a", range(2)))
         train(tasks("ce-smoothed", "b", range(2, 3)))
         ends = tasks("ce", "cross-entropy", range(2), on_test_set=True)
@@ -62,7 +59,7 @@ def test_stages_are_named_and_counted_over_several_calls(terminal):
     ]
     if not terminal:
         assert output.getvalue().splitlines() == [
-            "tuning label smoothing",
-            "testing cross-entropy",
-            "testing evolved loss",
+            "tuning label smoothing: 2 trainings",
+            "testing cross-entropy: 2 trainings",
+            "testing evolved loss: 1 trainings",
         ]

@@ -15,6 +15,7 @@ from torch import nn
 from optuna_taylorglo import worker
 from optuna_taylorglo.cli.main import main
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.machine import Machine
@@ -108,7 +109,7 @@ def test_a_short_search_comes_to_its_end(task: Example, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     study = create_study(task.name, url)
     words = ["--study-name", task.name, "--storage", url, "--recipe", str(path), "--device", "cpu"]
-    assert worker.main([*words, "--allow", task.name]) == worker.DONE
+    assert worker.main([*words, "--allow", task.name]) == DONE
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
 
 

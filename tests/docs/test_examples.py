@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from optuna_taylorglo import load_loss, worker
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.process import DONE, USAGE
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
 from optuna_taylorglo.recipes.training_settings import OptimiserSettings
 from optuna_taylorglo.study.open import create_study
@@ -82,7 +83,7 @@ def test_one_command_searches_with_an_own_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_worker_searches_with_an_own_model(name: str, tmp_path: Path) -> None:
     code, study = work(name, tmp_path, "--allow", "tabular")
-    assert code == worker.DONE
+    assert code == DONE
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6
     # 0.63 of the patients have the more frequent diagnosis.
     assert study.best_value > 0.8
@@ -93,7 +94,7 @@ def test_a_module_that_nobody_allowed_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     code, study = work("breast_cancer_mlp", tmp_path)
-    assert (code, study.trials) == (worker.USAGE, [])
+    assert (code, study.trials) == (USAGE, [])
     assert "--allow tabular" in caplog.text
 
 

@@ -8,6 +8,7 @@ import pytest
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.cli.verbs import run
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.process import USAGE
 from optuna_taylorglo.recipes.bundled import bundled_recipes, find_recipe
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.recipes.loading import load_recipe
@@ -56,5 +57,5 @@ def test_commands_take_a_name(
     study = optuna.load_study(study_name="digits_cnn", storage="sqlite:///study.db")
     assert frozen_recipe(study) == load_recipe(ROOT / "studies" / "digits_cnn.yaml")
     words = ["--study-name", "digits_cnn", "--recipe", "digits_cn", *storage]
-    assert worker.main(words) == worker.USAGE
+    assert worker.main(words) == USAGE
     assert "near to it are digits_cnn" in caplog.text

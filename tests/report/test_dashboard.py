@@ -18,6 +18,7 @@ from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.losses.loading import load_loss
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.in_study import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
@@ -35,7 +36,7 @@ def searched(tmp_path_factory):
     url = f"sqlite:///{directory}/taylorglo.db"
     optuna.create_study(study_name="digits", storage=url, direction="maximize")
     words = ["--study-name", "digits", "--storage", url, "--recipe", str(recipe)]
-    assert worker.main([*words, "--data-dir", str(directory / "data")]) == worker.DONE
+    assert worker.main([*words, "--data-dir", str(directory / "data")]) == DONE
     return directory, url
 
 

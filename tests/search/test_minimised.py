@@ -17,6 +17,7 @@ from trainings import cpu
 from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import N_CLASSES, STOPPED
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.process import USAGE
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
@@ -145,7 +146,7 @@ def test_a_study_of_the_other_direction_is_refused_and_stays_without_recipe(
     metric = "val_nll" if mode == "min" else "val_accuracy"
     recipe = small_recipe(tmp_path / "r.yaml", fitness={"metric": metric, "mode": mode})
     words = ["--study-name", "s", "--storage", sqlite_url, "--recipe", str(recipe)]
-    assert worker.main([*words, "--data-dir", str(tmp_path)]) == worker.USAGE
+    assert worker.main([*words, "--data-dir", str(tmp_path)]) == USAGE
     right = "minimize" if mode == "min" else "maximize"
     assert f"has direction {there}, but" in caplog.text
     assert f"optuna create-study --direction {right} --study-name s" in caplog.text

@@ -13,6 +13,7 @@ from torch import nn
 from trainings import cpu
 
 from optuna_taylorglo import worker
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.class_paths import data_module_class
 from optuna_taylorglo.recipes.lightnings import data_module_for, imported_lightnings
 from optuna_taylorglo.recipes.loading import load_recipe
@@ -50,7 +51,7 @@ def test_the_same_module_gives_the_same_search_bit_for_bit(tmp_path: Path) -> No
         create_study("search", url)
         words = ["--study-name", "search", "--storage", url, "--recipe", str(recipe)]
         options = ["--device", "cpu", "--allow", "two_lightnings", "--data-dir", str(tmp_path)]
-        assert worker.main([*words, *options]) == worker.DONE
+        assert worker.main([*words, *options]) == DONE
         found[name] = results(load(url, "search"))
     assert len(found["Lightning"]) >= 6
     assert found["Lightning"] == found["PytorchLightning"]

@@ -16,6 +16,7 @@ from optuna_taylorglo.attributes import CHOICE, KEY, TASK, VERDICT
 from optuna_taylorglo.cli import workers
 from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import gradient_scale
+from optuna_taylorglo.process import BROKEN, DONE
 from optuna_taylorglo.recipes.in_study import settled_recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.study.open import create_study
@@ -206,7 +207,7 @@ def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
     tmp_path, monkeypatch, caplog
 ):
     url = own_study(tmp_path, monkeypatch)
-    assert worker.main([*SEARCH, "--storage", url]) == worker.DONE
+    assert worker.main([*SEARCH, "--storage", url]) == DONE
     words = ["evaluate", "mine", "--seeds", "2", "--against", "ce", "--workers", "1"]
     words += ["--storage", url]
     refusal = "model.class_path: 'own_nets.OwnNet' lies outside the allowed packages"
@@ -248,11 +249,11 @@ def test_a_choice_whose_trainings_crash_is_not_made(tmp_path, monkeypatch, caplo
 
     with monkeypatch.context() as patch:
         patch.setattr(TaskRunner, "__call__", crash)
-        assert worker.main(words) == worker.BROKEN
+        assert worker.main(words) == BROKEN
     assert "every evaluation fails with the same exception" in caplog.text
     assert "KeyError: 'a bug of mine'" in caplog.text
     assert CHOICE not in load(url, "mine").user_attrs
-    assert worker.main(words) == worker.DONE
+    assert worker.main(words) == DONE
     choice = kept_choice(load(url, "mine"))
     assert choice is not None
     assert None not in choice.winner.values
@@ -270,7 +271,7 @@ def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypa
     optuna.create_study(study_name="tiny", storage=url, direction="maximize")
     common = ["--storage", url]
     search = ["--study-name", "tiny", "--recipe", "tiny.yaml", *common]
-    assert worker.main(search) == worker.DONE
+    assert worker.main(search) == DONE
     words_ = ["evaluate", "tiny", "--seeds", "3", "--against", "ce,ce-tuned"]
     words_ += ["--workers", "1", *common]
     first = process("optuna_taylorglo.cli", *words_, cwd=tmp_path)
@@ -321,7 +322,7 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
     url = own_postgresql.new_database()
     create_study("tiny", url)
     search = ["--study-name", "tiny", "--storage", url, "--recipe", str(tmp_path / "tiny.yaml")]
-    assert worker.main([*search, "--data-dir", str(tmp_path / "data")]) == worker.DONE
+    assert worker.main([*search, "--data-dir", str(tmp_path / "data")]) == DONE
     words = ("evaluate", "tiny", "--seeds", "2", "--against", "ce")
     verdict = process("optuna_taylorglo.cli", *words, "--workers", "2", cwd=tmp_path, storage=url)
 

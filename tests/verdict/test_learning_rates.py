@@ -14,6 +14,7 @@ from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import OPTIMISER
+from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.verdict.compared_losses import cross_entropy
@@ -137,7 +138,7 @@ def test_a_search_its_verdict_and_its_report_tell_whose_optimiser_it_was(
     )
     machine = ["--data-dir", str(tmp_path), "--device", "cpu", "--allow", "own_optimisers"]
     words = ["--study-name", "own", "--storage", url, "--recipe", str(recipe)]
-    assert worker.main([*words, *machine]) == worker.DONE
+    assert worker.main([*words, *machine]) == DONE
     assert load(url, "own").user_attrs[OPTIMISER] == "module"
     options = ["--storage", url, "--workers", "1", "--seeds", "2", "--against", "ce,ce-tuned"]
     assert cli.main(["evaluate", "own", *options, *machine]) == cli.DONE
