@@ -26,8 +26,7 @@ CLASS_WEIGHTS = "taylorglo:class_weights"
 """What ``loss.class_weights: balanced`` came to."""
 
 NEWS = "taylorglo:news"
-"""Number of the last trial that was or soon will be added, and whether all is done; idle workers
-poll it."""
+"""Ids of the trials that were added last, and whether all is done; idle workers poll it."""
 
 CHOICE = "taylorglo:choice"
 """Which loss is the winner by full trainings, with all that were compared."""

@@ -12,12 +12,12 @@ from typing import Any
 
 from optuna.logging import get_logger
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import GENERATION, WORKER
 from optuna_taylorglo.search.generation_sampler import GenerationSampler
 from optuna_taylorglo.search.generations import Slot, slot_attrs
-from optuna_taylorglo.study.optuna_private import FIXED_PARAMS
+from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, trial_id_of
 from optuna_taylorglo.study.queue import Plan, TrialQueue
 
 _logger = get_logger(__name__)
@@ -73,7 +73,7 @@ class GenerationScheduler(TrialQueue):
                         )
                         superfluous.append(active)
                         continue
-                    attributes[active.number] = dict(slot_attrs(slot, attempt=0))
+                    attributes[trial_id_of(active)] = dict(slot_attrs(slot, attempt=0))
                 claimable.append(((slot.generation, is_first), active))
         most_urgent = min((urgency for urgency, _ in claimable), default=None)
         return Plan(
@@ -86,6 +86,9 @@ class GenerationScheduler(TrialQueue):
             superfluous=superfluous,
             attributes=attributes,
         )
+
+    def is_wanted(self, trial: Trial) -> bool:
+        return self.n_generations is None or trial.user_attrs[GENERATION] < self.n_generations
 
     def _report_crashes(self, slot: Slot) -> None:
         if slot.number not in self._reported:

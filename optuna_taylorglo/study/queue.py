@@ -58,6 +58,12 @@ READ_INTERVAL = 5.0
 START_JITTER = 0.3
 """Workers that start together on an empty study begin this many seconds apart, at most."""
 
+MAX_ANNOUNCED = 100
+"""Added trials that are announced at most; a worker that gets none of them reads all trials."""
+
+MAX_TRIES = 4
+"""Trials that others were faster to claim, after which all trials are read again."""
+
 TAKEOVER = (3.0, 9.0)
 """Seconds after which a worker adds what another one should have added."""
 
@@ -73,7 +79,7 @@ class Plan:
         due: What makes each of the trials to add; most plans are not carried out.
         superfluous: Waiting trials to withdraw: duplicates, or of a key that has its result.
         over: Whether all is done.
-        attributes: User attributes that claimable trials lack, by trial number.
+        attributes: User attributes that claimable trials lack, by trial id.
     """
 
     claimable: Sequence[FrozenTrial] = ()
@@ -112,12 +118,11 @@ class TrialQueue(ABC):
         self._stale = StaleTrials(self._storage, grace_period)
         self._read_interval = min(READ_INTERVAL, grace_period / 4)
         self._longest_wait = LONGEST_WAIT
-        self._claimed_at = 0.0
-        self._claimable: deque[FrozenTrial] = deque()
+        self._claimed_at, self._last_number = 0.0, 0
+        self._claimable: deque[int] = deque()  # ids of trials
         self._plan = Plan()
         self._next_read = 0.0
-        self._news: list[Any] = [-1, False]
-        self._last_seen = -1
+        self._news: Any = None
         self._own: set[int] = set()
         self._due: tuple[object, float] = (None, 0.0)
 
@@ -172,29 +177,36 @@ class TrialQueue(ABC):
         Returns:
             A running trial, or None: `over` tells whether all is done or others are still busy.
         """
-        was_read_before = bool(self._claimable)
+        n_tries = 0
         while self._claimable or self._read():
             trial = self._claim(self._claimable.popleft())
             if trial is not None:
                 return trial
-            if was_read_before:
+            n_tries += 1
+            if n_tries % MAX_TRIES == 0:
                 self._claimable.clear()
-                was_read_before = False
             random.shuffle(self._claimable)  # others may try the same ones in the same order
         return None
 
-    def _claim(self, waiting: FrozenTrial) -> Trial | None:
-        trial_id = trial_id_of(waiting)
+    def _claim(self, trial_id: int) -> Trial | None:
         try:
             if not self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
                 return None
-            for key, value in self._plan.attributes.get(waiting.number, {}).items():
+            for key, value in self._plan.attributes.get(trial_id, {}).items():
                 self._storage.set_trial_user_attr(trial_id, key, value)
             write_heartbeat(self._storage, trial_id)
         except UpdateFinishedTrialError:
             return None  # withdrawn, or this process was too slow
-        self._claimed_at = time.monotonic()
-        return Trial(self.study, trial_id)
+        trial = Trial(self.study, trial_id)
+        self._claimed_at, self._last_number = time.monotonic(), trial.number
+        if self.is_wanted(trial):
+            return trial
+        self.release(trial)
+        return None
+
+    def is_wanted(self, trial: Trial) -> bool:
+        """Whether this worker evaluates a trial that was announced, if others would."""
+        return True
 
     def _read(self) -> bool:
         """Read all trials and do what they lead to; whether any can be claimed."""
@@ -205,7 +217,7 @@ class TrialQueue(ABC):
         if stale := self._stale.fail(trials):
             self._own.update(stale)
             trials = counted_trials(self.study)
-        plan, n_before = self.plan(trials), len(trials)
+        plan = self.plan(trials)
         # In the end every worker clears up, so that no duplicate stays behind.
         while (plan.due or plan.superfluous) and (plan.over or self._is_my_turn(trials)):
             for trial in plan.superfluous:
@@ -215,11 +227,10 @@ class TrialQueue(ABC):
             plan = self.plan(trials)
             if others_add:
                 break
-        self._last_seen = trials[-1].number if trials else -1
-        if len(trials) > n_before or (plan.over and not self.over):
-            self._announce(self._last_seen, over=plan.over)
+        if plan.over and not self.over:
+            self._announce([], over=True)
         self.over, self._plan = plan.over, plan
-        self._claimable = deque(plan.claimable)
+        self._claimable = deque(map(trial_id_of, plan.claimable))
         self._next_read = time.monotonic() + self._read_interval
         if plan.due or plan.superfluous:
             self._next_read = min(self._next_read, self._due[1])
@@ -235,10 +246,8 @@ class TrialQueue(ABC):
         # Some databases store whole seconds, so several results may be the newest.
         newest = max((t.datetime_complete for t in ended if t.datetime_complete), default=None)
         if any(t.datetime_complete == newest and trial_id_of(t) in self._own for t in ended):
-            # With short evaluations the worker before may still be adding.
-            if trials[-1].number >= self._announced()[0]:
-                return True
-        elif self._next_read == 0.0 and all(trial.state.is_finished() for trial in trials):
+            return True
+        if self._next_read == 0.0 and all(trial.state.is_finished() for trial in trials):
             return True
         state = (len(trials), len(ended))
         if self._due[0] != state:
@@ -249,15 +258,14 @@ class TrialQueue(ABC):
         """Add trials; False if another worker adds the same ones at this moment."""
         first, *others = due
         trial_id = self._storage.create_new_trial(study_id_of(self.study), first())
-        trials = counted_trials(self.study)
-        for trial in self.plan(trials).superfluous:
+        for trial in self.plan(counted_trials(self.study)).superfluous:
             if trial_id_of(trial) == trial_id:
                 self._withdraw(trial)
                 return False
-        # Others claim the first ones while the rest is added.
-        self._announce(trials[-1].number + len(others))
+        added = [trial_id]
         for make in others:
-            self._storage.create_new_trial(study_id_of(self.study), make())
+            added.append(self._storage.create_new_trial(study_id_of(self.study), make()))
+        self._announce(added[:MAX_ANNOUNCED])
         return True
 
     def _withdraw(self, waiting: FrozenTrial) -> None:
@@ -269,21 +277,26 @@ class TrialQueue(ABC):
             if self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
                 self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
 
-    def _announce(self, last_number: int, *, over: bool = False) -> None:
-        self._news = [last_number, over]
-        if self._announced() != self._news:
+    def _announce(self, added: list[int], *, over: bool = False) -> None:
+        """Tell idle workers which trials were added, or that all is done."""
+        self._news = [added, over]
+        if self.study.user_attrs.get(NEWS) != self._news:
             self.study.set_user_attr(NEWS, self._news)
 
-    def _announced(self) -> list[Any]:
-        """Number of the last trial that was added or soon will be, and whether all is done."""
-        return self.study.user_attrs.get(NEWS) or [-1, False]
-
     def _has_news(self) -> bool:
-        """Whether reading all trials is worth while; a poll that costs little."""
+        """Whether to try to claim; a poll that costs little.
+
+        Trials that were just announced are claimed without reading all trials.
+        """
         if time.monotonic() >= self._next_read:
             return True
-        before, self._news = self._news, self._announced()
-        return self._news != before or self._news[0] > self._last_seen
+        before, self._news = self._news, self.study.user_attrs.get(NEWS)
+        if self._news == before or self._news is None:
+            return False
+        self._claimable = deque(self._news[0])
+        # With as many workers as candidates, each begins at the place of its last one.
+        self._claimable.rotate(-(self._last_number % max(1, len(self._claimable))))
+        return True
 
     def finish(
         self, trial: Trial, value: float | None = None, *, state: TrialState | None = None

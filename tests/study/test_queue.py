@@ -319,36 +319,6 @@ def test_the_worker_with_the_last_result_adds_the_next_generation(sqlite_worker:
     assert place(take(early)) == (1, 1, 0)
 
 
-@pytest.mark.usefixtures("patient")
-def test_others_begin_while_the_rest_is_added(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that finishes before the rest is there adds nothing of it."""
-    adding, other = worker(popsize=4), worker(popsize=4)
-    inner, calls = storage_of(adding.study)._inner, itertools.count()
-    create = inner.create_new_trial
-
-    def create_slowly(*args: Any) -> int:
-        if next(calls) == 2:
-            trial = other.wait_for_trial(longest_wait=0.1)
-            assert trial is not None
-            assert place(trial) == (0, 0, 0)
-            assert other.finish(trial, 0.5)
-            claimed = other.claim()
-            assert claimed is not None
-            assert place(claimed) == (0, 1, 0)
-            assert other.finish(claimed, 0.5)
-            assert other.claim() is None
-            assert other._has_news(), "more is announced than there is"
-        trial_id: int = create(*args)
-        return trial_id
-
-    monkeypatch.setattr(inner, "create_new_trial", create_slowly)
-    assert place(take(adding)) == (0, 2, 0)
-    assert place(take(other)) == (0, 3, 0)
-    assert len(adding.study.trials) == 4
-
-
 def test_another_worker_takes_over_after_a_while(
     sqlite_worker: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,10 +389,25 @@ def test_an_idle_worker_polls_one_attribute(
     assert not queue._has_news(), "a result alone gives nobody work"
     assert place(take(busy)) == (1, 0, 0)
     calls.names.clear()
-    trial = queue.wait_for_trial(longest_wait=0.1)
-    assert trial is not None
-    assert place(trial) == (1, 1, 0)
-    assert calls.names.count("get_all_trials") == 1
+    assert queue._has_news()
+    assert place(take(queue)) == (1, 1, 0)
+    assert "get_all_trials" not in calls.names, "what was announced is claimed at once"
+
+
+def test_a_worker_gives_back_what_was_announced_beyond_its_limit(sqlite_worker: Crew) -> None:
+    long, short = sqlite_worker(), sqlite_worker(n_generations=1)
+    trials = [take(long), take(long)]
+    assert short.claim() is None
+    short._has_news()
+    for trial in trials:
+        long.finish(trial, 0.5)
+    first = take(long)
+    assert short._has_news()
+    assert (short.claim(), short.over) == (None, True)
+    assert [RELEASED in trial.user_attrs for trial in long.study.trials[2:]] == [False, True]
+    read_anew(long)
+    second = take(long)
+    assert (place(first), place(second)) == ((1, 0, 0), (1, 1, 0))
 
 
 def test_an_idle_worker_reads_all_trials_at_times(
@@ -473,7 +458,7 @@ def test_a_wait_ends_by_stop_deadline_and_end(sqlite_worker: Crew) -> None:
         queue.finish(trial, 0.5)
     assert queue.wait_for_trial() is None
     assert queue.over
-    assert queue.study.user_attrs[NEWS] == [1, True]
+    assert queue.study.user_attrs[NEWS] == [[], True]
 
 
 def test_an_idle_worker_says_that_it_waits(
