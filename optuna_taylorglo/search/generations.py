@@ -37,6 +37,7 @@ from optuna_taylorglo.attributes import (
     STOPPED,
     WITHDRAWN,
 )
+from optuna_taylorglo.study.heartbeat import is_being_withdrawn
 
 MAX_STALE = 20
 """Workers that may be lost over one evaluation; with one more it counts as what crashes them."""
@@ -116,9 +117,10 @@ class Slot:
 
     @property
     def active(self) -> FrozenTrial | None:
-        """The trial that runs, or the waiting one that counts."""
+        """The trial that is evaluated, or the waiting one that counts."""
+        running = [t for t in self._in_state(TrialState.RUNNING) if not is_being_withdrawn(t)]
         waiting = (t for t in self._in_state(TrialState.WAITING) if self._is_next(t))
-        return next(iter([*self._in_state(TrialState.RUNNING), *waiting]), None)
+        return next(iter([*running, *waiting]), None)
 
     @property
     def superfluous(self) -> list[FrozenTrial]:

@@ -200,8 +200,8 @@ class StaleTrials:
     def _mark_of(self, trial: FrozenTrial) -> tuple[str, object] | None:
         """The attribute with which a running trial is to fail; None if it goes on."""
         worker = WorkerProcess.of(trial)
-        if worker is None and WITHDRAWN in trial.user_attrs:
-            return WITHDRAWN, True  # by a process that died over it
+        if is_being_withdrawn(trial):
+            return WITHDRAWN, True  # perhaps by a process that died over it
         if worker is not None and worker.has_died:
             return STALE, f"its worker {worker} has died"
         return (STALE, "its worker wrote no heartbeat") if self._is_silent(trial) else None
@@ -220,6 +220,11 @@ class StaleTrials:
             suspect_since = time.monotonic()
         self._seen[trial_id] = (entry, since, suspect_since)
         return suspect_since is not None and now - suspect_since >= limit / 2
+
+
+def is_being_withdrawn(running: FrozenTrial) -> bool:
+    """Whether a trial was claimed only to fail, and no worker evaluates it."""
+    return WITHDRAWN in running.user_attrs and running.user_attrs.get(WORKER) is None
 
 
 def fail_trial(storage: BaseStorage, trial_id: int, mark: str, value: object = True) -> bool:

@@ -217,18 +217,20 @@ class TrialQueue(ABC):
         if stale := self._stale.fail(trials):
             self._own.update(stale)
             trials = counted_trials(self.study)
-        plan = self.plan(trials)
+        plan, added = self.plan(trials), set[int]()
         # In the end every worker clears up, so that no duplicate stays behind.
         while (plan.due or plan.superfluous) and (plan.over or self._is_my_turn(trials)):
             for trial in plan.superfluous:
                 self._withdraw(trial)
-            others_add = bool(plan.due) and not self._add(plan.due)
+            newly_added = self._add(plan.due)
+            others_add = bool(plan.due) and not newly_added
+            added.update(newly_added)
             trials = counted_trials(self.study)
             plan = self.plan(trials)
             if others_add:
                 break
-        if plan.over and not self.over:
-            self._announce([], over=True)
+        if added or (plan.over and not self.over):
+            self._announce(plan, added)
         self.over, self._plan = plan.over, plan
         self._claimable = deque(map(trial_id_of, plan.claimable))
         self._next_read = time.monotonic() + self._read_interval
@@ -254,19 +256,18 @@ class TrialQueue(ABC):
             self._due = (state, time.monotonic() + random.uniform(*TAKEOVER))
         return time.monotonic() >= self._due[1]
 
-    def _add(self, due: Sequence[Callable[[], FrozenTrial]]) -> bool:
-        """Add trials; False if another worker adds the same ones at this moment."""
-        first, *others = due
-        trial_id = self._storage.create_new_trial(study_id_of(self.study), first())
-        for trial in self.plan(counted_trials(self.study)).superfluous:
-            if trial_id_of(trial) == trial_id:
-                self._withdraw(trial)
-                return False
-        added = [trial_id]
-        for make in others:
+    def _add(self, due: Sequence[Callable[[], FrozenTrial]]) -> list[int]:
+        """Add trials; returns their ids, none if another worker adds the same ones just now."""
+        added: list[int] = []
+        for make in due:
             added.append(self._storage.create_new_trial(study_id_of(self.study), make()))
-        self._announce(added[:MAX_ANNOUNCED])
-        return True
+            if len(added) > 1:
+                continue
+            for trial in self.plan(counted_trials(self.study)).superfluous:
+                if trial_id_of(trial) in added:
+                    self._withdraw(trial)
+                    return []
+        return added
 
     def _withdraw(self, waiting: FrozenTrial) -> None:
         """Fail a waiting trial; claimed first, so that no worker evaluates it."""
@@ -277,9 +278,13 @@ class TrialQueue(ABC):
             if self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
                 self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
 
-    def _announce(self, added: list[int], *, over: bool = False) -> None:
-        """Tell idle workers which trials were added, or that all is done."""
-        self._news = [added, over]
+    def _announce(self, plan: Plan, added: Container[int]) -> None:
+        """Tell idle workers which trials were added, or that all is done.
+
+        Only those that count by a plan made since: a duplicate must not be evaluated.
+        """
+        claimable = [trial_id_of(trial) for trial in plan.claimable]
+        self._news = [[each for each in claimable if each in added][:MAX_ANNOUNCED], plan.over]
         if self.study.user_attrs.get(NEWS) != self._news:
             self.study.set_user_attr(NEWS, self._news)
 

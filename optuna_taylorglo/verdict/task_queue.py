@@ -71,7 +71,8 @@ class TaskQueue(TrialQueue):
         Those that failed before this queue was made are tried again: the cause may be gone.
         """
         if due := self._missing(_by_key(counted_trials(self.study)), tasks):
-            self._add(due)
+            added = self._add(due)
+            self._announce(self.plan(counted_trials(self.study)), added)
         self._seen_open.update(task.key for task in tasks)
         release_connections(self._storage)
 
