@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, RELEASED, STOPPED
+from optuna_taylorglo.attributes import (
+    ATTEMPT,
+    GENERATION,
+    INDEX,
+    RELEASED,
+    STOPPED,
+    WITHDRAWN,
+    WORKER,
+)
 from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank
 
 COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
@@ -16,7 +24,7 @@ def study_of(*specs: dict[str, Any]) -> list[FrozenTrial]:
     """Trials with numbers in order; ``place=(generation, index)`` names a slot."""
     trials = []
     for number, spec in enumerate(specs):
-        marks = {"released": RELEASED, "stopped": STOPPED}
+        marks = {"released": RELEASED, "stopped": STOPPED, "withdrawn": WITHDRAWN}
         attrs: dict[str, Any] = {mark: True for key, mark in marks.items() if spec.get(key)}
         if "place" in spec:
             attrs |= dict(zip((GENERATION, INDEX), spec["place"], strict=True))
@@ -60,6 +68,19 @@ def test_an_enqueued_trial_keeps_its_slot_when_a_planned_one_comes_later() -> No
     log.read(trials)
     assert [slot_number(log, trial) for trial in trials] == [0, 1, 1, 2, 3]
     assert log.current_slots()[1].active is trials[2], "what runs is not stopped"
+
+
+def test_a_duplicate_that_is_being_withdrawn_does_not_count() -> None:
+    """To withdraw a trial is to claim it first; meanwhile it runs, and nobody evaluates it."""
+    place = (0, 0)
+    trials = study_of(
+        {"state": WAITING, "place": place},
+        {"state": RUNNING, "place": place, "withdrawn": True},
+    )
+    slot = Slot(0, Rules(popsize=2), tuple(trials))
+    assert (slot.active, slot.superfluous) == (trials[0], [])
+    trials[1].user_attrs[WORKER] = {"host": "there", "pid": 17}
+    assert slot.active is trials[1], "what runs is not stopped"
 
 
 def test_stop_closes_a_slot_that_has_attempts_left() -> None:
