@@ -36,10 +36,13 @@ Crew = Callable[..., GenerationScheduler]
 def storages(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[BaseStorage]]:
-    """One storage, opened by two workers."""
+    """One storage, opened by three workers.
+
+    Optuna's cache of a database is for one thread: it can lose what another does to a new trial.
+    """
     kind, directory = request.param, tmp_path_factory.mktemp("storages")
     if kind == "memory":
-        yield [RetryingStorage(InMemoryStorage(), "memory")] * 2  # type: ignore[abstract]
+        yield [RetryingStorage(InMemoryStorage(), "memory")] * 3  # type: ignore[abstract]
         return
     url = f"sqlite:///{directory}/study.db"
     if kind == "journal":
@@ -50,7 +53,7 @@ def storages(
         server = make_server(open_storage(url), "127.0.0.1", 0)
         url = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
-    yield [open_storage(url), open_storage(url)]
+    yield [open_storage(url) for _ in range(3)]
     if kind == "grpc":
         server.stop(None)
 
