@@ -109,11 +109,11 @@ def _focal_weight(y_t: Tensor, p: Columns) -> Tensor:
     return others**gamma - gamma * y_t * others ** (gamma - 1) * y_t.clamp_min(1e-30).log()
 
 
-def _normalised_reverse(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress: float) -> Tensor:
+def _normalized_reverse(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress: float) -> Tensor:
     log_y = y.clamp_min(1e-38).log()
     a, b = -(log_y * x).sum(-1, keepdim=True), -log_y.sum(-1, keepdim=True)
-    normalised = ((y - x) * b - a * (y.shape[-1] * y - 1)) / b**2
-    return p["alpha"] * normalised + 4 * y_t * (y - x)
+    normalized = ((y - x) * b - a * (y.shape[-1] * y - 1)) / b**2
+    return p["alpha"] * normalized + 4 * y_t * (y - x)
 
 
 def _plain(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress: float) -> Tensor:
@@ -130,7 +130,7 @@ GRADIENTS: dict[str, Callable[..., Tensor]] = {
     "poly": _of_target(lambda y_t, p: 1 + p["epsilon"] * y_t),
     "sce": _of_target(lambda y_t, p: p["alpha"] + 4 * y_t),
     "taylor-ce": _of_target(lambda y_t, p: 1 - (1 - y_t).clamp_min(1e-7) ** p["order"]),
-    "nce-rce": _normalised_reverse,
+    "nce-rce": _normalized_reverse,
 }
 """Derivative of each loss with respect to the logits, from softmax outputs and targets."""
 
@@ -180,8 +180,8 @@ class BatchedMLP:
         return self.train([self._job(task.loss, task.seed, task.on_test_set) for task in tasks])
 
     def _job(self, loss: ComparedLoss, seed: int, on_test_set: bool = False) -> Job:
-        assert self.recipe.optimiser is not None
-        rate = loss.learning_rate or self.recipe.optimiser.lr
+        assert self.recipe.optimizer is not None
+        rate = loss.learning_rate or self.recipe.optimizer.lr
         kind, parameters = kind_of(loss), parameters_of(loss)
         return Job(kind, parameters, seed, rate * loss.scale, on_test_set)
 
@@ -267,7 +267,7 @@ class BatchedMLP:
                 *(d.sum(1, keepdim=True) for d in slopes),
             ]
             for p, momentum, gradient in zip((*w, *b), momenta, gradients, strict=True):
-                momentum.mul_(recipe.optimiser.momentum).add_(gradient)
+                momentum.mul_(recipe.optimizer.momentum).add_(gradient)
                 p.addcmul_(momentum, rates, value=-1)
         ended = {i: self._judge(jobs[i], k, w, b) for k, i in enumerate(alive)}
         return [ended.get(i) for i in range(len(jobs))]

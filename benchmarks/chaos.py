@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"
 import optuna
 from chaos_attacks import Attack, Cut, Kill, KillAndSuspend, KillSlot, Nothing, Outage, Suspend
 from chaos_jobs import Job, Raising, SearchJob, Storage, VerdictJob
-from chaos_judge import Judgement, attacked
+from chaos_judge import Judgment, attacked
 from chaos_real import attack_real
 from databases import GrpcProxy, MariaDB, PostgreSQL, postgresql_directory
 
@@ -146,10 +146,10 @@ def run(kind: str, mode: str, options: argparse.Namespace) -> None:
             with place(kind, directory) as where:
                 storage = Storage(where.url, heartbeat, grace)
                 if mode == "real":
-                    for name, judgement in attack_real(storage, total, options.seed, directory):
-                        print_row(kind, name, judgement)
+                    for name, judgment in attack_real(storage, total, options.seed, directory):
+                        print_row(kind, name, judgment)
                     return
-                judgement = attacked(
+                judgment = attacked(
                     job_of(mode, options, directory),
                     storage,
                     attack_of(mode, total, options, where),
@@ -160,7 +160,7 @@ def run(kind: str, mode: str, options: argparse.Namespace) -> None:
         except Unsupported as reason:
             print(f"| {kind} | {mode} | skipped: {reason} |", flush=True)
             return
-    print_row(kind, mode + " (60 / 240 s)" * options.real_intervals, judgement)
+    print_row(kind, mode + " (60 / 240 s)" * options.real_intervals, judgment)
 
 
 def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
@@ -203,9 +203,9 @@ def attack_of(mode: str, total: int, options: argparse.Namespace, where: Place) 
     return kinds[mode](total, options.seed)
 
 
-def print_row(kind: str, mode: str, judgement: Judgement) -> None:
+def print_row(kind: str, mode: str, judgment: Judgment) -> None:
     """One row, and what went wrong on standard error: after an hour's run it is the evidence."""
-    j = judgement
+    j = judgment
     identical = "yes" if j.identical else "**no**" if j.over else "**never ended**"
     cells = (
         kind,

@@ -26,7 +26,7 @@ from typing import Any
 
 import optuna
 from chaos_jobs import Storage
-from chaos_judge import Judgement
+from chaos_judge import Judgment
 from optuna.study import Study
 from optuna.trial import TrialState
 from searches import results, small_recipe
@@ -53,7 +53,7 @@ Results = Mapping[Any, Any]
 
 def attack_real(
     storage: Storage, total: int, seed: int, directory: Path
-) -> Iterator[tuple[str, Judgement]]:
+) -> Iterator[tuple[str, Judgment]]:
     """Kill real processes, `total` times in each of three stages; yields stages as they end."""
     os.chdir(directory)
     stage = Stage(storage.url, total, random.Random(seed), directory)
@@ -63,7 +63,7 @@ def attack_real(
         _end(_marked(stage.mark))
 
 
-def _stages(stage: Stage, directory: Path) -> Iterator[tuple[str, Judgement]]:
+def _stages(stage: Stage, directory: Path) -> Iterator[tuple[str, Judgment]]:
     recipe = small_recipe(directory / "serial.yaml", search={"generations": 12})
     for name in ("alone", "supervised"):
         shutil.copy(recipe, directory / f"{name}.yaml")
@@ -98,7 +98,7 @@ class Stage:
     directory: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def workers_alone(self, name: str, serial: Results) -> Judgement:
+    def workers_alone(self, name: str, serial: Results) -> Judgment:
         """Workers that nobody looks after, replaced when they have been killed."""
         began = time.monotonic()
         optuna.create_study(study_name=name, storage=open_storage(self.url), direction="maximize")
@@ -144,7 +144,7 @@ class Stage:
         name: str,
         serial: Results,
         places: Callable[[Study, Path], Counter[Any]],
-    ) -> Judgement:
+    ) -> Judgment:
         """A command whose workers are killed, and every fourth time the command itself."""
         began = time.monotonic()
         log = self.directory / f"{name}.out"
@@ -177,8 +177,8 @@ class Stage:
         over = command.returncode == 0
         study = study or _study(self.url, name)
         logs = self.directory / "taylorglo-logs" / name
-        judgement = self._judge(study, serial, places, logs, kills, over, errors, began)
-        return judgement if not orphans else _with_orphans(judgement, orphans)
+        judgment = self._judge(study, serial, places, logs, kills, over, errors, began)
+        return judgment if not orphans else _with_orphans(judgment, orphans)
 
     def _judge(
         self,
@@ -190,13 +190,13 @@ class Stage:
         over: bool,
         errors: list[str],
         began: float,
-    ) -> Judgement:
+    ) -> Judgment:
         seconds = time.monotonic() - began
         ours: Results = results(study) if places is _in_search else _trainings(study)
         told = places(study, logs)
         different = [key for key in ours.keys() | serial.keys() if ours.get(key) != serial.get(key)]
         finished = {place[0] for place in ours} if places is _in_search else ()
-        return Judgement(
+        return Judgment(
             attacks=kills,
             over=over,
             generations=len(finished),
@@ -212,8 +212,8 @@ class Stage:
         )
 
 
-def _with_orphans(judgement: Judgement, orphans: int) -> Judgement:
-    return Judgement(**vars(judgement) | {"orphans": judgement.orphans + orphans})
+def _with_orphans(judgment: Judgment, orphans: int) -> Judgment:
+    return Judgment(**vars(judgment) | {"orphans": judgment.orphans + orphans})
 
 
 def _in_search(study: Study, logs: Path) -> Counter[Any]:

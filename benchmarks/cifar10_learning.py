@@ -51,7 +51,7 @@ def main() -> None:
     data = recipe.data.init_args | {"val_size": arguments.validation_images}
     recipe = recipe.changed(
         data=recipe.data.changed(init_args=data),
-        optimiser=recipe.optimiser.changed(lr=arguments.lr or recipe.optimiser.lr),
+        optimizer=recipe.optimizer.changed(lr=arguments.lr or recipe.optimizer.lr),
         batch_size=arguments.batch_size or recipe.batch_size,
     )
     training = Training(recipe, Machine(data_dir=arguments.data_dir))
@@ -72,7 +72,7 @@ def main() -> None:
         for i in range(0, arguments.steps - group + 1, group)
     ]
     print(
-        f"{arguments.recipe.stem}: batch {recipe.batch_size}, learning rate {recipe.optimiser.lr}"
+        f"{arguments.recipe.stem}: batch {recipe.batch_size}, learning rate {recipe.optimizer.lr}"
     )
     print("training loss: " + " ".join(f"{mean:.3f}" for mean in means))
     print(

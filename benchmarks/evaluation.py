@@ -5,7 +5,7 @@
 An evaluation is set-up, data, training, one validation and the report to the storage. Four ways:
 
 - (a) ``bare``: a PyTorch loop with cross-entropy and nothing around it; images lie in memory as
-  normalised tensors; precision and memory format are the best for this processor. The limit.
+  normalized tensors; precision and memory format are the best for this processor. The limit.
 - (b) ``ours``: claimed from a study in SQLite, trained by `training.run.Training` with a Taylor
   loss, and finished, as a worker does it.
 - (c) ``tutorial``: as the tutorials of Optuna and Lightning have it: `study.optimize` with Optuna's
@@ -122,7 +122,7 @@ class Bare:
         raw, self.labels = data.train_data.take(np.arange(len(data.train_data.indices)))
         val_raw, self.val_labels = data.val_data.take(np.arange(len(data.val_data.indices)))
         mean, std = np.zeros(1), np.full(1, float(data.facts.max_value))
-        if data.standardise:
+        if data.standardize:
             pixels = raw.reshape(-1, raw.shape[-1]).double()
             mean, std = pixels.mean(0).numpy(), pixels.std(0).numpy()
         self.images = (raw.float() - torch.tensor(mean).float()) / torch.tensor(std).float()
@@ -137,7 +137,7 @@ class Bare:
         """A fresh network after so many steps."""
         task = self.task
         net = task.net().to(memory_format=self.layout)
-        optimiser = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=0.9, fused=True)
+        optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=0.9, fused=True)
         order, position = torch.randperm(len(self.images)), 0
         for _ in range(steps):
             if position + task.batch_size > len(self.images):
@@ -146,9 +146,9 @@ class Bare:
             position += task.batch_size
             with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
                 logits = net(self._augmented(self.images[batch]))
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             cross_entropy(logits.float(), self.labels[batch]).backward()
-            optimiser.step()
+            optimizer.step()
         return net
 
     def accuracy(self, net: nn.Module) -> float:
@@ -180,12 +180,12 @@ class Ours:
     def __init__(self, task: Task, data_dir: Path, folder: Path) -> None:
         settings = load_recipe(STUDIES / task.recipe).to_dict()
         settings["data"]["init_args"] = task.data_settings
-        settings["optimiser"] = {"name": "sgd", "lr": LEARNING_RATE, "momentum": 0.9}
+        settings["optimizer"] = {"name": "sgd", "lr": LEARNING_RATE, "momentum": 0.9}
         settings["batch_size"] = task.batch_size
         settings["budget"] = {"unit": "steps", "evaluation": task.steps, "full": task.steps}
         settings |= {"early_abort": None, "early_stop": None, "schedule": {}}
         # Candidates that all train to the end, at one learning rate.
-        settings["search"] |= {"space": "theta", "filter": "trainable", "scale": "normalised"}
+        settings["search"] |= {"space": "theta", "filter": "trainable", "scale": "normalized"}
         recipe = recipe_from_dict(settings, source="benchmark")
         training = Training(recipe, Machine(data_dir, "cpu"))
         self.study = create_study("ours", f"sqlite:///{folder}/ours.db")
@@ -298,7 +298,7 @@ class Tutorial:
         if data.augmentation.flip:
             augmenting.append(transforms.RandomHorizontalFlip())
         finishing: list[Callable[..., Any]] = [transforms.ToTensor()]
-        if data.standardise:
+        if data.standardize:
             finishing.append(transforms.Normalize((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)))
         both = transforms.Compose([*augmenting, *finishing]), transforms.Compose(finishing)
         self.train = TorchvisionImages(data, "train", both[0])

@@ -8,7 +8,7 @@ The four ways search on the same network, data and trainings, each with a budget
 
 - TaylorGLO as in the paper: all eight parameters from θ = 0, 28 × 16 = 448 evaluations, after which
   its winner on MNIST had been found;
-- TaylorGLO as the recipe has it: cross-entropy's neighbourhood in the canonical space;
+- TaylorGLO as the recipe has it: cross-entropy's neighborhood in the canonical space;
 - GLO: trees, then coefficients of the best one;
 - random trees: GLO's first generation, as large as its whole search.
 
@@ -385,7 +385,7 @@ def _add_task(drawn: go.Figure, here: dict[str, list[Outcome]], row: int) -> Non
         marker={"color": style.BLUE, "size": 10, "opacity": 0.5}, showlegend=False, row=row, col=2,
     )  # fmt: skip
     quality = statistics.median(o.wanted for same in here.values() for o in same)
-    drawn.add_vline(x=quality, line={"dash": "dash", "color": style.GREY}, row=row, col=2)
+    drawn.add_vline(x=quality, line={"dash": "dash", "color": style.GRAY}, row=row, col=2)
     # Four decades, and room for the words behind the longest bar.
     drawn.update_xaxes(
         type="log", range=[0, 6.5], tickvals=[1, 10, 100, 1000, 10_000], row=row, col=1

@@ -50,7 +50,7 @@ class Setting:
         lr: Learning rate.
         momentum: Momentum of SGD.
         seed: Decides weights, order of data and dropout.
-        steps: Optimiser steps.
+        steps: Optimizer steps.
     """
 
     loss: str
@@ -96,8 +96,8 @@ def train(setting: Setting, results: Results, machine: Machine) -> None:
     if setting in results.rows:
         return
     recipe = load_recipe(RECIPE)
-    optimiser = recipe.optimiser.changed(lr=setting.lr, momentum=setting.momentum)
-    training = Training(recipe.changed(optimiser=optimiser), machine)
+    optimizer = recipe.optimizer.changed(lr=setting.lr, momentum=setting.momentum)
+    training = Training(recipe.changed(optimizer=optimizer), machine)
     start = time.perf_counter()
     try:
         accuracy = training.run(criterion(setting.loss), seed=setting.seed, steps=setting.steps)
@@ -148,7 +148,7 @@ def run(results: Results, machine: Machine) -> None:
 
 def print_tables(results: Results) -> None:
     """The sweep and the comparison as Markdown."""
-    print(f"| loss | optimiser | validation accuracy after {SWEEP_STEPS:,} steps |\n|---|---|---|")
+    print(f"| loss | optimizer | validation accuracy after {SWEEP_STEPS:,} steps |\n|---|---|---|")
     for loss in SWEEP:
         for setting in [*sweep(loss), with_momentum(loss)]:
             if setting in results.rows:

@@ -28,11 +28,11 @@ NAMES = {
     "ce-tuned": "cross-entropy, learning rate tuned",
     "label-smoothing": "label smoothing",
     "focal": "focal loss",
-    "gce": "generalised cross-entropy",
+    "gce": "generalized cross-entropy",
     "poly": "PolyLoss-1",
     "sce": "symmetric cross-entropy",
     "taylor-ce": "Taylor cross-entropy",
-    "nce-rce": "normalised plus reverse cross-entropy",
+    "nce-rce": "normalized plus reverse cross-entropy",
     "best-standard": "**best standard loss, same budget**",
 }
 

@@ -4,7 +4,7 @@
     python benchmarks/savings.py table --results savings.jsonl
 
 Every row is a whole search with one thing changed from the paper's (or several). Each search gets
-the same number of optimiser steps, aborted and stopped trainings included. After each generation
+the same number of optimizer steps, aborted and stopped trainings included. After each generation
 its best candidate is trained again from five fresh seeds, the same for all rows, on the
 evaluation's budget: the median of those five validation accuracies is the quality of what the
 search would hand over at that moment, without the luck of the evaluation that picked it; how many
@@ -59,7 +59,7 @@ PAPER: Changes = {
 FILTER: Changes = {"search.filter": "trainable"}
 CANONICAL: Changes = {"search.space": "canonical"}
 STEADY: Changes = {"search.filter": "steady"}
-NORMALISED: Changes = {"search.filter": "steady", "search.scale": "normalised"}
+NORMALIZED: Changes = {"search.filter": "steady", "search.scale": "normalized"}
 COMMON: Changes = {"search.seed_policy": "common"}
 STOP: Changes = {"early_stop": {"unit": "steps", "at": 0, "keep": 0.5}}
 ONCE: Changes = {"early_abort.attempts": 1}
@@ -71,7 +71,7 @@ ROWS: dict[str, Changes] = {
     "trainable filter": FILTER,
     "steady filter": STEADY,
     "canonical space": CANONICAL,
-    "steady filter, scale normalised": NORMALISED,
+    "steady filter, scale normalized": NORMALIZED,
     "common seeds": COMMON,
     "early stop": STOP,
     "one attempt only (once)": ONCE,
@@ -80,13 +80,13 @@ ROWS: dict[str, Changes] = {
     "steady, once, stop, canonical": STEADY | ONCE | STOP | CANONICAL,
     "the same, anchored at cross-entropy": STEADY | ONCE | STOP | CANONICAL | ANCHORED,
     "steady, once, stop, canonical, common": STEADY | ONCE | STOP | CANONICAL | COMMON,
-    "the last, scale normalised": NORMALISED | ONCE | STOP | CANONICAL | COMMON,
+    "the last, scale normalized": NORMALIZED | ONCE | STOP | CANONICAL | COMMON,
 }
 
 SMALL_CNN = {"model": {"class_path": "small_cnn.SmallCNN", "init_args": {}}}
 MNIST_ABORT = {"unit": "steps", "at": 100, "threshold": 0.15, "attempts": 3}
 
-# Recipe, what is changed in it for all rows, optimiser steps a search gets.
+# Recipe, what is changed in it for all rows, optimizer steps a search gets.
 TASKS: dict[str, tuple[str, Changes, int]] = {
     "digits": ("digits_cnn.yaml", {}, 8_000),
     "mnist": ("mnist_basic_cnn_200_steps.yaml", SMALL_CNN | {"early_abort": MNIST_ABORT}, 12_800),

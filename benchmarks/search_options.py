@@ -193,7 +193,7 @@ def evaluate(
     trainings: BatchedMLP, wanted: Sequence[tuple[Parameters, int]], *, on_test_set: bool = False
 ) -> list[float]:
     """Metric of each candidate trained with its seed; 0 for a training that diverges."""
-    rate = trainings.recipe.optimiser.lr
+    rate = trainings.recipe.optimizer.lr
     jobs = [Job("taylor", candidate, seed, rate, on_test_set) for candidate, seed in wanted]
     return [value or 0.0 for value in trainings.train(jobs)]
 

@@ -1,4 +1,4 @@
-"""CPU seconds of an optimiser step of every network, by precision and memory format.
+"""CPU seconds of an optimizer step of every network, by precision and memory format.
 
     python benchmarks/training.py [--repeats N]
 
@@ -24,20 +24,20 @@ from optuna_taylorglo.training.precision import resolve_precision
 def seconds_a_step(
     net: nn.Module, shape: tuple[int, ...], n: int, bfloat16: bool, last: bool
 ) -> float:
-    """Return the median CPU time of an optimiser step on one fixed batch."""
+    """Return the median CPU time of an optimizer step on one fixed batch."""
     memory_format = torch.channels_last if last else torch.contiguous_format
     net = net.to(memory_format=memory_format)
     images = torch.randn(shape).contiguous(memory_format=memory_format)
     labels = torch.randint(10, shape[:1])
-    optimiser = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9, fused=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9, fused=True)
     times = []
     for _ in range(n + 1):
         start = time.process_time()
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             logits = net(images)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         functional.cross_entropy(logits.float(), labels).backward()
-        optimiser.step()
+        optimizer.step()
         times.append(time.process_time() - start)
     return statistics.median(times[1:])
 

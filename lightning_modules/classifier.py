@@ -1,4 +1,4 @@
-"""One LightningModule for every classification network, criterion and optimiser."""
+"""One LightningModule for every classification network, criterion and optimizer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torchmetrics import MeanMetric, Metric
 from lightning_modules.data.batches import Chunk
 from lightning_modules.metrics import ALWAYS_LOGGED, BalancedAccuracy, build_metric
 from lightning_modules.monitor import TrainingMonitor
-from lightning_modules.optim import build_optimiser, build_schedule
+from lightning_modules.optim import build_optimizer, build_schedule
 from optuna_taylorglo.recipes.training_settings import (
-    OptimiserSettings,
+    OptimizerSettings,
     ScheduleSettings,
     TrainerSettings,
 )
@@ -39,8 +39,8 @@ class Classifier(LightningModule):
     """Trains a network with any criterion that is called as ``nn.CrossEntropyLoss`` is.
 
     A training batch is ``(images, labels)`` or a `Chunk` of such batches, on each of which one
-    optimiser step is taken; ``trainer.global_step`` counts optimiser steps in both cases.
-    Optimisation is manual (in Lightning's sense), so gradients are clipped and accumulated as
+    optimizer step is taken; ``trainer.global_step`` counts optimizer steps in both cases.
+    Optimization is manual (in Lightning's sense), so gradients are clipped and accumulated as
     `trainer_settings` say, and not by the Trainer.
 
     Logged: ``val_accuracy``, ``val_balanced_accuracy`` (the mean of the classes' accuracies) and
@@ -51,7 +51,7 @@ class Classifier(LightningModule):
         criterion: Called with logits in float32 and the labels; may be replaced by
             assigning ``self.criterion``. If it has a tensor attribute ``progress``, that is set to
             the share of training done, in [0, 1], before every step.
-        optimiser: Optimiser settings.
+        optimizer: Optimizer settings.
         schedule: Learning-rate schedule, epochs being those of the Trainer; None: constant.
         schedule_length: Units of the schedule that a full training has.
         trainer_settings: Clipping and accumulation of gradients; None: neither. The gradients of
@@ -69,7 +69,7 @@ class Classifier(LightningModule):
         net: nn.Module,
         criterion: Criterion | None = None,
         *,
-        optimiser: OptimiserSettings,
+        optimizer: OptimizerSettings,
         schedule: ScheduleSettings | None = None,
         schedule_length: int = 1,
         trainer_settings: TrainerSettings | None = None,
@@ -82,7 +82,7 @@ class Classifier(LightningModule):
         self.automatic_optimization = False
         self.net = net
         self.criterion: Criterion = nn.CrossEntropyLoss() if criterion is None else criterion
-        self.optimiser_settings = optimiser
+        self.optimizer_settings = optimizer
         self.schedule_settings = schedule or ScheduleSettings()
         self.schedule_length = schedule_length
         self.trainer_settings = trainer_settings or TrainerSettings()
@@ -114,18 +114,18 @@ class Classifier(LightningModule):
         return logits.float()
 
     def configure_optimizers(self) -> Any:
-        """Build optimiser and schedule over the network's parameters."""
+        """Build optimizer and schedule over the network's parameters."""
         if self.memory_format == torch.channels_last:
             self.net.to(memory_format=self.memory_format)
         # A fused update may unscale gradients itself, so Lightning clips none in mixed precision.
         clips_mixed = self._clips and isinstance(self.trainer.precision_plugin, MixedPrecision)
-        optimiser = build_optimiser(
-            self.optimiser_settings, self.net.parameters(), fused=not clips_mixed
+        optimizer = build_optimizer(
+            self.optimizer_settings, self.net.parameters(), fused=not clips_mixed
         )
         if self.schedule_settings.is_constant:
-            return optimiser
-        schedule = build_schedule(self.schedule_settings, optimiser, self.schedule_length)
-        return [optimiser], [schedule]
+            return optimizer
+        schedule = build_schedule(self.schedule_settings, optimizer, self.schedule_length)
+        return [optimizer], [schedule]
 
     @property
     def _clips(self) -> bool:
@@ -137,7 +137,7 @@ class Classifier(LightningModule):
         return getattr(self.trainer.precision_plugin, "scaler", None) is not None
 
     def on_train_start(self) -> None:
-        """Work out how many optimiser steps there will be, for the criterion's progress."""
+        """Work out how many optimizer steps there will be, for the criterion's progress."""
         trainer = self.trainer
         steps = trainer.num_training_batches
         if trainer.limit_train_batches == 1.0:
@@ -150,7 +150,7 @@ class Classifier(LightningModule):
         by_steps = float("inf") if trainer.max_steps < 0 else trainer.max_steps
         self._monitor = TrainingMonitor(min(by_epochs, by_steps))
         self._accumulated = 0
-        # Lightning's hooks around a step cost as much as the optimiser of a small network. Float16
+        # Lightning's hooks around a step cost as much as the optimizer of a small network. Float16
         # gradients are scaled in them.
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._needs_hooks = (
@@ -160,13 +160,13 @@ class Classifier(LightningModule):
         )
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Take one optimiser step on each mini-batch, or on several whose gradients add up.
+        """Take one optimizer step on each mini-batch, or on several whose gradients add up.
 
         Raises:
             Diverged: If a loss since the last check is not finite.
         """
         batches = list(zip(*batch, strict=True)) if isinstance(batch, Chunk) else [batch]
-        optimiser = cast(LightningOptimizer, self.optimizers())
+        optimizer = cast(LightningOptimizer, self.optimizers())
         plain = isinstance(batch, Chunk) and not self._needs_hooks
         update = self._update_without_hooks if plain else self._update
         losses = []
@@ -178,7 +178,7 @@ class Classifier(LightningModule):
             loss = self.criterion(self(inputs), labels)
             losses.append(loss.detach())
             first, last = self._place_in_step(epoch_may_end=number == len(batches))
-            update(optimiser, loss, first, last)
+            update(optimizer, loss, first, last)
             if last:
                 self._step_schedule("steps")
                 step += 1
@@ -196,26 +196,26 @@ class Classifier(LightningModule):
             self._accumulated = 0
         return first, last
 
-    def _update(self, optimiser: LightningOptimizer, loss: Tensor, first: bool, last: bool) -> None:
-        """Take an optimiser step, or a part of one, with all of Lightning's hooks around it."""
+    def _update(self, optimizer: LightningOptimizer, loss: Tensor, first: bool, last: bool) -> None:
+        """Take an optimizer step, or a part of one, with all of Lightning's hooks around it."""
         if first:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
         self.manual_backward(self._share(loss))
         if last:
-            optimiser.step()
+            optimizer.step()
 
     def _update_without_hooks(
-        self, optimiser: LightningOptimizer, loss: Tensor, first: bool, last: bool
+        self, optimizer: LightningOptimizer, loss: Tensor, first: bool, last: bool
     ) -> None:
         """The same, with a step that Lightning counts, but does not surround with hooks."""
         if first:
-            optimiser.optimizer.zero_grad()
+            optimizer.optimizer.zero_grad()
         self._share(loss).backward()  # type: ignore[no-untyped-call]
         if last:
-            self.on_before_optimizer_step(optimiser.optimizer)
-            optimiser._on_before_step()
-            optimiser.optimizer.step()
-            optimiser._on_after_step()
+            self.on_before_optimizer_step(optimizer.optimizer)
+            optimizer._on_before_step()
+            optimizer.optimizer.step()
+            optimizer._on_after_step()
 
     def _share(self, loss: Tensor) -> Tensor:
         """A mini-batch's share of the loss of a step."""

@@ -98,7 +98,7 @@ class NegativeLogLikelihood(Metric):
 
 
 class BalancedAccuracy(Metric):
-    """The mean over classes of the share of their images that are recognised.
+    """The mean over classes of the share of their images that are recognized.
 
     Every class counts alike, however many images it has; one without images does not count. The
     number of classes is that of the logits, so nobody has to know it beforehand.
@@ -108,14 +108,14 @@ class BalancedAccuracy(Metric):
     """
 
     full_state_update = False
-    recognised: Tensor
+    recognized: Tensor
     images: Tensor
 
     def __init__(self, ignore_index: int = -100) -> None:
         super().__init__()
         self.ignore_index = ignore_index
         # Scalars, which the first batch turns into vectors (classes,).
-        self.add_state("recognised", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("recognized", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
@@ -126,10 +126,10 @@ class BalancedAccuracy(Metric):
         of_class = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
         if 0 <= self.ignore_index < logits.shape[1]:  # any other label is of no class anyway
             of_class = of_class & (labels != self.ignore_index)[:, None]
-        self.recognised = self.recognised + (of_class & correct[:, None]).sum(dim=0)
+        self.recognized = self.recognized + (of_class & correct[:, None]).sum(dim=0)
         self.images = self.images + of_class.sum(dim=0)
 
     def compute(self) -> Tensor:
         """Return the mean over the classes that were seen."""
         seen = self.images > 0
-        return (self.recognised[seen] / self.images[seen]).mean()
+        return (self.recognized[seen] / self.images[seen]).mean()

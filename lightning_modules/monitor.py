@@ -17,7 +17,7 @@ class TrainingMonitor:
     """Tells a criterion how far training is, and notices when a loss stops being finite.
 
     Args:
-        total_steps: Optimiser steps of the whole training.
+        total_steps: Optimizer steps of the whole training.
     """
 
     def __init__(self, total_steps: float) -> None:

@@ -1,4 +1,4 @@
-"""Optimiser and learning-rate schedule as a recipe's settings say."""
+"""Optimizer and learning-rate schedule as a recipe's settings say."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from optuna_taylorglo.recipes.training_settings import OptimiserSettings, ScheduleSettings
+from optuna_taylorglo.recipes.training_settings import OptimizerSettings, ScheduleSettings
 
 
-def build_optimiser(
-    settings: OptimiserSettings, parameters: Iterable[nn.Parameter], *, fused: bool = True
+def build_optimizer(
+    settings: OptimizerSettings, parameters: Iterable[nn.Parameter], *, fused: bool = True
 ) -> optim.Optimizer:
-    """Return the optimiser.
+    """Return the optimizer.
 
     Args:
         settings: Which, and how.
@@ -41,28 +41,28 @@ def build_optimiser(
 
 
 def build_schedule(
-    settings: ScheduleSettings, optimiser: optim.Optimizer, length: int
+    settings: ScheduleSettings, optimizer: optim.Optimizer, length: int
 ) -> LRScheduler:
     """Return the scheduler; call its ``step`` once a unit, at most `length` times.
 
     Args:
         settings: What it does.
-        optimiser: Whose learning rate it changes.
+        optimizer: Whose learning rate it changes.
         length: Units of a full training, which may end before.
     """
     if settings.kind == "one_cycle":
         # Momentum stays as the recipe has it.
-        peak = [group["lr"] for group in optimiser.param_groups]
-        return OneCycleLR(optimiser, peak, total_steps=length, cycle_momentum=False)
+        peak = [group["lr"] for group in optimizer.param_groups]
+        return OneCycleLR(optimizer, peak, total_steps=length, cycle_momentum=False)
     warmup = settings.warmup
     after: LRScheduler
     if settings.kind == "cosine":
-        after = CosineAnnealingLR(optimiser, T_max=length - warmup)
+        after = CosineAnnealingLR(optimizer, T_max=length - warmup)
     else:
         milestones = [milestone - warmup for milestone in settings.milestones]
-        after = MultiStepLR(optimiser, milestones, settings.gamma)
+        after = MultiStepLR(optimizer, milestones, settings.gamma)
     if not warmup:
         return after
     # The first unit has 1 / warmup of the rate, the last one of the rise all of it.
-    rise = LinearLR(optimiser, start_factor=1 / warmup, total_iters=warmup - 1)
-    return SequentialLR(optimiser, [rise, after], milestones=[warmup])
+    rise = LinearLR(optimizer, start_factor=1 / warmup, total_iters=warmup - 1)
+    return SequentialLR(optimizer, [rise, after], milestones=[warmup])

@@ -4,8 +4,8 @@ from .losses.expansion import Expansion
 from .losses.loading import load_loss
 from .losses.standard import (
     FocalLoss,
-    GeneralisedCrossEntropyLoss,
-    NormalisedReverseCrossEntropyLoss,
+    GeneralizedCrossEntropyLoss,
+    NormalizedReverseCrossEntropyLoss,
     PolyLoss,
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
@@ -25,8 +25,8 @@ __all__ = [
     "Expansion",
     "FocalLoss",
     "GLOSampler",
-    "GeneralisedCrossEntropyLoss",
-    "NormalisedReverseCrossEntropyLoss",
+    "GeneralizedCrossEntropyLoss",
+    "NormalizedReverseCrossEntropyLoss",
     "PolyLoss",
     "SymmetricCrossEntropyLoss",
     "TaylorCrossEntropyLoss",

@@ -13,8 +13,8 @@ FIRST_TRIAL = "taylorglo:first_trial"
 N_CLASSES = "taylorglo:n_classes"
 """Number of classes of the data."""
 
-OPTIMISER = "taylorglo:optimiser"
-"""Whose optimiser trains: the recipe's or the module's own."""
+OPTIMIZER = "taylorglo:optimizer"
+"""Whose optimizer trains: the recipe's or the module's own."""
 
 CROSS_ENTROPY = "taylorglo:cross_entropy"
 """What cross-entropy reached at the candidates' budget, by training seed."""

@@ -80,7 +80,7 @@ from optuna_taylorglo.study.queue import TrialQueue, has_results
 from optuna_taylorglo.study.storages import release_connections
 from optuna_taylorglo.study.urls import resolve_storage_url
 from optuna_taylorglo.verdict.choice import is_undecided, keep_choice
-from optuna_taylorglo.verdict.learning_rates import keep_whose_optimiser
+from optuna_taylorglo.verdict.learning_rates import keep_whose_optimizer
 
 if TYPE_CHECKING:  # what imports PyTorch or Lightning: wrong usage is answered before
     from optuna_taylorglo.training.run import Training
@@ -307,7 +307,7 @@ class Worker:
 
         training = Training(self.recipe, self.machine)
         self.study.set_user_attr(N_CLASSES, training.n_classes)
-        keep_whose_optimiser(self.study, training)
+        keep_whose_optimizer(self.study, training)
         if self.recipe.loss.class_weights == "balanced":
             self.study.set_user_attr(CLASS_WEIGHTS, training.recipe.loss.class_weights)
             self.recipe = attach_recipe(self.study, None)

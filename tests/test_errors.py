@@ -47,8 +47,8 @@ def test_stop_and_divergence_are_not_taken_for_wrong_values() -> None:
 
 def test_a_recipe_error_says_source_field_and_problem() -> None:
     inner = RecipeError("lr", "0 is not allowed, must be above 0")
-    outer = inner.within("optimiser").from_source("my.yaml")
-    assert str(outer) == "my.yaml: optimiser.lr: 0 is not allowed, must be above 0"
+    outer = inner.within("optimizer").from_source("my.yaml")
+    assert str(outer) == "my.yaml: optimizer.lr: 0 is not allowed, must be above 0"
     assert str(RecipeError("", "is empty").within("search")) == "search: is empty"
     # Errors come back from other processes by pickle.
     copy = pickle.loads(pickle.dumps(outer))

@@ -231,7 +231,7 @@ def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):
 def test_a_candidate_that_diverges_is_aborted_and_tried_again(
     tmp_path, data_dir, sqlite_url, caplog
 ):
-    recipe = small_recipe(tmp_path / "recipe.yaml", optimiser={"lr": 1e30, "momentum": 0.0})
+    recipe = small_recipe(tmp_path / "recipe.yaml", optimizer={"lr": 1e30, "momentum": 0.0})
     create_study(sqlite_url)
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
     assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == DONE
@@ -295,7 +295,7 @@ def test_a_worker_speaks_before_it_imports_what_takes_long(tmp_path):
 
 BAD_USAGE = {
     "no such study": (lambda url: None, [], ["there is no study 'digits'", "optuna create-study"]),
-    "minimises": (
+    "minimizes": (
         lambda url: study_with(url),
         ["--recipe", "digits_mlp"],
         ["has direction minimize", "optuna create-study --direction maximize --study-name digits"],
@@ -338,7 +338,7 @@ BAD_USAGE = {
     "argument that a class does not take": (
         lambda url: study_with(url, direction="maximize"),
         ["--recipe", "RECIPE_ARGUMENT"],
-        ["model.init_args", "colour", "DigitsCNN"],
+        ["model.init_args", "color", "DigitsCNN"],
     ),
 }
 
@@ -350,7 +350,7 @@ def test_wrong_usage_is_answered_with_what_to_do(tmp_path, data_dir, sqlite_url,
     recipes = {
         "RECIPE": {},
         "RECIPE_OS": {"model": {"class_path": "os.path.Evil"}},
-        "RECIPE_ARGUMENT": {"model": {"init_args": {"colour": "red"}}},
+        "RECIPE_ARGUMENT": {"model": {"init_args": {"color": "red"}}},
     }
     words = [
         str(small_recipe(tmp_path / "recipe.yaml", **recipes[word])) if word in recipes else word

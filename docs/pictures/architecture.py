@@ -1,6 +1,6 @@
 """The two diagrams of docs/architecture.md: packages with the way of data, and a search in time.
 
-Plain SVG without a background, in colours and a grey that are readable on light and dark pages.
+Plain SVG without a background, in colors and a gray that are readable on light and dark pages.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from .style import BLUE, GREEN, ORANGE
-from .style import TEXT as GREY
+from .style import TEXT as GRAY
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "architecture"
 
@@ -29,33 +29,33 @@ class Drawing:
         self._lines = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
             f'width="{WIDTH}" height="{height}" role="img" font-family="sans-serif" '
-            f'font-size="14" fill="{GREY}">',
+            f'font-size="14" fill="{GRAY}">',
             f"<title>{escape(title)}</title>",
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
-            f'markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="{GREY}"/></marker>'
+            f'markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="{GRAY}"/></marker>'
             "</defs>",
         ]
 
     def text(
         self, x: float, y: float, words: str, *, anchor: str = "middle", size: int = 14,
-        bold: bool = False, colour: str = GREY,
+        bold: bool = False, color: str = GRAY,
     ) -> None:  # fmt: skip
         """One line of text."""
         weight = ' font-weight="bold"' if bold else ""
         self._lines.append(
             f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="{size}"{weight} '
-            f'fill="{colour}">{escape(words)}</text>'
+            f'fill="{color}">{escape(words)}</text>'
         )
 
     def box(
-        self, x: float, y: float, width: float, height: float, colour: str, *,
+        self, x: float, y: float, width: float, height: float, color: str, *,
         filled: float = 0.1, dashed: bool = False,
     ) -> None:  # fmt: skip
         """A rounded rectangle."""
         dash = ' stroke-dasharray="4 4"' if dashed else ""
         self._lines.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5" '
-            f'stroke="{colour}" stroke-width="1.5" fill="{colour}" '
+            f'stroke="{color}" stroke-width="1.5" fill="{color}" '
             f'fill-opacity="{filled:g}"{dash}/>'
         )
 
@@ -65,7 +65,7 @@ class Drawing:
         tip = ' marker-end="url(#tip)"' if arrow else ""
         dash = ' stroke-dasharray="4 4"' if dashed else ""
         self._lines.append(
-            f'<path d="{path}" stroke="{GREY}" stroke-width="1.5" fill="none"{tip}{dash}/>'
+            f'<path d="{path}" stroke="{GRAY}" stroke-width="1.5" fill="none"{tip}{dash}/>'
         )
 
     def __str__(self) -> str:
@@ -86,9 +86,9 @@ def _way_of_data(picture: Drawing, top: float) -> None:
     left, width, height, step = 1, 134, 66, 156
     below = top + 116
 
-    def station(column: int, y: float, colour: str, title: str, *rooms: str) -> None:
+    def station(column: int, y: float, color: str, title: str, *rooms: str) -> None:
         x = left + step * column
-        picture.box(x, y, width, height, colour)
+        picture.box(x, y, width, height, color)
         first = y + (29 if len(rooms) == 1 else 20)
         picture.text(x + width / 2, first, title, bold=True)
         for number, room in enumerate(rooms, start=1):
@@ -120,22 +120,22 @@ def _way_of_data(picture: Drawing, top: float) -> None:
 def _layers(picture: Drawing, top: float) -> None:
     left, width, height, step = 76, 456, 28, 34
     layers: list[tuple[tuple[str, ...], str, str]] = [
-        (("worker.py", "local.py", "cli/"), GREY, "what people start"),
-        (("process.py",), GREY, "signals, exit codes, logs"),
+        (("worker.py", "local.py", "cli/"), GRAY, "what people start"),
+        (("process.py",), GRAY, "signals, exit codes, logs"),
         (("report/",), ORANGE, "what people read"),
         (("visualization/",), ORANGE, "what people look at"),
         (("verdict/",), ORANGE, "is it really better?"),
         (("search/",), BLUE, "which θ comes next"),
         (("training/",), ORANGE, "a loss to a metric"),
-        (("lightning_modules/",), GREY, "what recipes may name"),
+        (("lightning_modules/",), GRAY, "what recipes may name"),
         (("losses/", "recipes/", "study/"), BLUE, "know no other package"),
-        (("validation, attributes, errors, files, sanitize, seeds",), GREY, "what all share"),
+        (("validation, attributes, errors, files, sanitize, seeds",), GRAY, "what all share"),
     ]
-    for row, (names, colour, words) in enumerate(layers):
+    for row, (names, color, words) in enumerate(layers):
         y = top + step * row
         part = (width - 8 * (len(names) - 1)) / len(names)
         for place, name in enumerate(names):
-            own = GREEN if name == "study/" else colour
+            own = GREEN if name == "study/" else color
             x = left + place * (part + 8)
             picture.box(x, y, part, height, own, dashed=name == "lightning_modules/")
             picture.text(x + part / 2, y + 19, name)
@@ -156,16 +156,16 @@ def generations() -> str:
         return left + second * seconds
 
     def trial(
-        worker: str, number: int, slot: str, start: float, end: float, colour: str = BLUE
+        worker: str, number: int, slot: str, start: float, end: float, color: str = BLUE
     ) -> None:
         x, y, width = at(start) + 2, rows[worker], second * (end - start) - 4
-        picture.box(x, y, width, high, colour)
+        picture.box(x, y, width, high, color)
         picture.text(x + width / 2, y + 16, f"trial {number}", size=13, bold=True)
         picture.text(x + width / 2, y + 32, f"slot {slot}", size=13)
 
     def waiting(worker: str, start: float, end: float) -> None:
         x, width = at(start) + 2, second * (end - start) - 4
-        picture.box(x, rows[worker], width, high, GREY, filled=0, dashed=True)
+        picture.box(x, rows[worker], width, high, GRAY, filled=0, dashed=True)
         picture.text(x + width / 2, rows[worker] + 24, "waits", size=13)
 
     for worker, y in rows.items():
@@ -181,7 +181,7 @@ def generations() -> str:
     trial("B", 5, "5", 5, 7.6)
     waiting("B", 7.6, end)
     trial("C", 2, "2", 0, 1.9, ORANGE)
-    picture.text(at(2.05), rows["C"] + 25, "✕ killed", anchor="start", size=13, colour=ORANGE)
+    picture.text(at(2.05), rows["C"] + 25, "✕ killed", anchor="start", size=13, color=ORANGE)
     trial("C", 6, "2 again, same seed", 3.6, 6.6)
     waiting("C", 6.6, end)
     for number, worker in enumerate(rows):
@@ -211,9 +211,9 @@ def _stored(picture: Drawing, top: float) -> None:
         ("11–13", "slots 9–11", "waiting", "", GREEN),
     ]
     width = 75.2
-    for place, (number, *words, colour) in enumerate(cells):
+    for place, (number, *words, color) in enumerate(cells):
         x = 4 + width * place
-        picture.box(x + 1.5, top, width - 3, 96, colour)
+        picture.box(x + 1.5, top, width - 3, 96, color)
         picture.text(x + width / 2, top + 20, number, bold=True)
         for row, word in enumerate(words):
             picture.text(x + width / 2, top + 42 + 21 * row, word, size=13)

@@ -86,7 +86,7 @@ def draw_front() -> go.Figure:
     figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, row=1, col=1)
     figure.update_yaxes(title="pull at the label", showticklabels=False, ticks="", row=1, col=1)
     figure.update_yaxes(range=[-0.6, 1.22], showgrid=False, row=1, col=1)
-    for text, x, y, anchor, colour in (
+    for text, x, y, anchor, color in (
         ("<b>evolved</b>", 0.6, 1.02, "center", BLUE),
         ("cross-entropy", 0.2, 0.1, "left", TEXT),
         ("unlikely", 0, -0.6, "left", TEXT),
@@ -94,7 +94,7 @@ def draw_front() -> go.Figure:
     ):
         figure.add_annotation(
             text=text, x=x, y=y, xanchor=anchor, yanchor="bottom" if y > 0 else "top",
-            showarrow=False, font={"color": colour}, row=1, col=1,
+            showarrow=False, font={"color": color}, row=1, col=1,
         )  # fmt: skip
     _add_accuracies(figure, recipe)
     titles = "Listens less to<br>unlikely labels", "Test accuracy,<br>36 % of labels wrong"
@@ -153,11 +153,11 @@ def _add_accuracies(figure: go.Figure, recipe: str) -> None:
 
     verdicts = read_verdicts(RESULTS / "verdicts")[recipe]
     pooled = {sample.name: sample for sample in pool(verdicts)[0]}
-    for place, (name, (label, colour)) in enumerate(SHOWN.items()):
+    for place, (name, (label, color)) in enumerate(SHOWN.items()):
         means = [np.mean(s.values) for v in verdicts.values() for s in v.samples if s.name == name]
         figure.add_scatter(
             x=means, y=[-place] * len(means), mode="markers", row=1, col=2,
-            marker={"color": colour, "size": 13, "opacity": 0.5},
+            marker={"color": color, "size": 13, "opacity": 0.5},
         )  # fmt: skip
         bold = ("<b>", "</b>") if name == "winner" else ("", "")
         for text, x, anchor in (
@@ -165,7 +165,7 @@ def _add_accuracies(figure: go.Figure, recipe: str) -> None:
         ):  # fmt: skip
             figure.add_annotation(
                 text=text.join(bold), x=x, y=-place + 0.2, xanchor=anchor, yanchor="bottom",
-                showarrow=False, font={"color": colour}, row=1, col=2,
+                showarrow=False, font={"color": color}, row=1, col=2,
             )  # fmt: skip
     ticks = {"tickvals": [0.6, 0.7, 0.8, 0.9, 1], "tickformat": ".0%"}
     figure.update_xaxes(range=[0.6, 1.005], **ticks, row=1, col=2)

@@ -19,11 +19,11 @@ LUMINANCE = (0.16, 0.29)
 formula)."""
 
 _SVG = "http://www.w3.org/2000/svg"
-_COLOUR = re.compile(r"rgb\((\d+), (\d+), (\d+)\)")
+_COLOR = re.compile(r"rgb\((\d+), (\d+), (\d+)\)")
 
 
 def for_a_page(figure: go.Figure) -> go.Figure:
-    """The figure for a page of any colour: without a background, its text grey."""
+    """The figure for a page of any color: without a background, its text gray."""
     figure.update_layout(
         font={"color": TEXT, "family": "Helvetica, Arial, sans-serif"},
         paper_bgcolor="rgba(0,0,0,0)",
@@ -37,7 +37,7 @@ def for_a_page(figure: go.Figure) -> go.Figure:
 
 
 def clean(file: Path) -> None:
-    """Bring the colours of a drawn SVG into our range, and leave out what differs by the run."""
+    """Bring the colors of a drawn SVG into our range, and leave out what differs by the run."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     tree = ElementTree.parse(file)
@@ -54,23 +54,23 @@ def clean(file: Path) -> None:
             for name, short in names.items():
                 value = re.sub(rf"url\((['\"]?)#{re.escape(name)}\1\)", f"url(#{short})", value)
             if element.tag not in kept:
-                value = _COLOUR.sub(_in_range, value)
+                value = _COLOR.sub(_in_range, value)
             element.attrib[attribute] = value
     tree.write(file, encoding="utf-8")
 
 
-def _in_range(colour: re.Match[str]) -> str:
-    if set(colour.groups()) == {"255"}:  # an outline in the colour of the page
+def _in_range(color: re.Match[str]) -> str:
+    if set(color.groups()) == {"255"}:  # an outline in the color of the page
         return "none"
-    red, green, blue = on_any_page(tuple(int(part) for part in colour.groups()))
+    red, green, blue = on_any_page(tuple(int(part) for part in color.groups()))
     return f"rgb({red}, {green}, {blue})"
 
 
-def on_any_page(colour: tuple[int, ...]) -> tuple[int, ...]:
-    """The colour of the same hue whose luminance lies in our range."""
-    linear = [_linear(part / 255) for part in colour]
+def on_any_page(color: tuple[int, ...]) -> tuple[int, ...]:
+    """The color of the same hue whose luminance lies in our range."""
+    linear = [_linear(part / 255) for part in color]
     low, high = LUMINANCE
-    bright = luminance(colour)
+    bright = luminance(color)
     if bright > 0:
         # More or less of the same light, as much as there can be of its strongest part …
         factor = min(max(low, min(bright, high)) / bright, 1 / max(linear))
@@ -82,9 +82,9 @@ def on_any_page(colour: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(round(255 * _encoded(part)) for part in linear)
 
 
-def luminance(colour: tuple[int, ...]) -> float:
+def luminance(color: tuple[int, ...]) -> float:
     """Relative luminance of red, green and blue up to 255 (WCAG 2)."""
-    red, green, blue = (_linear(part / 255) for part in colour)
+    red, green, blue = (_linear(part / 255) for part in color)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 

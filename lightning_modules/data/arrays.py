@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 FILES = ("train_images", "train_labels", "test_images", "test_labels")
 
 
-class LabelledImages(NamedTuple):
+class LabeledImages(NamedTuple):
     """Images (N, H, W[, C]) and their labels (N,), both uint8."""
 
     images: UInt8Array
@@ -58,7 +58,7 @@ def write_cache(folder: Path, read: Callable[[], Mapping[str, UInt8Array]]) -> N
             _write_array(folder / f"{name}.npy", np.ascontiguousarray(array, dtype=np.uint8))
 
 
-def open_part(folder: Path, part: Part, image_shape: tuple[int, ...]) -> LabelledImages:
+def open_part(folder: Path, part: Part, image_shape: tuple[int, ...]) -> LabeledImages:
     """Memory-map the images and labels of one part, and touch no file of the other.
 
     Args:
@@ -82,7 +82,7 @@ def open_part(folder: Path, part: Part, image_shape: tuple[int, ...]) -> Labelle
             f"{folder / f'{part}_labels.npy'}: shape {labels.shape} does not match "
             f"{images.shape[0]} images"
         )
-    return LabelledImages(images, labels)
+    return LabeledImages(images, labels)
 
 
 def _write_array(path: Path, array: UInt8Array) -> None:

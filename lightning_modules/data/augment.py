@@ -24,8 +24,8 @@ class Augmentation:
         flip: Mirror an image left to right with probability 1/2.
         padding: Pad with black by this many pixels on each side, then cut out a window of the
             original size at random (the paper says 2, its code 4). 0: no crop.
-        cutout: Side of one square hole, centred at random and clipped at the border, filled with
-            the value 0 after normalisation (DeVries and Taylor, 2017). 0: no hole.
+        cutout: Side of one square hole, centered at random and clipped at the border, filled with
+            the value 0 after normalization (DeVries and Taylor, 2017). 0: no hole.
     """
 
     flip: bool = False
@@ -56,7 +56,7 @@ class Draws(NamedTuple):
     Attributes:
         flip: Whether to mirror, bool.
         shift: Row and column of the crop in the padded image, shape (..., 2).
-        hole: Row and column of the hole's centre, shape (..., 2).
+        hole: Row and column of the hole's center, shape (..., 2).
     """
 
     flip: Tensor
@@ -110,8 +110,8 @@ def cut_out_(images: Tensor, draws: Draws, size: int) -> Tensor:
         size: Side of the square before clipping.
     """
 
-    def inside(length: int, centre: Tensor) -> Tensor:
-        offset = torch.arange(length, device=images.device) - (centre[:, None] - size // 2)
+    def inside(length: int, center: Tensor) -> Tensor:
+        offset = torch.arange(length, device=images.device) - (center[:, None] - size // 2)
         return (offset >= 0) & (offset < size)
 
     rows = inside(images.shape[2], draws.hole[:, 0])

@@ -20,7 +20,7 @@ from lightning_modules.data.splits import Indices, Labels
 
 
 class Chunk(NamedTuple):
-    """Several mini-batches handed to one ``training_step``, which takes an optimiser step on each.
+    """Several mini-batches handed to one ``training_step``, which takes an optimizer step on each.
 
     Lightning's cost is per hook call; a chunk pays it once for many steps.
 

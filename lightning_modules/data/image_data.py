@@ -17,7 +17,7 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from lightning_modules.data import sources
-from lightning_modules.data.arrays import LabelledImages, Part, is_cached, open_part, write_cache
+from lightning_modules.data.arrays import LabeledImages, Part, is_cached, open_part, write_cache
 from lightning_modules.data.augment import Augmentation, cut_out_, move
 from lightning_modules.data.batches import (
     Chunk,
@@ -26,7 +26,7 @@ from lightning_modules.data.batches import (
     Subset,
     TrainingBatches,
 )
-from lightning_modules.data.normalisation import ChannelStatistics, channel_statistics
+from lightning_modules.data.normalization import ChannelStatistics, channel_statistics
 from lightning_modules.data.splits import (
     Indices,
     Labels,
@@ -60,7 +60,7 @@ class DataSetFacts:
         num_classes: Number of classes.
         max_value: The value that becomes 1 when images are scaled to [0, 1].
         stratified: Whether the validation part has the same share of every class.
-        standardised: Whether images are standardised unless one says otherwise.
+        standardized: Whether images are standardized unless one says otherwise.
     """
 
     name: str
@@ -71,7 +71,7 @@ class DataSetFacts:
     num_classes: int = 10
     max_value: int = 255
     stratified: bool = False
-    standardised: bool = False
+    standardized: bool = False
 
 
 class ImageData(LightningDataModule):
@@ -83,7 +83,7 @@ class ImageData(LightningDataModule):
 
     Args:
         data_dir: Folder of the cache; ``<data_dir>/<name>`` is filled at first use.
-        batch_size: Images an optimiser step.
+        batch_size: Images an optimizer step.
         seed: Order and augmentation of the training images; nothing else depends on it.
         images: How many images there are to train and validate with, the same share of every class
             in both parts; None: all of the data set's training part.
@@ -98,7 +98,7 @@ class ImageData(LightningDataModule):
         flip: Mirror training images left to right with probability 1/2.
         padding: Padding of the random crop of training images; 0: no crop.
         cutout: Side of the Cutout hole in training images; 0: none.
-        standardise: Subtract the mean and divide by the standard deviation of the training images,
+        standardize: Subtract the mean and divide by the standard deviation of the training images,
             channel by channel; else only scale to [0, 1]. None: as the data set's class says.
         val_size: Validation images; None: the data set's own number.
         eval_batch_size: Images a validation or test batch.
@@ -134,7 +134,7 @@ class ImageData(LightningDataModule):
         flip: bool = False,
         padding: int = 0,
         cutout: int = 0,
-        standardise: bool | None = None,
+        standardize: bool | None = None,
         val_size: int | None = None,
         eval_batch_size: int = 250,
         steps_per_epoch: int | None = None,
@@ -170,7 +170,7 @@ class ImageData(LightningDataModule):
         self.noise_kind = noise_kind
         self.noisy_validation = noisy_validation
         self.augmentation = Augmentation(flip, padding, cutout)
-        self.standardise = self.facts.standardised if standardise is None else standardise
+        self.standardize = self.facts.standardized if standardize is None else standardize
         self.val_size = val_size
         self.eval_batch_size = eval_batch_size
         self.steps_per_epoch = steps_per_epoch
@@ -202,7 +202,7 @@ class ImageData(LightningDataModule):
                 f"(images={self.images}, fraction={self.fraction}, imbalance={self.imbalance}), "
                 f"got {self.batch_size}"
             )
-        self._set_normalisation()
+        self._set_normalization()
         if stage == "test":
             test = self._open("test")
             everything = np.arange(len(test.labels), dtype=np.int64)
@@ -263,7 +263,7 @@ class ImageData(LightningDataModule):
         if batch.draws is not None and self.augmentation.moves:
             images = move(images, batch.draws, self.augmentation.padding)
         # A permuted view of N×H×W×C memory is what PyTorch calls channels_last: no copy is made.
-        images = self._normalise(images.permute(0, 3, 1, 2))
+        images = self._normalize(images.permute(0, 3, 1, 2))
         if batch.draws is not None and self.augmentation.cutout:
             images = cut_out_(images, batch.draws, self.augmentation.cutout)
         if batch.steps is None:
@@ -272,13 +272,13 @@ class ImageData(LightningDataModule):
         # A view, so that each mini-batch keeps the memory format of the whole.
         return Chunk(images.view(*cut, *images.shape[1:]), batch.labels.view(cut))
 
-    def _open(self, part: Part) -> LabelledImages:
+    def _open(self, part: Part) -> LabeledImages:
         channels, height, width = self.input_shape
         stored = (height, width) if channels == 1 else (height, width, channels)
         images, labels = open_part(self.folder, part, stored)
-        return LabelledImages(images.reshape(-1, height, width, channels), labels)
+        return LabeledImages(images.reshape(-1, height, width, channels), labels)
 
-    def _split(self, train: LabelledImages) -> tuple[Indices, Indices]:
+    def _split(self, train: LabeledImages) -> tuple[Indices, Indices]:
         size = len(train.labels) if self.images is None else self.images
         if size > len(train.labels):
             raise UsageError(
@@ -298,7 +298,7 @@ class ImageData(LightningDataModule):
         rest, held_out = split(train.labels[chosen], val_size, stratified=True)
         return chosen[rest], chosen[held_out]
 
-    def _training_subset(self, train: LabelledImages, indices: Indices) -> Subset:
+    def _training_subset(self, train: LabeledImages, indices: Indices) -> Subset:
         if self.fraction < 1:
             kept = stratified_choice(train.labels[indices], round(self.fraction * len(indices)))
             indices = indices[kept]
@@ -307,7 +307,7 @@ class ImageData(LightningDataModule):
             indices = indices[kept]
         return Subset(train.images, indices, self._with_noise(train.labels[indices]))
 
-    def _validation_subset(self, train: LabelledImages, indices: Indices) -> Subset:
+    def _validation_subset(self, train: LabeledImages, indices: Indices) -> Subset:
         labels: Labels = train.labels[indices]
         if self.noisy_validation:
             labels = self._with_noise(labels, VALIDATION_STREAM)
@@ -319,22 +319,22 @@ class ImageData(LightningDataModule):
         add = with_symmetric_noise if self.noise_kind == "symmetric" else with_next_class_noise
         return add(labels, self.label_noise, self.num_classes, *stream)
 
-    def _set_normalisation(self) -> None:
+    def _set_normalization(self) -> None:
         channels = self.input_shape[0]
         mean, std = np.zeros(channels), np.full(channels, float(self.facts.max_value))
-        if self.standardise:
+        if self.standardize:
             mean, std = _statistics(self.folder, self.train_data)
         self._scale = torch.tensor(1 / std, dtype=torch.float32).reshape(-1, 1, 1)
         self._shift = torch.tensor(-mean / std, dtype=torch.float32).reshape(-1, 1, 1)
 
-    def _normalise(self, images: Tensor) -> Tensor:
+    def _normalize(self, images: Tensor) -> Tensor:
         assert self._scale is not None
         assert self._shift is not None
         if self._scale.device != images.device:
             self._scale = self._scale.to(images.device)
             self._shift = self._shift.to(images.device)
         scaled = images.to(torch.float32).mul_(self._scale)
-        return scaled.add_(self._shift) if self.standardise else scaled
+        return scaled.add_(self._shift) if self.standardize else scaled
 
     def _chunk_size(self) -> int | None:
         if self.chunk is not None:
@@ -396,14 +396,14 @@ class FashionMNIST(ImageData):
 
 
 class CIFAR10(ImageData):
-    """CIFAR-10: 45,000 / 5,000 / 10,000 images, standardised."""
+    """CIFAR-10: 45,000 / 5,000 / 10,000 images, standardized."""
 
     facts = DataSetFacts(
-        "cifar10", (3, 32, 32), 50_000, 5_000, sources.read_cifar10, standardised=True
+        "cifar10", (3, 32, 32), 50_000, 5_000, sources.read_cifar10, standardized=True
     )
 
 
 class SVHN(ImageData):
-    """SVHN's cropped digits without the extra set: 47,225 / 26,032 / 26,032, standardised."""
+    """SVHN's cropped digits without the extra set: 47,225 / 26,032 / 26,032, standardized."""
 
-    facts = DataSetFacts("svhn", (3, 32, 32), 73_257, 26_032, sources.read_svhn, standardised=True)
+    facts = DataSetFacts("svhn", (3, 32, 32), 73_257, 26_032, sources.read_svhn, standardized=True)

@@ -7,9 +7,9 @@ class AlexNet(nn.Module):
     """Five convolutions and one linear layer: the CIFAR variant of AlexNet.
 
     Source: Krizhevsky et al., "ImageNet Classification with Deep Convolutional Neural Networks"
-    (2012), in the form widely used on CIFAR-10, without response normalisation and with one
+    (2012), in the form widely used on CIFAR-10, without response normalization and with one
     linear layer in place of three.
-    Initialisation: PyTorch's defaults. The original's (weights from N(0, 0.01²), some biases 1)
+    Initialization: PyTorch's defaults. The original's (weights from N(0, 0.01²), some biases 1)
     does not train this variant: validation accuracy 0.10 after 300 steps on CIFAR-10 at learning
     rate 0.1, where the defaults reach 0.35.
     Parameters: 2,472,266 with ten classes (2.47 M).

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from lightning_modules.nets.initialisation import he_normal_
+from lightning_modules.nets.initialization import he_normal_
 
 
 class AllCNN(nn.Module):
@@ -12,7 +12,7 @@ class AllCNN(nn.Module):
     Table 1 with model C's strided replacement of pooling. The third 3×3 stage is unpadded, which
     gives the 6×6 map that the paper averages over, and a ReLU follows every convolution, the last
     one too. Dropout: 0.2 on the input, 0.5 after each strided convolution.
-    Initialisation: He et al. (2015); the paper states none.
+    Initialization: He et al. (2015); the paper states none.
     Parameters: 1,369,738 with ten classes (1.37 M).
     """
 

@@ -8,7 +8,7 @@ class BasicCNN(nn.Module):
 
     Source: Gonzalez and Miikkulainen, "Improved Training Speed, Accuracy, and Data Utilization
     Through Loss Function Optimization" (GLO, 2020), used again for TaylorGLO's MNIST experiments.
-    Initialisation: Glorot uniform weights and zero biases, the defaults of the framework of that
+    Initialization: Glorot uniform weights and zero biases, the defaults of the framework of that
     time; the papers state none.
     Parameters: 3,274,634 with ten classes (3.27 M).
     """

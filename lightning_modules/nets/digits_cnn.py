@@ -2,14 +2,14 @@
 
 from torch import Tensor, nn
 
-from lightning_modules.nets.initialisation import he_normal_
+from lightning_modules.nets.initialization import he_normal_
 
 
 class DigitsCNN(nn.Module):
     """Two convolutions and two linear layers for scikit-learn's 8×8 digits.
 
     Source: this project; the default task has to train on one core in a couple of seconds.
-    Initialisation: He et al. (2015), as every hidden layer is a ReLU.
+    Initialization: He et al. (2015), as every hidden layer is a ReLU.
     Parameters: 38,282 with ten classes.
     """
 

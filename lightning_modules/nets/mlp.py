@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from lightning_modules.nets.initialisation import he_normal_
+from lightning_modules.nets.initialization import he_normal_
 from optuna_taylorglo.errors import UsageError
 
 
@@ -15,7 +15,7 @@ class MLP(nn.Module):
     """Linear layers with ReLUs between them, on flattened inputs.
 
     Source: this project; a training of 1,000 steps takes about a second on one core.
-    Initialisation: He et al. (2015), as every hidden layer is a ReLU.
+    Initialization: He et al. (2015), as every hidden layer is a ReLU.
     Parameters: 8,970 on 8×8 images, 55,050 on 28×28, with ten classes.
 
     Args:

@@ -2,12 +2,12 @@
 
 from torch import Tensor, nn
 
-from lightning_modules.nets.initialisation import residual_
+from lightning_modules.nets.initialization import residual_
 from optuna_taylorglo.errors import UsageError
 
 
 class PreActivationBlock(nn.Module):
-    """Two 3×3 convolutions, each after batch normalisation and ReLU, added to a shortcut.
+    """Two 3×3 convolutions, each after batch normalization and ReLU, added to a shortcut.
 
     He et al., "Identity Mappings in Deep Residual Networks" (2016), Fig. 4(e); dropout between the
     convolutions is that of Wide ResNets. The shortcut is the identity, or a strided 1×1 projection
@@ -97,7 +97,7 @@ class PreResNet(PreActivationNet):
     """Pre-activation ResNet of any depth 6n + 2, with stages of 16, 32 and 64 channels.
 
     Source: He et al., "Identity Mappings in Deep Residual Networks" (2016).
-    Initialisation: He et al. (2015).
+    Initialization: He et al. (2015).
     Parameters: 272,282 at depth 20 with ten classes (0.27 M).
 
     Raises:

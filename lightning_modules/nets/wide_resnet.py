@@ -8,7 +8,7 @@ class WideResNet(PreActivationNet):
     """Wide ResNet of depth 6n + 4 with stages of 16, 32 and 64 times ``width`` channels.
 
     Source: Zagoruyko and Komodakis, "Wide Residual Networks" (2016).
-    Initialisation: He et al. (2015).
+    Initialization: He et al. (2015).
     Parameters with ten classes: 16-8 10,961,370 (11.0 M), 28-5 9,132,634 (9.1 M).
 
     Args:

@@ -81,7 +81,7 @@ def to_canonical(theta: Sequence[float], form: Expansion = THIRD_ORDER) -> Canon
 def from_canonical(canonical: Sequence[float], form: Expansion = THIRD_ORDER) -> tuple[float, ...]:
     """A third-order θ over (x, y) with these canonical parameters, expanded around 0.
 
-    Of the many θ that are the same function this one has centre 0 and the parameters that (C2)
+    Of the many θ that are the same function this one has center 0 and the parameters that (C2)
     leaves free, θ2 and θ7, at 0: ``θ3 = γ, θ4 = 2δ, θ5 = α, θ6 = β`` in the 1/α! convention.
 
     Args:
@@ -192,7 +192,7 @@ def gradient_scale(
     return h / n_classes / _class_divisor(class_reduction, n_classes)
 
 
-def normalise_scale(
+def normalize_scale(
     theta: Sequence[float],
     n_classes: int,
     form: Expansion = THIRD_ORDER,
@@ -201,7 +201,7 @@ def normalise_scale(
 ) -> tuple[float, ...]:
     """θ scaled so that its first gradient equals cross-entropy's (`gradient_scale` is 1).
 
-    Multiplying every coefficient by c > 0 (not the centre) multiplies the loss and its gradient
+    Multiplying every coefficient by c > 0 (not the center) multiplies the loss and its gradient
     by c and leaves its shape alone.
 
     Raises:
@@ -211,11 +211,11 @@ def normalise_scale(
     if not scale > 0:
         raise ValueError(
             f"theta has trainability {scale:.4g} ≤ 0 for {n_classes} classes: a loss that cannot "
-            "begin to learn has no scale to normalise."
+            "begin to learn has no scale to normalize."
         )
-    centre = len(form.variables)
+    center = len(form.variables)
     values = form.validate(theta)
-    return values[:centre] + tuple(value / scale for value in values[centre:])
+    return values[:center] + tuple(value / scale for value in values[center:])
 
 
 def smooth_labels(
@@ -226,7 +226,7 @@ def smooth_labels(
 ) -> tuple[float, ...]:
     """The θ that on hard labels is what `theta` is on labels smoothed by ε.
 
-    Smoothing replaces x by ``(1-ε) x + ε/n``, an affine map that the centre absorbs:
+    Smoothing replaces x by ``(1-ε) x + ε/n``, an affine map that the center absorbs:
 
         (1-ε) x + ε/n - θ0 = (1-ε) (x - θ0'),    θ0' = (θ0 - ε/n) / (1-ε)                  (C5)
 

@@ -1,7 +1,7 @@
 """The form of a Taylor loss: its terms, its parameters, and the polynomial they stand for.
 
 A loss is ``L = -(1/n) Σ_i f(v_i)``, where ``f`` is a polynomial in a few variables of class ``i``,
-expanded around a centre ``a`` (Eq. 4 of Gonzalez & Miikkulainen, without constant terms, Eq. 5):
+expanded around a center ``a`` (Eq. 4 of Gonzalez & Miikkulainen, without constant terms, Eq. 5):
 
     f(v) = Σ_α  c_α · Π_v (v - a_v)^α_v,     c_α = θ_α / α!   (or θ_α itself when `folded`)
 
@@ -63,7 +63,7 @@ class ExpansionTable(NamedTuple):
         power: Index of the plain power in a flattened ``(k+1,) * v`` array, shape (R,).
         term: Index into θ of the term's coefficient, shape (R,).
         constant: Product of binomial coefficients, and of 1/α! unless folded, shape (R,).
-        exponents: Exponents of minus the centre, shape (R, v).
+        exponents: Exponents of minus the center, shape (R, v).
     """
 
     power: IntArray
@@ -129,7 +129,7 @@ class Expansion:
 
     @cached_property
     def terms(self) -> tuple[tuple[int, ...], ...]:
-        """Multi-indices that reach the network, in the order of θ after the centre (Eq. 5)."""
+        """Multi-indices that reach the network, in the order of θ after the center (Eq. 5)."""
         predictions = [i for i, v in enumerate(self.variables) if v in PREDICTION_VARIABLES]
         return tuple(
             alpha
@@ -139,7 +139,7 @@ class Expansion:
 
     @property
     def n_parameters(self) -> int:
-        """Length of θ: the centre, then one coefficient for each term."""
+        """Length of θ: the center, then one coefficient for each term."""
         v, k = len(self.variables), self.order
         untouched = v - len(PREDICTION_VARIABLES.intersection(self.variables))
         return v + math.comb(v + k, k) - math.comb(untouched + k, k)
@@ -159,8 +159,8 @@ class Expansion:
 
     @property
     def parameter_meanings(self) -> tuple[str, ...]:
-        """What each entry of θ is: ``("centre of x", "centre of y", "y", "y²", …)``."""
-        return tuple(f"centre of {v}" for v in self.variables) + self.term_names
+        """What each entry of θ is: ``("center of x", "center of y", "y", "y²", …)``."""
+        return tuple(f"center of {v}" for v in self.variables) + self.term_names
 
     def factor(self, alpha: tuple[int, ...]) -> float:
         """What multiplies the parameter of term α: 1/α!, or 1 where that is folded into θ."""
@@ -174,7 +174,7 @@ class Expansion:
             raise ValueError(f"theta must be a sequence of numbers, not {theta!r}.") from error
         if len(values) != self.n_parameters:
             raise ValueError(
-                f"theta has {len(values)} values; {self} takes {self.n_parameters}: the centre, "
+                f"theta has {len(values)} values; {self} takes {self.n_parameters}: the center, "
                 "then the coefficient of each term."
             )
         for name, value in zip(self.parameter_names, values, strict=True):
@@ -209,10 +209,10 @@ class Expansion:
             ``x^i y^j`` when the variables are (x, y).
         """
         values = np.asarray(self.validate(theta))
-        centre = values[: len(self.variables)]
+        center = values[: len(self.variables)]
         table = self.table
         products = table.constant * values[table.term]
-        products = products * np.prod((-centre) ** table.exponents, axis=1)
+        products = products * np.prod((-center) ** table.exponents, axis=1)
         dense = np.zeros((self.order + 1,) * len(self.variables))
         np.add.at(dense.reshape(-1), table.power, products)
         return dense
@@ -268,10 +268,10 @@ def _power(base: str, exponent: int) -> str:
     return base if exponent == 1 else base + str(exponent).translate(_SUPERSCRIPTS)
 
 
-def _shift(variable: str, centre: float, digits: int) -> str:
-    if centre == 0:
+def _shift(variable: str, center: float, digits: int) -> str:
+    if center == 0:
         return variable
-    return f"({variable} {'-' if centre > 0 else '+'} {abs(centre):.{digits}g})"
+    return f"({variable} {'-' if center > 0 else '+'} {abs(center):.{digits}g})"
 
 
 def _fraction(factor: float) -> str:

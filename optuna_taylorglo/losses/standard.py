@@ -99,18 +99,18 @@ class FocalLoss(StandardLoss):
         return -(others**self.gamma) * log_y
 
 
-class GeneralisedCrossEntropyLoss(StandardLoss):
+class GeneralizedCrossEntropyLoss(StandardLoss):
     """``(1 - y^q) / q``, robust to wrong labels (Zhang & Sabuncu 2018, arXiv:1805.07836).
 
     Args:
-        q: In (0, 1]; towards 0 it is cross-entropy, with 1 the mean absolute error 1 - y.
+        q: In (0, 1]; toward 0 it is cross-entropy, with 1 the mean absolute error 1 - y.
         conventions: As `StandardLoss`.
 
     Examples:
         >>> import torch
-        >>> from optuna_taylorglo import GeneralisedCrossEntropyLoss
+        >>> from optuna_taylorglo import GeneralizedCrossEntropyLoss
         >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> round(GeneralisedCrossEntropyLoss(q=1.0)(logits, labels).item(), 4)
+        >>> round(GeneralizedCrossEntropyLoss(q=1.0)(logits, labels).item(), 4)
         0.75
     """
 
@@ -206,22 +206,22 @@ class TaylorCrossEntropyLoss(StandardLoss):
         return total
 
 
-class NormalisedReverseCrossEntropyLoss(StandardLoss):
+class NormalizedReverseCrossEntropyLoss(StandardLoss):
     """``α log y / Σ_j log y_j - β A (1 - y)``, an active and a passive loss (Ma et al. 2020).
 
-    Normalised cross-entropy, which sums to 1 over all labels that there could be, plus reverse
+    Normalized cross-entropy, which sums to 1 over all labels that there could be, plus reverse
     cross-entropy with A = -4 (arXiv:2006.13554).
 
     Args:
-        alpha: α, weight of normalised cross-entropy.
+        alpha: α, weight of normalized cross-entropy.
         beta: β, weight of the reverse.
         conventions: As `StandardLoss`.
 
     Examples:
         >>> import torch
-        >>> from optuna_taylorglo import NormalisedReverseCrossEntropyLoss
+        >>> from optuna_taylorglo import NormalizedReverseCrossEntropyLoss
         >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> round(NormalisedReverseCrossEntropyLoss(beta=0.0)(logits, labels).item(), 4)
+        >>> round(NormalizedReverseCrossEntropyLoss(beta=0.0)(logits, labels).item(), 4)
         0.25
     """
 
@@ -232,8 +232,8 @@ class NormalisedReverseCrossEntropyLoss(StandardLoss):
 
     def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
         # The sum is never above -n log n, which it has at the uniform prediction.
-        normalised = log_y / log_y.sum(axis, keepdim=True)
-        return self.alpha * normalised + self.beta * _reverse_cross_entropy(log_y)
+        normalized = log_y / log_y.sum(axis, keepdim=True)
+        return self.alpha * normalized + self.beta * _reverse_cross_entropy(log_y)
 
 
 def _one_minus_y(log_y: Tensor) -> Tensor:

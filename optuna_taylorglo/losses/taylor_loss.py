@@ -102,7 +102,7 @@ class TaylorLoss(KeptLoss):
     θ = 0, s = 0, ε = 0 is cross-entropy (`losses.anchor`).
 
     Args:
-        theta: The parameters, in the order of `losses.expansion.Expansion`: the centre,
+        theta: The parameters, in the order of `losses.expansion.Expansion`: the center,
             then the terms. For the default form the eight numbers of Eq. 5.
         order: Order of the expansion.
         variables: Its variables, out of x (target), y (softmax output), z (logits), t (progress).
@@ -193,22 +193,22 @@ class TaylorLoss(KeptLoss):
 
     @classmethod
     def from_cross_entropy(
-        cls, order: int = 3, centre: float | tuple[float, float] = 0.5, **settings: Any
+        cls, order: int = 3, center: float | tuple[float, float] = 0.5, **settings: Any
     ) -> Self:
         """The Taylor expansion of cross-entropy itself, ``f = x log y``.
 
-        The partial derivatives at the centre (a, b) are ``a (-1)^(j-1) (j-1)! / b^j`` for y^j and
+        The partial derivatives at the center (a, b) are ``a (-1)^(j-1) (j-1)! / b^j`` for y^j and
         the same without a for x y^j; terms of higher order in x vanish. With the default sum over
         classes the loss approximates `torch.nn.CrossEntropyLoss`, best for outputs near b.
 
         Args:
             order: Order of the expansion.
-            centre: b, or (a, b); b must be positive, and a is 0 if not given.
+            center: b, or (a, b); b must be positive, and a is 0 if not given.
             settings: Further arguments of `TaylorLoss`, for the expansion over (x, y).
         """
-        a, b = centre if isinstance(centre, tuple) else (0.0, centre)
+        a, b = center if isinstance(center, tuple) else (0.0, center)
         if not b > 0:
-            raise ValueError(f"centre of y must be positive, not {b!r}: log y has a pole at 0.")
+            raise ValueError(f"center of y must be positive, not {b!r}: log y has a pole at 0.")
         settings = {"class_reduction": "sum", **settings}
         form = Expansion(order, ("x", "y"), settings.get("folded", False))
         theta = [a, b]
@@ -280,8 +280,8 @@ def _coefficients_of_tensor(theta: Tensor, form: Expansion) -> Tensor:
             f"theta has shape {tuple(theta.shape)}; {form} takes ({form.n_parameters},)."
         )
     power, term, constant, exponents = _table_tensors(form, theta.dtype, theta.device)
-    centre = theta[: len(form.variables)]
-    products = constant * theta[term] * torch.pow(-centre, exponents).prod(dim=1)
+    center = theta[: len(form.variables)]
+    products = constant * theta[term] * torch.pow(-center, exponents).prod(dim=1)
     side, n_variables = form.order + 1, len(form.variables)
     dense = products.new_zeros(side**n_variables).index_add(0, power, products)
     permutation, shape = form.arrangement

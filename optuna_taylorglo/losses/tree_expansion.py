@@ -22,16 +22,16 @@ def expanded_theta(
     coefficients: Sequence[float] | None = None,
     *,
     form: Expansion = THIRD_ORDER,
-    centre: tuple[float, float] = (0.0, 0.5),
+    center: tuple[float, float] = (0.0, 0.5),
 ) -> tuple[float, ...]:
-    """θ of a tree's expansion: the centre, then its derivatives there (Eq. 4), terms without y
+    """θ of a tree's expansion: the center, then its derivatives there (Eq. 4), terms without y
     trimmed as in Eq. 5.
 
     Args:
         tree: f.
         coefficients: One for each node, in prefix order; None: all 1.
         form: The form of θ, over (x, y).
-        centre: x and y.
+        center: x and y.
 
     Raises:
         ValueError: If the tree or one of its derivatives is not finite there.
@@ -39,14 +39,14 @@ def expanded_theta(
     if form.variables != ("x", "y"):
         raise ValueError(f"form is {form}; a tree is expanded over (x, y).")
     with np.errstate(all="ignore"):
-        series = _expanded(tree, iter(check_coefficients(tree, coefficients)), centre, form.order)
-    theta = list(centre)
+        series = _expanded(tree, iter(check_coefficients(tree, coefficients)), center, form.order)
+    theta = list(center)
     for i, j in form.terms:
         factorials = 1 if form.folded else math.factorial(i) * math.factorial(j)
         theta.append(float(series[i, j]) * factorials)
     if not np.isfinite([series[0, 0], *theta]).all():
         raise ValueError(
-            f"centre is x = {centre[0]}, y = {centre[1]}, where {formula(tree, coefficients)} or a "
+            f"center is x = {center[0]}, y = {center[1]}, where {formula(tree, coefficients)} or a "
             "derivative of it is not finite; choose another one."
         )
     return form.validate(theta)
@@ -57,13 +57,13 @@ def expanded_theta(
 
 
 def _expanded(
-    tree: Tree, factors: Iterator[float], centre: tuple[float, float], order: int
+    tree: Tree, factors: Iterator[float], center: tuple[float, float], order: int
 ) -> FloatArray:
     """The series of a tree, times its own coefficient; takes the coefficients of its nodes."""
     factor = next(factors)
     if not tree.children:
-        return factor * _leaf(tree.operator, centre, order)
-    first, *others = [_expanded(child, factors, centre, order) for child in tree.children]
+        return factor * _leaf(tree.operator, center, order)
+    first, *others = [_expanded(child, factors, center, order) for child in tree.children]
     if not others:
         return factor * _of_one(tree.operator, first)
     (second,) = others
@@ -77,12 +77,12 @@ def _expanded(
     return factor * _product(first, second)
 
 
-def _leaf(operator: str, centre: tuple[float, float], order: int) -> FloatArray:
+def _leaf(operator: str, center: tuple[float, float], order: int) -> FloatArray:
     series = np.zeros((order + 1, order + 1))
     if operator in ("1", "-1"):
         series[0, 0] = float(operator)
     else:
-        series[0, 0] = centre["xy".index(operator)]
+        series[0, 0] = center["xy".index(operator)]
         series[(1, 0) if operator == "x" else (0, 1)] = 1.0
     return series
 

@@ -156,7 +156,7 @@ class TreeLoss(KeptLoss):
     def expand(
         self,
         order: int = 3,
-        centre: float | tuple[float, float] = 0.5,
+        center: float | tuple[float, float] = 0.5,
         *,
         folded: bool = False,
     ) -> TaylorLoss:
@@ -166,15 +166,15 @@ class TreeLoss(KeptLoss):
 
         Args:
             order: Order of the expansion.
-            centre: b, or (a, b), for x = a and y = b; a is 0 if not given.
+            center: b, or (a, b), for x = a and y = b; a is 0 if not given.
             folded: Whether 1/α! shall be in θ.
 
         Raises:
             ValueError: If the tree or one of its derivatives is not finite there.
         """
         form = Expansion(order, ("x", "y"), folded)
-        point = centre if isinstance(centre, tuple) else (0.0, centre)
-        theta = expanded_theta(self.tree, self.coefficients, form=form, centre=point)
+        point = center if isinstance(center, tuple) else (0.0, center)
+        theta = expanded_theta(self.tree, self.coefficients, form=form, center=point)
         expanded = TaylorLoss(theta, order=order, folded=folded, **self.conventions._asdict())
         expanded.n_classes = self.n_classes
         return expanded

@@ -18,7 +18,7 @@ from optuna_taylorglo.recipes.training_settings import (
     CheckpointSettings,
     Component,
     Length,
-    OptimiserSettings,
+    OptimizerSettings,
     ScheduleSettings,
     TrainerSettings,
     Unit,
@@ -237,7 +237,7 @@ class Recipe(Section):
         ),
         Requirement(
             field="search.scale",
-            values=("normalised",),
+            values=("normalized",),
             needs={"loss.variables": (_X_Y,)},
             because="it has a meaning over [x, y] only; use free",
         ),
@@ -262,20 +262,20 @@ class Recipe(Section):
         ),
         Requirement(
             field="search.scale",
-            values=("normalised",),
+            values=("normalized",),
             needs={"search.filter": ("trainable", "steady")},
             because="a loss that cannot start learning has no scale; use trainable or steady",
         ),
     )
 
-    newer = ("checkpoint", "optimiser", "trainer", "choice")
+    newer = ("checkpoint", "optimizer", "trainer", "choice")
 
     data: Component
     model: Component
     checkpoint: CheckpointSettings | None = None
     """Left out: fresh weights."""
 
-    optimiser: OptimiserSettings | None = None
+    optimizer: OptimizerSettings | None = None
     """Left out: that of a LightningModule; a plain net needs it."""
 
     schedule: ScheduleSettings = ScheduleSettings()

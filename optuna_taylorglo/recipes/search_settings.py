@@ -141,8 +141,8 @@ class SearchSettings(Section):
     """trainable: draw again until the loss can start learning; steady: and until it does not draw
     all predictions to one class and, with a base, starts at a pace."""
 
-    scale: Literal["free", "normalised"] = "free"
-    """normalised: every candidate's first gradient is as long as cross-entropy's; with a base s
+    scale: Literal["free", "normalized"] = "free"
+    """normalized: every candidate's first gradient is as long as cross-entropy's; with a base s
     stays 0."""
 
     repeats: WholeNumber = Field(default=1, ge=1, le=MOST_TRAININGS)

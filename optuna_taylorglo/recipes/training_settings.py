@@ -106,8 +106,8 @@ class CheckpointSettings(Section):
     """Weights whose names begin so stay fresh, such as those of a replaced head."""
 
 
-class OptimiserSettings(Section):
-    """The optimiser of plain nets; what is not named here keeps PyTorch's default."""
+class OptimizerSettings(Section):
+    """The optimizer of plain nets; what is not named here keeps PyTorch's default."""
 
     requirements = (
         *(
@@ -128,7 +128,7 @@ class OptimiserSettings(Section):
     )
 
     name: Literal["sgd", "adam", "adamw"]
-    """Which optimiser trains."""
+    """Which optimizer trains."""
 
     lr: Number = Field(gt=0)
     """Learning rate at the start."""
@@ -168,7 +168,7 @@ class ScheduleSettings(Section):
 
     kind: Literal["steps", "cosine", "one_cycle"] = "steps"
     """steps: times `gamma` at each milestone; cosine: falls to 0 at the end of a full training;
-    one_cycle: PyTorch's OneCycleLR over a full training, with `optimiser.lr` as its peak."""
+    one_cycle: PyTorch's OneCycleLR over a full training, with `optimizer.lr` as its peak."""
 
     unit: Unit = "epochs"
     """What the milestones and `warmup` count."""
@@ -180,7 +180,7 @@ class ScheduleSettings(Section):
     """Factor at each milestone."""
 
     warmup: WholeNumber = Field(default=0, ge=0, le=LONGEST)
-    """How long the learning rate rises to `optimiser.lr` at first, linearly, step by step."""
+    """How long the learning rate rises to `optimizer.lr` at first, linearly, step by step."""
 
     @property
     def is_constant(self) -> bool:
@@ -243,7 +243,7 @@ class TrainerSettings(Section):
     """norm: that of all gradients together; value: each entry."""
 
     accumulate_grad_batches: WholeNumber = Field(default=1, ge=1, le=LONGEST)
-    """Batches whose gradients make one optimiser step; lengths count optimiser steps."""
+    """Batches whose gradients make one optimizer step; lengths count optimizer steps."""
 
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] | None = None
     """In place of the worker's `--precision`."""

@@ -18,9 +18,9 @@ def own_loss_warning(fitness: FitnessSettings) -> str:
     """A warning for a metric that is probably the criterion's own value; empty for any other."""
     if "loss" not in fitness.metric.lower():
         return ""
-    maximised = ", and it is maximised (fitness.mode: max)" if fitness.mode == "max" else ""
+    maximized = ", and it is maximized (fitness.mode: max)" if fitness.mode == "max" else ""
     return (
-        f"fitness.metric {fitness.metric}{maximised}: if it is computed by self.criterion, it is "
+        f"fitness.metric {fitness.metric}{maximized}: if it is computed by self.criterion, it is "
         "each candidate's own loss and cannot compare candidates. Log one that does not depend on "
         "it, such as the cross-entropy of the predictions with mode: min, or the accuracy."
     )

@@ -44,7 +44,7 @@ from optuna_taylorglo.verdict.choice import (
 )
 from optuna_taylorglo.verdict.files import HEADER, is_about, loss_name, rows
 from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, kept_sweeps
-from optuna_taylorglo.verdict.learning_rates import whose_optimiser
+from optuna_taylorglo.verdict.learning_rates import whose_optimizer
 from optuna_taylorglo.verdict.statistics import Verdict
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def write_report(
     if winner is None and history.best is not None:
         winner = chosen_loss(study)
     choice = kept_choice(study)
-    optimiser = whose_optimiser(study, history.recipe)
+    optimizer = whose_optimizer(study, history.recipe)
     other_loss = ""
     if verdict is not None and winner is not None and not is_about(verdict, winner):
         other_loss = _about_another(verdict, winner)
@@ -123,8 +123,8 @@ def write_report(
         generations=f"{history.n_finished} of {history.recipe.search.n_generations}",
         summary=_summary(verdict, other_loss),
         numbers=_numbers(history, winner, choice, verdict),
-        recipe_in_words=recipe_in_words(history.recipe, optimiser),
-        found_with=found_with(history.recipe, optimiser),
+        recipe_in_words=recipe_in_words(history.recipe, optimizer),
+        found_with=found_with(history.recipe, optimizer),
         recipe_yaml=yaml.safe_dump(history.recipe.to_dict(), sort_keys=False, allow_unicode=True),
         pilot=study.user_attrs.get(EVALUATION_LENGTH),
         winner=None if winner is None else _winner(history, winner),
@@ -169,7 +169,7 @@ def _draw(
         drawn = {
             "figure-evolution": visualization.plot_evolution(study),
             "figure-loss-functions": visualization.plot_loss_functions(study),
-            "figure-loss-shapes": visualization.plot_loss_functions(study, normalise=True),
+            "figure-loss-shapes": visualization.plot_loss_functions(study, normalize=True),
             "figure-theta-history": visualization.plot_theta_history(study),
             "figure-search-state": visualization.plot_search_state(study),
             "figure-candidates": visualization.plot_candidates(study),

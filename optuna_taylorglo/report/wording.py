@@ -9,7 +9,7 @@ from optuna_taylorglo.losses.expansion import VARIABLES
 from optuna_taylorglo.losses.tree import OPERATORS
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.search_settings import SearchSettings
-from optuna_taylorglo.recipes.training_settings import Component, OptimiserSettings
+from optuna_taylorglo.recipes.training_settings import Component, OptimizerSettings
 from optuna_taylorglo.search.candidates import parameter_names
 from optuna_taylorglo.verdict.learning_rates import MODULE, RECIPE
 
@@ -19,19 +19,19 @@ _ANCHORED = {
 }
 
 
-def recipe_in_words(recipe: Recipe, optimiser: str | None = RECIPE) -> list[str]:
+def recipe_in_words(recipe: Recipe, optimizer: str | None = RECIPE) -> list[str]:
     """What was searched, how, and what was trained on what: a few paragraphs of plain text.
 
     Args:
         recipe: The recipe.
-        optimiser: Whose optimiser trained, as `verdict.learning_rates.whose_optimiser` says.
+        optimizer: Whose optimizer trained, as `verdict.learning_rates.whose_optimizer` says.
     """
     paragraphs = [
         _family(recipe),
         _conventions(recipe),
         _search(recipe),
         _rules(recipe),
-        _training(recipe, optimiser),
+        _training(recipe, optimizer),
         _trainer(recipe),
     ]
     return [text for text in paragraphs if text]
@@ -133,7 +133,7 @@ def _rules(recipe: Recipe) -> str:
             "Candidates that cannot begin to learn, or that draw all predictions to one class, "
             "were drawn again."
         )
-    if search.scale == "normalised":
+    if search.scale == "normalized":
         rules.append("All candidates were scaled to cross-entropy's first gradient.")
     if recipe.choice is not None:
         best = f"The {recipe.choice.candidates} best candidates that differ as functions"
@@ -165,33 +165,33 @@ def _rules(recipe: Recipe) -> str:
     return " ".join(rules)
 
 
-def _training(recipe: Recipe, optimiser: str | None) -> str:
+def _training(recipe: Recipe, optimizer: str | None) -> str:
     checkpoint = recipe.checkpoint
     start = "" if checkpoint is None else f", starting from the weights in {checkpoint.path}"
     batches = f"batches of {recipe.batch_size}"
     text = f"The network is {_component(recipe.model)}, trained on {_component(recipe.data)}"
-    if optimiser == MODULE or recipe.optimiser is None:
-        return f"{text} with its own optimiser and {batches}{start}."
-    unless = "" if optimiser == RECIPE else ", unless it brings its own optimiser"
-    described = f"{recipe.optimiser.name} ({', '.join(_details(recipe.optimiser))})"
+    if optimizer == MODULE or recipe.optimizer is None:
+        return f"{text} with its own optimizer and {batches}{start}."
+    unless = "" if optimizer == RECIPE else ", unless it brings its own optimizer"
+    described = f"{recipe.optimizer.name} ({', '.join(_details(recipe.optimizer))})"
     return f"{text} with {described}, {batches} and {_rate(recipe)}{start}{unless}."
 
 
-def found_with(recipe: Recipe, optimiser: str | None = RECIPE) -> str:
-    """Which optimiser a loss belongs to, in a few words; arguments as of `recipe_in_words`."""
-    if optimiser == MODULE or recipe.optimiser is None:
-        return f"the optimiser of {recipe.model.class_path}"
-    described = f"{recipe.optimiser.name} at learning rate {recipe.optimiser.lr:g}"
-    return described if optimiser == RECIPE else f"{described}, or the module's own optimiser,"
+def found_with(recipe: Recipe, optimizer: str | None = RECIPE) -> str:
+    """Which optimizer a loss belongs to, in a few words; arguments as of `recipe_in_words`."""
+    if optimizer == MODULE or recipe.optimizer is None:
+        return f"the optimizer of {recipe.model.class_path}"
+    described = f"{recipe.optimizer.name} at learning rate {recipe.optimizer.lr:g}"
+    return described if optimizer == RECIPE else f"{described}, or the module's own optimizer,"
 
 
-def _details(optimiser: OptimiserSettings) -> list[str]:
-    details = [f"learning rate {optimiser.lr:g}"]
-    if optimiser.momentum:
-        kind = "Nesterov momentum" if optimiser.nesterov else "momentum"
-        details.append(f"{kind} {optimiser.momentum:g}")
-    if optimiser.weight_decay:
-        details.append(f"weight decay {optimiser.weight_decay:g}")
+def _details(optimizer: OptimizerSettings) -> list[str]:
+    details = [f"learning rate {optimizer.lr:g}"]
+    if optimizer.momentum:
+        kind = "Nesterov momentum" if optimizer.nesterov else "momentum"
+        details.append(f"{kind} {optimizer.momentum:g}")
+    if optimizer.weight_decay:
+        details.append(f"weight decay {optimizer.weight_decay:g}")
     return details
 
 
@@ -215,7 +215,7 @@ def _trainer(recipe: Recipe) -> str:
         what = "their norm" if trainer.gradient_clip_algorithm == "norm" else "each entry"
         said.append(f"Gradients were clipped, {what} to {trainer.gradient_clip_val:g}.")
     if trainer.accumulate_grad_batches > 1:
-        said.append(f"{trainer.accumulate_grad_batches} batches made one optimiser step.")
+        said.append(f"{trainer.accumulate_grad_batches} batches made one optimizer step.")
     if trainer.precision is not None:
         said.append(f"The precision was {trainer.precision}.")
     if trainer.deterministic:

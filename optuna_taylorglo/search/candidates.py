@@ -16,7 +16,7 @@ from optuna_taylorglo.losses.canonical import (
     Canonical,
     collapse_ratio,
     from_canonical,
-    normalise_scale,
+    normalize_scale,
     to_canonical,
     trainability,
 )
@@ -58,7 +58,7 @@ def parameter_names(recipe: Recipe) -> tuple[str, ...]:
 def _anchor_names(recipe: Recipe) -> tuple[str, ...]:
     if recipe.loss.base == "none":
         return ()
-    # Told apart from the start, the scale of an anchored loss is normalised by leaving it alone.
+    # Told apart from the start, the scale of an anchored loss is normalized by leaving it alone.
     return Anchor._fields if recipe.search.scale == "free" else ("smoothing",)
 
 
@@ -92,7 +92,7 @@ def candidate_loss(
         n_classes: Number of classes of the data.
 
     Raises:
-        ValueError: If scales are normalised and the candidate has none (it cannot learn), or a
+        ValueError: If scales are normalized and the candidate has none (it cannot learn), or a
             tree is malformed.
     """
     if isinstance(parameters, TreePoint):
@@ -101,8 +101,8 @@ def candidate_loss(
 
     form, reduction = form_of(recipe), recipe.loss.class_reduction
     theta, anchor = _proposed(recipe, form, parameters)
-    if anchor is None and recipe.search.scale == "normalised":
-        theta = normalise_scale(theta, n_classes, form, class_reduction=reduction)
+    if anchor is None and recipe.search.scale == "normalized":
+        theta = normalize_scale(theta, n_classes, form, class_reduction=reduction)
     loss = TaylorLoss(
         theta,
         **asdict(form),
@@ -194,11 +194,11 @@ def make_taylor_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
 
 
 def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEndPruner:
-    """The pruner that gives up the recipe's hopeless candidates; reports count optimiser steps.
+    """The pruner that gives up the recipe's hopeless candidates; reports count optimizer steps.
 
     Args:
         recipe: The recipe.
-        in_steps: Turns a length in "steps" or "epochs" into a number of optimiser steps.
+        in_steps: Turns a length in "steps" or "epochs" into a number of optimizer steps.
     """
     abort: BasePruner = NopPruner()
     stop: BasePruner = NopPruner()
@@ -220,7 +220,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
 def _proposed(
     recipe: Recipe, form: Expansion, parameters: Sequence[float]
 ) -> tuple[tuple[float, ...], Anchor | None]:
-    """θ as the search proposes it, before its scale is normalised, and the anchor if any."""
+    """θ as the search proposes it, before its scale is normalized, and the anchor if any."""
     names = _anchor_names(recipe)
     shape = tuple(parameters[: len(parameters) - len(names)])
     theta = from_canonical(shape, form) if recipe.search.space == "canonical" else shape

@@ -42,7 +42,7 @@ class Objective:
         Raises:
             optuna.TrialPruned: If the candidate is given up: too low at the early abort's check,
                 behind at the early stop's, a loss or metric that is not finite, or no scale to
-                normalise.
+                normalize.
         """
         recipe = self.training.recipe
         parameters = self.sampler.suggest(trial)
@@ -91,6 +91,6 @@ class Objective:
 
 
 def check_steps(training: Training) -> list[int]:
-    """Optimiser steps at which a candidate is looked at before the end of its evaluation."""
+    """Optimizer steps at which a candidate is looked at before the end of its evaluation."""
     rules = (training.recipe.early_abort, training.recipe.early_stop)
     return [training.in_steps(rule.at, rule.unit) for rule in rules if rule is not None]

@@ -58,11 +58,11 @@ def _expansion(start: StartSettings, form: Expansion) -> tuple[float, ...]:
         if isinstance(loss, TaylorLoss):
             return _same_form(loss, form, start.loss)
         tree, coefficients = loss.tree, loss.coefficients
-    centre = (start.at[0], start.at[1])
+    center = (start.at[0], start.at[1])
     try:
-        return expanded_theta(tree, coefficients, form=form, centre=centre)
+        return expanded_theta(tree, coefficients, form=form, center=center)
     except ValueError as error:
-        raise RecipeError("search.start.at", f"{list(centre)} is not allowed: {error}") from error
+        raise RecipeError("search.start.at", f"{list(center)} is not allowed: {error}") from error
 
 
 def _file(path: str) -> EvolvedLoss:

@@ -30,9 +30,9 @@ class TrainingCallback(pl.Callback):
         checks: Steps at which to validate.
         on_validation: Called with step and metric.
         stop: Ends the training when set.
-        batches_per_step: Batches whose gradients make one optimiser step.
-        learning_rate_factor: On the learning rates of the module's optimisers.
-        on_step: Called after each batch on which an optimiser step was taken.
+        batches_per_step: Batches whose gradients make one optimizer step.
+        learning_rate_factor: On the learning rates of the module's optimizers.
+        on_step: Called after each batch on which an optimizer step was taken.
     """
 
     def __init__(

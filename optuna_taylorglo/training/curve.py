@@ -36,7 +36,7 @@ class CurveCallback(pl.Callback):
 
     Args:
         metric: Name of the metric, such as ``val_accuracy``.
-        steps: Optimiser steps of the training. Of the last one there is a validation anyway.
+        steps: Optimizer steps of the training. Of the last one there is a validation anyway.
         stop: Ends a validation when set.
 
     Attributes:

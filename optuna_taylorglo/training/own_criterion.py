@@ -64,6 +64,6 @@ def _lost(argument: str, field: str, value: object) -> RecipeError:
         f"loss.{field}",
         f"the search puts its losses in the place of the module's own criterion, whose "
         f"{argument}={value} would be dropped. Write it into the recipe, where candidates and all "
-        f"that they are compared with honour it:\n  loss: {{{field}: {value}}}\nor take it out of "
+        f"that they are compared with honor it:\n  loss: {{{field}: {value}}}\nor take it out of "
         "the module",
     )

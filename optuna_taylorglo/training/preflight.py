@@ -32,7 +32,7 @@ class Preflight:
 
     Attributes:
         n_classes: Number of classes of the data.
-        steps_per_pass: Optimiser steps of one pass over the training data.
+        steps_per_pass: Optimizer steps of one pass over the training data.
         n_parameters: Trainable parameters of the model.
         metric: The fitness after one step, on one batch of validation.
         warnings: What looks wrong and may be meant.
@@ -224,17 +224,17 @@ class _Observer(pl.Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         parameters = [p for p in pl_module.parameters() if p.requires_grad]
         self.n_parameters = sum(p.numel() for p in parameters)
-        optimised = {
+        optimized = {
             id(p)
-            for optimiser in trainer.optimizers
-            for group in optimiser.param_groups
+            for optimizer in trainer.optimizers
+            for group in optimizer.param_groups
             for p in group["params"]
         }
-        left_out = sum(p.numel() for p in parameters if id(p) not in optimised)
+        left_out = sum(p.numel() for p in parameters if id(p) not in optimized)
         if left_out:
             self.warnings.append(
                 f"model.class_path: {left_out:,} of {self.n_parameters:,} trainable parameters are "
-                "in no optimiser and stay as they are"
+                "in no optimizer and stay as they are"
             )
 
     def on_train_batch_start(
@@ -283,7 +283,7 @@ def _check_hooks(training: Training) -> None:
         RecipeError: If one is missing.
     """
     recipe = training.recipe
-    if not training.own_optimiser:
+    if not training.own_optimizer:
         return
     for hook in ("training_step", "validation_step"):
         if not training.model_has(hook):
@@ -296,7 +296,7 @@ def _check_hooks(training: Training) -> None:
 def _missing_for_the_verdict(training: Training) -> list[str]:
     """What `taylorglo evaluate` will need; a search does without."""
     recipe, missing = training.recipe, []
-    if training.own_optimiser and not training.model_has("test_step"):
+    if training.own_optimizer and not training.model_has("test_step"):
         missing.append(
             f"model.class_path: {recipe.model.class_path} has no test_step that logs "
             f"{test_metric(recipe)}, which `taylorglo evaluate` will need"

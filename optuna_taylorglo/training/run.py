@@ -28,7 +28,7 @@ from optuna_taylorglo.recipes.lightnings import data_module_for, lightning_of
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.training_settings import (
     Component,
-    OptimiserSettings,
+    OptimizerSettings,
     ScheduleSettings,
     TrainerSettings,
 )
@@ -56,8 +56,8 @@ class Training:
 
     Attributes:
         n_classes: Number of classes of the data.
-        own_optimiser: Whether the model is a LightningModule, which brings its own optimiser.
-        steps_per_pass: Optimiser steps that one pass over the training data takes.
+        own_optimizer: Whether the model is a LightningModule, which brings its own optimizer.
+        steps_per_pass: Optimizer steps that one pass over the training data takes.
 
     Raises:
         RecipeError: If the recipe names something that cannot be built.
@@ -70,7 +70,7 @@ class Training:
         allowed = machine.allowed_packages
         self._model_class = model_class(recipe.model.class_path, allowed)
         own_lightning = lightning_of(self._model_class)
-        self.own_optimiser = own_lightning is not None
+        self.own_optimizer = own_lightning is not None
         self._lightning: ModuleType = own_lightning or pl
         self._data_class = data_module_for(
             data_module_class(recipe.data.class_path, allowed), self._lightning
@@ -107,7 +107,7 @@ class Training:
         self.steps_per_pass = math.ceil(batches / recipe.trainer.accumulate_grad_batches)
         self.recipe = with_settled_weights(recipe, loader, n_classes)
         module = self._build_module(nn.CrossEntropyLoss())
-        if self.own_optimiser:
+        if self.own_optimizer:
             warn_of_own_loss(recipe.fitness)
             self._check_own_module(module)
 
@@ -137,26 +137,26 @@ class Training:
         return batches
 
     def in_steps(self, amount: int, unit: str) -> int:
-        """A length in "steps" or "epochs" as a number of optimiser steps."""
+        """A length in "steps" or "epochs" as a number of optimizer steps."""
         return amount if unit == "steps" else amount * self.steps_per_pass
 
     def at_learning_rate(self, rate: float) -> Self:
         """The same at another learning rate in place of the recipe's, without a look at data and
         network again."""
-        optimiser = self._recipe_optimiser()
-        if self.own_optimiser:
-            return self.at_learning_rate_factor(rate / optimiser.lr)
+        optimizer = self._recipe_optimizer()
+        if self.own_optimizer:
+            return self.at_learning_rate_factor(rate / optimizer.lr)
         other = copy.copy(self)
-        other.recipe = self.recipe.changed(optimiser=optimiser.changed(lr=rate))
+        other.recipe = self.recipe.changed(optimizer=optimizer.changed(lr=rate))
         return other
 
     def at_learning_rate_factor(self, factor: float) -> Self:
-        """The same with the learning rates of the module's own optimisers times a factor.
+        """The same with the learning rates of the module's own optimizers times a factor.
 
         Trainings raise `CannotScale` if the module does not let that be done.
         """
-        if not self.own_optimiser:
-            return self.at_learning_rate(self._recipe_optimiser().lr * factor)
+        if not self.own_optimizer:
+            return self.at_learning_rate(self._recipe_optimizer().lr * factor)
         other = copy.copy(self)
         other._learning_rate_factor = factor
         return other
@@ -193,13 +193,13 @@ class Training:
         Args:
             criterion: Loss with cross-entropy's signature.
             seed: Decides initial weights, order of data, dropout and augmentation.
-            steps: Optimiser steps to take.
+            steps: Optimizer steps to take.
             on_validation: Called with the step and the metric after each validation; what it
                 raises ends the training.
             check_at: Steps at which to validate besides the end.
             on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
             on_trained: Called with the trained module.
-            on_step: Called after each batch on which an optimiser step was taken; what it raises
+            on_step: Called after each batch on which an optimizer step was taken; what it raises
                 ends the training.
             stop: Ends the training with `StopRequested` when set.
             rehearsal: Watches a training that leaves nothing behind and validates on one batch.
@@ -294,7 +294,7 @@ class Training:
         built = _build(self._model_class, self.recipe.model, "model", offered)
         if self._checkpoint is not None:
             self._checkpoint.load_into(built)
-        if self.own_optimiser:
+        if self.own_optimizer:
             refuse_lost_settings(getattr(built, "criterion", None), self.recipe.loss)
             built.criterion = criterion
             module: pl.LightningModule = built
@@ -302,7 +302,7 @@ class Training:
         return Classifier(
             built,
             criterion,
-            optimiser=self._recipe_optimiser(),
+            optimizer=self._recipe_optimizer(),
             schedule=self._schedule_in_steps(),
             schedule_length=self.in_steps(self.recipe.budget.full, self.recipe.budget.unit),
             trainer_settings=self.recipe.trainer,
@@ -312,14 +312,14 @@ class Training:
             ignore_index=self.recipe.loss.ignore_index,
         )
 
-    def _recipe_optimiser(self) -> OptimiserSettings:
-        if self.recipe.optimiser is None:
+    def _recipe_optimizer(self) -> OptimizerSettings:
+        if self.recipe.optimizer is None:
             raise RecipeError(
-                "optimiser",
+                "optimizer",
                 f"missing, must be there to train {self.recipe.model.class_path}, a plain net; "
                 "only a LightningModule brings its own",
             )
-        return self.recipe.optimiser
+        return self.recipe.optimizer
 
     def _schedule_in_steps(self) -> ScheduleSettings:
         """The schedule in steps, because an epoch of the Trainer is the way to a validation."""
@@ -350,22 +350,22 @@ class Training:
             raise RecipeError(
                 "model.class_path",
                 f"{name} has no configure_optimizers, so nothing would train it; write it, or name "
-                "a plain nn.Module, which the recipe's optimiser trains",
+                "a plain nn.Module, which the recipe's optimizer trains",
             )
-        if recipe.optimiser is not None:
-            logger.warning("optimiser: not used, %s configures its own", name)
+        if recipe.optimizer is not None:
+            logger.warning("optimizer: not used, %s configures its own", name)
         if recipe.schedule != ScheduleSettings():
             logger.warning("schedule: not used, %s configures its own", name)
         if module.automatic_optimization:
             return
         for field, fix in (
             ("gradient_clip_val", "call self.clip_gradients in its training_step"),
-            ("accumulate_grad_batches", "step its optimiser every so many batches"),
+            ("accumulate_grad_batches", "step its optimizer every so many batches"),
         ):
             if (value := getattr(recipe.trainer, field)) != getattr(TrainerSettings(), field):
                 raise RecipeError(
                     f"trainer.{field}",
-                    f"{value:g} is not allowed with {name}, whose optimisation is manual "
+                    f"{value:g} is not allowed with {name}, whose optimization is manual "
                     f"(automatic_optimization = False), where a Trainer cannot do it: {fix}",
                 )
 
@@ -410,7 +410,7 @@ class Training:
             }
         if options.deterministic:
             settings["deterministic"] = True
-        if self.own_optimiser:  # a `Classifier` does it itself
+        if self.own_optimizer:  # a `Classifier` does it itself
             settings["accumulate_grad_batches"] = options.accumulate_grad_batches
             if options.gradient_clip_val is not None:
                 settings["gradient_clip_val"] = options.gradient_clip_val

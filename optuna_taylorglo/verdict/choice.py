@@ -217,7 +217,7 @@ def evaluation_advice(choice: Choice, recipe: Recipe) -> str:
         )
     elif disagree:
         lines.append(
-            f"{among_full}: evaluations favour other losses than full trainings do. Make "
+            f"{among_full}: evaluations favor other losses than full trainings do. Make "
             "budget.evaluation longer."
         )
     elif correlation.low >= GOOD_CORRELATION:

@@ -70,7 +70,7 @@ class Choosing:
             self.recipe,
             Stage.CHOICE,
             results,
-            favourite=means[0] if means else None,
+            favorite=means[0] if means else None,
         )
         if isinstance(step, Round):
             return step
@@ -107,7 +107,7 @@ def contenders(study: Study, recipe: Recipe) -> list[Contender]:
         try:
             candidate_loss(recipe, mean, n_classes)
         except ValueError:
-            return found  # it cannot learn, so it has no scale to normalise
+            return found  # it cannot learn, so it has no scale to normalize
         found.append(Contender(None, mean, None))
     return found
 

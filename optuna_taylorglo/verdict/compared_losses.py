@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from optuna_taylorglo.losses.anchor import first_gradient
 from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
-from optuna_taylorglo.losses.canonical import normalise_scale
+from optuna_taylorglo.losses.canonical import normalize_scale
 from optuna_taylorglo.losses.loading import EvolvedLoss
 from optuna_taylorglo.losses.standard import (
     FocalLoss,
-    GeneralisedCrossEntropyLoss,
-    NormalisedReverseCrossEntropyLoss,
+    GeneralizedCrossEntropyLoss,
+    NormalizedReverseCrossEntropyLoss,
     PolyLoss,
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
@@ -41,11 +41,11 @@ KINDS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         "baikal": BaikalLoss,
         "baikal-cma": BaikalCMALoss,
         "focal": FocalLoss,
-        "gce": GeneralisedCrossEntropyLoss,
+        "gce": GeneralizedCrossEntropyLoss,
         "poly": PolyLoss,
         "sce": SymmetricCrossEntropyLoss,
         "taylor-ce": TaylorCrossEntropyLoss,
-        "nce-rce": NormalisedReverseCrossEntropyLoss,
+        "nce-rce": NormalizedReverseCrossEntropyLoss,
     }
 )
 """The losses that a verdict knows, and what they are built by."""
@@ -63,7 +63,7 @@ class ComparedLoss:
         settings: What the loss is built with, as plain JSON.
         scale: Factor on the loss.
         learning_rate: In place of the recipe's; None for the recipe's.
-        learning_rate_factor: On the learning rates of a module's own optimisers; None for 1.
+        learning_rate_factor: On the learning rates of a module's own optimizers; None for 1.
     """
 
     name: str
@@ -157,7 +157,7 @@ def scale_controls(loss: EvolvedLoss, n_classes: int) -> list[ComparedLoss]:
     if not 0 < scale < math.inf:
         return []
     evolved = compared_evolved_loss(
-        "winner-normalised", "evolved loss, scale of cross-entropy", Role.SHAPE_CONTROL, loss
+        "winner-normalized", "evolved loss, scale of cross-entropy", Role.SHAPE_CONTROL, loss
     )
     return [
         replace(evolved, settings=evolved.settings | _scaled(loss, n_classes, scale)),
@@ -193,5 +193,5 @@ def _scaled(loss: EvolvedLoss, n_classes: int, scale: float) -> dict[str, Any]:
     if loss.anchor is not None:
         return {"log_scale": loss.anchor.log_scale - math.log(scale)}
     reduction = loss.class_reduction
-    theta = normalise_scale(loss.theta, n_classes, loss.form, class_reduction=reduction)
+    theta = normalize_scale(loss.theta, n_classes, loss.form, class_reduction=reduction)
     return {"theta": list(theta)}

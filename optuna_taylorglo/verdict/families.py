@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "focal loss (gamma {:.3g})", "focal", "gamma", (0.5, 1.0, 2.0, 5.0), 0.0, 5.0
         ),
         "gce": Family(
-            "generalised cross-entropy (q {:.3g})", "gce", "q", (0.3, 0.5, 0.7, 0.9), 0.05, 1.0
+            "generalized cross-entropy (q {:.3g})", "gce", "q", (0.3, 0.5, 0.7, 0.9), 0.05, 1.0
         ),
         "poly": Family(
             "PolyLoss-1 (epsilon {:.3g})", "poly", "epsilon", (1.0, 3.0, 10.0, 30.0), -1.0, 30.0
@@ -67,7 +67,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "Taylor cross-entropy (order {})", "taylor-ce", "order", (1, 2, 4, 8), 1, 32, log=True
         ),
         "nce-rce": Family(
-            "normalised plus reverse cross-entropy (alpha {:.3g})",
+            "normalized plus reverse cross-entropy (alpha {:.3g})",
             "nce-rce",
             "alpha",
             (0.3, 1.0, 10.0, 100.0),

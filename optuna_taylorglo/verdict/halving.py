@@ -58,7 +58,7 @@ def next_round(
     stage: Stage,
     results: Results,
     *,
-    favourite: int | None = None,
+    favorite: int | None = None,
 ) -> Round | list[Placed]:
     """What to train next, or the ranking.
 
@@ -67,7 +67,7 @@ def next_round(
         recipe: The recipe by which they are trained; its full budget counts.
         stage: Decides the seeds.
         results: Values of tasks, or None while any of them is open.
-        favourite: Index of a loss that goes on to the last round in any case, and wins unless
+        favorite: Index of a loss that goes on to the last round in any case, and wins unless
             another's mean is better by more than a standard error of the difference.
 
     Returns:
@@ -92,13 +92,13 @@ def next_round(
         means = _means(values, sign)
         staying.sort(key=lambda i: (-sign * means[i], i))
         n_kept = len(staying) if number == len(SEEDS_BY_ROUND) else _n_kept(len(staying), number)
-        going = [i for i in staying[n_kept:] if i != favourite]
+        going = [i for i in staying[n_kept:] if i != favorite]
         staying, left = [i for i in staying if i not in going], going + left
         if len(losses) == 1:
             break
-    if favourite in staying and not _clearly_better(values[staying[0]], values[favourite], sign):
-        staying.remove(favourite)
-        staying.insert(0, favourite)
+    if favorite in staying and not _clearly_better(values[staying[0]], values[favorite], sign):
+        staying.remove(favorite)
+        staying.insert(0, favorite)
     return [Placed(i, tuple(values[i]), means[i]) for i in staying + left]
 
 
@@ -120,7 +120,7 @@ def _clearly_better(
 ) -> bool:
     """Whether a mean is better by more than a standard error; the seeds are the same in both."""
     if None in others:
-        return True  # what diverges now and then is nobody's favourite
+        return True  # what diverges now and then is nobody's favorite
     if None in values:
         return False
     differences = [

@@ -1,7 +1,7 @@
 """Which learning rates opponents are tried at: multiples of the recipe's, or of the module's own.
 
-A plain net is trained by the recipe's optimiser, so a rate is a number. A LightningModule brings an
-optimiser of which only the module knows the rate, so there a rate is a factor.
+A plain net is trained by the recipe's optimizer, so a rate is a number. A LightningModule brings an
+optimizer of which only the module knows the rate, so there a rate is a factor.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.study import Study
 
-from optuna_taylorglo.attributes import OPTIMISER
+from optuna_taylorglo.attributes import OPTIMIZER
 from optuna_taylorglo.recipes.class_paths import BUNDLED_PACKAGE
 from optuna_taylorglo.recipes.schema import Recipe
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # reports need neither
     from optuna_taylorglo.training.run import Training
 
 RECIPE, MODULE = "recipe", "module"
-"""Whose optimiser trains."""
+"""Whose optimizer trains."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class LearningRates:
 
     @classmethod
     def of(cls, recipe: Recipe) -> LearningRates:
-        """Those of a recipe whose network is trained by the recipe's optimiser, if it has one."""
-        return cls(None if recipe.optimiser is None else recipe.optimiser.lr)
+        """Those of a recipe whose network is trained by the recipe's optimizer, if it has one."""
+        return cls(None if recipe.optimizer is None else recipe.optimizer.lr)
 
     @property
     def start(self) -> float:
@@ -72,19 +72,19 @@ class LearningRates:
         )
 
 
-def whose_optimiser(study: Study, recipe: Recipe) -> str | None:
+def whose_optimizer(study: Study, recipe: Recipe) -> str | None:
     """`RECIPE` or `MODULE`; None if a study of an earlier version leaves it open."""
-    if recipe.optimiser is None:
+    if recipe.optimizer is None:
         return MODULE
     if recipe.model.class_path.startswith(f"{BUNDLED_PACKAGE}."):
         return RECIPE
-    known: str | None = study.user_attrs.get(OPTIMISER)
+    known: str | None = study.user_attrs.get(OPTIMIZER)
     return known
 
 
-def keep_whose_optimiser(study: Study, training: Training) -> None:
-    """Keep in the study whose optimiser trains, for those who do not import the module."""
-    study.set_user_attr(OPTIMISER, MODULE if training.own_optimiser else RECIPE)
+def keep_whose_optimizer(study: Study, training: Training) -> None:
+    """Keep in the study whose optimizer trains, for those who do not import the module."""
+    study.set_user_attr(OPTIMIZER, MODULE if training.own_optimizer else RECIPE)
 
 
 def find_learning_rates(study: Study, recipe: Recipe, machine: Machine) -> LearningRates:
@@ -94,10 +94,10 @@ def find_learning_rates(study: Study, recipe: Recipe, machine: Machine) -> Learn
     """
     from optuna_taylorglo.training.run import Training
 
-    if whose_optimiser(study, recipe) == RECIPE:
+    if whose_optimizer(study, recipe) == RECIPE:
         return LearningRates.of(recipe)
     training = Training(recipe, machine)
-    keep_whose_optimiser(study, training)
-    if not training.own_optimiser:
+    keep_whose_optimizer(study, training)
+    if not training.own_optimizer:
         return LearningRates.of(recipe)
     return LearningRates(None, training.learning_rate_obstacle())

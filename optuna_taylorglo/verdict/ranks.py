@@ -40,7 +40,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> RankCorrelation:
     r, n = spearman(a, b), len(a)
     if n < 4 or math.isnan(r):
         return RankCorrelation(r, math.nan, math.nan, n)
-    # The same order has no z: take it for half a step short of that, a swap of two neighbours
+    # The same order has no z: take it for half a step short of that, a swap of two neighbors
     # being a whole one.
     greatest = 1 - 6 / (n * (n**2 - 1))
     z = math.atanh(max(-greatest, min(r, greatest)))

@@ -42,7 +42,7 @@ def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
     lines.append(_TESTS[verdict.test])
     if verdict.mode == "min":
         lines.append(
-            f"Smaller {verdict.test_metric} is better, so a difference below 0 is in favour of the "
+            f"Smaller {verdict.test_metric} is better, so a difference below 0 is in favor of the "
             "evolved loss."
         )
     reference = by_role.get(Role.REFERENCE)

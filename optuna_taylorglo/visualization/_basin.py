@@ -71,7 +71,7 @@ def plot_basin(
         shared_yaxes=True,
         horizontal_spacing=0.04,
         subplot_titles=[
-            f"{style.plain(label)}<br>accuracy {basin.centre:.4f}"
+            f"{style.plain(label)}<br>accuracy {basin.center:.4f}"
             for label, basin in basins.items()
         ],
     )
@@ -101,7 +101,7 @@ def plot_basin(
                 "size": 11,
                 "line": {"width": 2, "color": style.VERMILION},
             },
-            hovertemplate=f"the trained weights: {basin.centre:.4f}<extra></extra>",
+            hovertemplate=f"the trained weights: {basin.center:.4f}<extra></extra>",
             row=1,
             col=column,
         )

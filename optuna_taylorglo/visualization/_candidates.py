@@ -26,7 +26,7 @@ _FEWEST = 4
 _PERPLEXITY = 30.0
 
 _WORST = 0.2
-"""Share of the candidates that the scale of colours does not tell apart: most did not learn."""
+"""Share of the candidates that the scale of colors does not tell apart: most did not learn."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _tsne(points: FloatArray, seed: int) -> FloatArray:
 def plot_candidates(study: Study, *, space: str | None = None, seed: int = 0) -> go.Figure:
     """Plot every candidate by its fitness, in a plane where similar ones lie near each other.
 
-    The plane is made by t-SNE. The worst fifth of the candidates have one colour, so that the
+    The plane is made by t-SNE. The worst fifth of the candidates have one color, so that the
     others can be told apart.
 
     Args:
@@ -222,7 +222,7 @@ def _add_trained(figure: go.Figure, info: CandidatesInfo, history: SearchHistory
     best = float((sign * fitness).max()) * sign
     scale = [list(stop) for stop in style.GENERATIONS]
     if sign < 0:  # dark is good
-        scale = [[1 - place, colour] for place, colour in reversed(scale)]
+        scale = [[1 - place, color] for place, color in reversed(scale)]
     _add_points(figure, info, shown, "trained", "fitness %{marker.color:.4f}")
     figure.data[-1].marker.update(
         symbol="circle",
@@ -232,7 +232,7 @@ def _add_trained(figure: go.Figure, info: CandidatesInfo, history: SearchHistory
         cmin=min(worst, best),
         cmax=max(worst, best),
         showscale=True,
-        colorbar=style.colour_bar(style.plain(history.recipe.fitness.metric)),
+        colorbar=style.color_bar(style.plain(history.recipe.fitness.metric)),
         line={"width": 0.5, "color": "white"},
     )
     figure.data[-1].showlegend = False  # it has a scale
@@ -242,8 +242,8 @@ def _add_untrained(figure: go.Figure, info: CandidatesInfo) -> None:
     shown = [i for i, c in enumerate(info.candidates) if c.fitness is None]
     if shown:
         _add_points(figure, info, shown, "ended early", "ended early")
-        line = {"width": 1.5, "color": style.GREY}
-        figure.data[-1].marker.update(symbol="x-thin", size=6, color=style.GREY, line=line)
+        line = {"width": 1.5, "color": style.GRAY}
+        figure.data[-1].marker.update(symbol="x-thin", size=6, color=style.GRAY, line=line)
 
 
 def _add_points(

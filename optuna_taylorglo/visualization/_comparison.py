@@ -21,8 +21,8 @@ _LINE, _ROW = 17, 34
 _ROLES = {
     Role.REFERENCE: ("baseline", style.BLUE, "square"),
     Role.BASELINE: ("baseline", style.BLUE, "square"),
-    Role.SHAPE_CONTROL: ("control of scale", style.GREY, "diamond"),
-    Role.SCALE_CONTROL: ("control of scale", style.GREY, "diamond"),
+    Role.SHAPE_CONTROL: ("control of scale", style.GRAY, "diamond"),
+    Role.SCALE_CONTROL: ("control of scale", style.GRAY, "diamond"),
 }
 
 
@@ -98,13 +98,13 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
         places.append(height + _ROW / 3)
         height += _ROW
     figure = style.new_figure(TITLE, height=round(height) + 170)
-    for name, colour, symbol in dict.fromkeys(_ROLES.values()):
+    for name, color, symbol in dict.fromkeys(_ROLES.values()):
         rows = [i for i, lead in enumerate(leads) if _ROLES[lead.sample.role][0] == name]
         if rows:
             _add_leads(figure, [leads[i] for i in rows], [places[i] for i in rows], name)
             figure.data[-1].update(
-                marker={"color": colour, "symbol": symbol, "size": 10},
-                error_x={"color": colour, "thickness": 2.2, "width": 6},
+                marker={"color": color, "symbol": symbol, "size": 10},
+                error_x={"color": color, "thickness": 2.2, "width": 6},
             )
     for lead, place in zip(leads, places, strict=True):
         *named, numbers = map(style.plain, lead.label)

@@ -46,7 +46,7 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
             y=style.short(c.fitness for c in trained),
             mode="markers",
             name="candidates",
-            marker={"color": style.GREY, "size": 5, "opacity": 0.35},
+            marker={"color": style.GRAY, "size": 5, "opacity": 0.35},
             hovertemplate="a candidate of generation %{x}: %{y:.4f}<extra></extra>",
         )
     if cross_entropy is not None:
@@ -104,7 +104,7 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
 
 def _add_stages(figure: go.Figure, boundary: float) -> None:
     """A line between GLO's stages, their names above it."""
-    figure.add_vline(x=boundary, line={"color": style.GREY, "width": 1})
+    figure.add_vline(x=boundary, line={"color": style.GRAY, "width": 1})
     for name, anchor in (("trees ", "right"), (" coefficients", "left")):
         figure.add_annotation(
             text=name,
@@ -114,7 +114,7 @@ def _add_stages(figure: go.Figure, boundary: float) -> None:
             yref="paper",
             yanchor="bottom",
             showarrow=False,
-            font={"size": 12, "color": style.GREY},
+            font={"size": 12, "color": style.GRAY},
         )
 
 

@@ -17,7 +17,7 @@ from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Learning curves"
 
-_COLOURS = {
+_COLORS = {
     Role.EVOLVED: (style.VERMILION, "solid"),
     Role.REFERENCE: ("#000000", "dash"),
     Role.BASELINE: (style.BLUE, "dot"),
@@ -31,7 +31,7 @@ class LearningCurve:
     Attributes:
         label: Its name.
         role: What it is in the comparison for.
-        steps: Optimiser steps, ascending.
+        steps: Optimizer steps, ascending.
         means: Mean of the validation metric at each.
         stds: Sample standard deviation at each; 0 for a single training.
         n_curves: Trainings with a curve.
@@ -110,7 +110,7 @@ def plot_learning_curves(study: Study, *, verdict: Verdict | None = None) -> go.
         _add_mean(figure, curve)
     smaller = ", smaller is better" if recipe.fitness.mode == "min" else ""
     figure.update_xaxes(
-        title_text="optimiser step", range=[0, 1.01 * max(c.steps[-1] for c in curves)]
+        title_text="optimizer step", range=[0, 1.01 * max(c.steps[-1] for c in curves)]
     )
     figure.update_yaxes(title_text=f"{style.plain(recipe.fitness.metric)}{smaller}")
     return figure.update_layout(legend=style.LEGEND_BELOW)
@@ -126,7 +126,7 @@ def _add_band(figure: go.Figure, curve: LearningCurve) -> None:
         x=[*curve.steps, *reversed(curve.steps)],
         y=style.short([*low, *reversed(high)]),
         fill="toself",
-        fillcolor=style.translucent(_COLOURS[curve.role][0], 0.13),
+        fillcolor=style.translucent(_COLORS[curve.role][0], 0.13),
         line={"width": 0},
         mode="lines",
         hoverinfo="skip",
@@ -135,7 +135,7 @@ def _add_band(figure: go.Figure, curve: LearningCurve) -> None:
 
 
 def _add_mean(figure: go.Figure, curve: LearningCurve) -> None:
-    colour, dash = _COLOURS[curve.role]
+    color, dash = _COLORS[curve.role]
     label = style.plain(curve.label)
     of_how_many = (
         f"{curve.n_curves}"
@@ -147,7 +147,7 @@ def _add_mean(figure: go.Figure, curve: LearningCurve) -> None:
         y=style.short(curve.means),
         mode="lines",
         name=style.wrapped(curve.label),
-        line={"color": colour, "dash": dash, "width": 2.5},
+        line={"color": color, "dash": dash, "width": 2.5},
         customdata=style.short(curve.stds, 3),
         hovertemplate=f"{label}<br>step %{{x}}: %{{y:.4f}} (sd %{{customdata:.4f}}, {of_how_many} "
         "trainings)<extra></extra>",

@@ -57,7 +57,7 @@ def _get_loss_functions_info(
     winner: ChosenLoss | None = None,
     *,
     undecided: bool = False,
-    normalise: bool = False,
+    normalize: bool = False,
     progress: float = 0.0,
 ) -> LossFunctionsInfo:
     from optuna_taylorglo.losses.description import target_curve
@@ -82,7 +82,7 @@ def _get_loss_functions_info(
         curve = target_curve(loss, 2, progress=progress)
         values = curve(y)
         values = values - values[-1]
-        if normalise:
+        if normalize:
             slope = -float(curve.slope(np.array(0.5))) * reduction / 2
             if slope <= 0:
                 return None
@@ -110,7 +110,7 @@ def _probabilities() -> FloatArray:
 
 
 def plot_loss_functions(
-    study: Study, *, normalise: bool = False, progress: float = 0.0
+    study: Study, *, normalize: bool = False, progress: float = 0.0
 ) -> go.Figure:
     """Plot the winner and the best loss of each generation in binary mode, shifted to 0 at y = 1.
 
@@ -119,7 +119,7 @@ def plot_loss_functions(
 
     Args:
         study: A study of a TaylorGLO search.
-        normalise: Whether each curve is divided by its slope at y = 1/2 relative to
+        normalize: Whether each curve is divided by its slope at y = 1/2 relative to
             cross-entropy's, which leaves its shape only. Curves that rise there are left out:
             such a loss cannot begin to learn with two classes.
         progress: Training progress, for losses in ``t``.
@@ -131,11 +131,11 @@ def plot_loss_functions(
         >>> import optuna
         >>> from optuna_taylorglo.visualization import plot_loss_functions
         >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
-        >>> figure = plot_loss_functions(study, normalise=True)
+        >>> figure = plot_loss_functions(study, normalize=True)
         >>> figure.layout.title.text
         'Winner and best losses, scale divided out'
     """
-    title = TITLE + (", scale divided out" if normalise else "")
+    title = TITLE + (", scale divided out" if normalize else "")
     history = read_history(study)
     if history is None:
         return style.nothing_to_plot(title, style.NO_SEARCH)
@@ -148,7 +148,7 @@ def plot_loss_functions(
         history,
         chosen_loss(study),
         undecided=is_undecided(study, history.recipe),
-        normalise=normalise,
+        normalize=normalize,
         progress=progress,
     )
     if not info.curves:
@@ -156,7 +156,7 @@ def plot_loss_functions(
         return style.nothing_to_plot(title, reason)
     last = info.generations[-1]
     figure = style.new_figure(title)
-    for generation, trial, fitness, curve, colour in zip(
+    for generation, trial, fitness, curve, color in zip(
         info.generations,
         info.trials,
         info.fitness,
@@ -168,7 +168,7 @@ def plot_loss_functions(
             x=style.short(info.probability, 4),
             y=style.short(curve, 4),
             mode="lines",
-            line={"color": colour, "width": 1.5},
+            line={"color": color, "width": 1.5},
             showlegend=False,
             hovertemplate=f"generation {generation + 1}, trial {trial}, fitness {fitness:.4f}<br>"
             "loss %{y:.3f} at y = %{x:.2f}<extra></extra>",
@@ -191,7 +191,7 @@ def plot_loss_functions(
             hovertemplate=f"{style.plain(info.winner_name)}<br>"
             "loss %{y:.3f} at y = %{x:.2f}<extra></extra>",
         )
-    # Lines have no colour axis of their own: a marker that is not there brings the key.
+    # Lines have no color axis of their own: a marker that is not there brings the key.
     figure.add_scatter(
         x=[None],
         y=[None],
@@ -203,7 +203,7 @@ def plot_loss_functions(
     figure.update_xaxes(title_text="probability y of the target", range=[0, 1])
     figure.update_yaxes(
         title_text="loss (slope of cross-entropy at ½)"
-        if normalise
+        if normalize
         else f"loss, 0 at y = {info.probability[-1]:g}",
         range=_range(info),
     )

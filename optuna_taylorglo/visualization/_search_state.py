@@ -97,15 +97,15 @@ def plot_search_state(study: Study) -> go.Figure:
     )
     style.apply(figure, TITLE, height=620)
     style.titles_to_the_left(figure)
-    for row, (name, lines, colours) in enumerate(panels, start=1):
-        for i, (values, colour) in enumerate(zip(lines, colours, strict=True)):
+    for row, (name, lines, colors) in enumerate(panels, start=1):
+        for i, (values, color) in enumerate(zip(lines, colors, strict=True)):
             axis = f", axis {i + 1} of {len(lines)} (from the shortest)" if len(lines) > 1 else ""
             figure.add_scatter(
                 x=style.from_one(info.generations),
                 y=style.short(values),
                 mode="lines" if len(lines) > 1 else "lines+markers",
                 marker={"size": 5},
-                line={"color": colour, "width": 2},
+                line={"color": color, "width": 2},
                 hovertemplate=f"generation %{{x}}: {name} %{{y:.4g}}{axis}<extra></extra>",
                 row=row,
                 col=1,

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb, sample_colorscale
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart; yellow, hard to see
+# Okabe and Ito's colors, which people with any color vision can tell apart; yellow, hard to see
 # on white, is left out.
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", "dash", "dot")
 BLUE, VERMILION = CATEGORIES[:2]
-GREY = "#6b6b6b"
+GRAY = "#6b6b6b"
 
 NO_SEARCH = "the study has no recipe, no worker has begun on it."
 NO_GENERATION = "no generation is finished yet."
@@ -28,8 +28,8 @@ LEGEND_BELOW = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"}
 
 # Viridis from light to dark, without its palest yellow: late generations stand out on white.
 GENERATIONS = tuple(
-    (place / 8, colour)
-    for place, colour in enumerate(
+    (place / 8, color)
+    for place, color in enumerate(
         sample_colorscale("Viridis", [0.95 - 0.95 * step / 8 for step in range(9)])
     )
 )
@@ -93,7 +93,7 @@ def nothing_to_plot(title: str, reason: str) -> go.Figure:
         y=0.5,
         xref="paper",
         yref="paper",
-        font={"size": 14, "color": GREY},
+        font={"size": 14, "color": GRAY},
     )
 
 
@@ -107,9 +107,9 @@ def wrapped(text: str, width: int = 40) -> str:
     return "<br>".join(plain(line) for line in textwrap.wrap(text, width, break_on_hyphens=False))
 
 
-def translucent(colour: str, opacity: float) -> str:
-    """A colour such as "#0072B2" with an opacity."""
-    return f"rgba({', '.join(map(str, hex_to_rgb(colour)))}, {opacity:g})"
+def translucent(color: str, opacity: float) -> str:
+    """A color such as "#0072B2" with an opacity."""
+    return f"rgba({', '.join(map(str, hex_to_rgb(color)))}, {opacity:g})"
 
 
 def log_axis(values: Iterable[float], *, most: int = 6) -> dict[str, object]:
@@ -181,18 +181,18 @@ def from_one(generations: Iterable[int]) -> list[int]:
 
 
 def on_generation_scale(generations: Iterable[int], last: int) -> list[str]:
-    """Colour of each generation, or of any other count, on the scale that ends at `last`."""
+    """Color of each generation, or of any other count, on the scale that ends at `last`."""
     places = [generation / max(last, 1) for generation in generations]
     return list(sample_colorscale([list(stop) for stop in GENERATIONS], places))
 
 
-def colour_bar(title: str) -> dict[str, object]:
-    """The look of a colour axis's key."""
+def color_bar(title: str) -> dict[str, object]:
+    """The look of a color axis's key."""
     return {"title": {"text": title, "side": "right"}, "thickness": 12, "outlinewidth": 0}
 
 
 def generation_bar(last: int) -> dict[str, object]:
-    """Colour axis of generations from 1, for markers and for the key beside lines.
+    """Color axis of generations from 1, for markers and for the key beside lines.
 
     Args:
         last: The last generation, from 0.
@@ -201,5 +201,5 @@ def generation_bar(last: int) -> dict[str, object]:
         "colorscale": [list(stop) for stop in GENERATIONS],
         "cmin": 1,
         "cmax": max(last, 1) + 1,
-        "colorbar": colour_bar("generation") | {"tickformat": "d"},
+        "colorbar": color_bar("generation") | {"tickformat": "d"},
     }

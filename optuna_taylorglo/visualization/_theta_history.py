@@ -113,7 +113,7 @@ def plot_theta_history(study: Study) -> go.Figure:
         >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
         >>> figure = plot_theta_history(study)
         >>> [title.text for title in figure.layout.annotations[:2]]
-        ['θ0  centre of x', 'θ1  centre of y']
+        ['θ0  center of x', 'θ1  center of y']
     """
     history = read_history(study)
     if history is None:

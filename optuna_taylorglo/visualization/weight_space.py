@@ -2,7 +2,7 @@
 
 The plane is ``w + a d₁ + b d₂`` for a, b in [-1, 1]. The directions are Gaussian draws in which
 each filter (each row of a weight along its first axis) is scaled to the norm of the network's own,
-and biases and normalisation parameters stay as they are (Li et al., "Visualizing the Loss Landscape
+and biases and normalization parameters stay as they are (Li et al., "Visualizing the Loss Landscape
 of Neural Nets", 2018): without that a network with larger weights would only look flatter.
 """
 
@@ -33,12 +33,12 @@ class Basin:
     Attributes:
         steps: The places along both axes, shape (P,), from -1 to 1.
         accuracy: Accuracy at (b, a), shape (P, P); rows are steps along the second direction.
-        centre: Accuracy of the network itself, on all data.
+        center: Accuracy of the network itself, on all data.
     """
 
     steps: FloatArray
     accuracy: FloatArray
-    centre: float
+    center: float
 
 
 def accuracy_basin(
@@ -53,7 +53,7 @@ def accuracy_basin(
     Args:
         model: Maps inputs to logits (B, classes). Its weights and modes are left as they are.
         data: (inputs, labels), or an iterable of such batches.
-        points: Points along each side of the grid, at least 2; odd to include the centre.
+        points: Points along each side of the grid, at least 2; odd to include the center.
         seed: Seed of the directions and of the order of the data.
         tolerance: Standard error at which a point is done; 0 for all data at every point.
 
@@ -80,13 +80,13 @@ def accuracy_basin(
     steps = np.linspace(-1, 1, points)
     accuracy = np.empty((points, points))
     with _evaluation_mode(model), torch.inference_mode():
-        centre = _accuracy(model, weights, parts, tolerance=0.0)
+        center = _accuracy(model, weights, parts, tolerance=0.0)
         for row, b in enumerate(steps):
             shifted = {name: torch.add(w, second[name], alpha=b) for name, w in weights.items()}
             for column, a in enumerate(steps):
                 moved = {name: torch.add(w, first[name], alpha=a) for name, w in shifted.items()}
                 accuracy[row, column] = _accuracy(model, moved, parts, tolerance=tolerance)
-    return Basin(steps, accuracy, centre)
+    return Basin(steps, accuracy, center)
 
 
 def _accuracy(

@@ -28,7 +28,7 @@ def test_kills_change_no_tree_and_no_coefficient(postgresql_url: str, tmp_path: 
     job = GLOJob(seconds=0.06)
     serial = job.expected()
     assert {place.split("/")[0] for place in serial} == {"0", "1", "2", "3", "4"}
-    judgement = attacked(
+    judgment = attacked(
         job,
         Storage(postgresql_url, heartbeat=1, grace=3),
         Kill(8),
@@ -36,8 +36,8 @@ def test_kills_change_no_tree_and_no_coefficient(postgresql_url: str, tmp_path: 
         directory=tmp_path,
         limit=120,
     )
-    judgement.assert_flawless()
-    assert judgement.attacks == 8
+    judgment.assert_flawless()
+    assert judgment.attacks == 8
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_long_search_in_a_storm(database_url: str, tmp_path: Path, how: Kill) 
         generations=10,
         coefficients=CoefficientSettings(population=12, generations=5),
     )
-    judgement = attacked(
+    judgment = attacked(
         GLOJob(settings=settings, generations=15),
         Storage(database_url),
         how,
@@ -92,5 +92,5 @@ def test_a_long_search_in_a_storm(database_url: str, tmp_path: Path, how: Kill) 
         directory=tmp_path,
         limit=1200,
     )
-    judgement.assert_flawless()
-    assert judgement.attacks >= how.total
+    judgment.assert_flawless()
+    assert judgment.attacks >= how.total

@@ -53,7 +53,7 @@ def test_without_a_terminal_there_is_a_line_per_generation(clock):
 
 
 def test_a_cell_of_a_notebook_is_no_terminal(clock, monkeypatch, capsys):
-    """Jupyter asks what a cell starts for colours, but shows each move of a bar as a new line."""
+    """Jupyter asks what a cell starts for colors, but shows each move of a bar as a new line."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     with LiveProgress(PlainConsole()) as live:
         live.show(read_history(searched_study(POPULATION * 2)))

@@ -17,7 +17,7 @@ from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor_loss import TaylorLoss
 from optuna_taylorglo.process import DONE, USAGE
 from optuna_taylorglo.recipes.loading import Recipe, load_recipe
-from optuna_taylorglo.recipes.training_settings import OptimiserSettings
+from optuna_taylorglo.recipes.training_settings import OptimizerSettings
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.run import Training
@@ -119,16 +119,16 @@ def test_an_own_model_learns_with_any_criterion_and_repeats_itself(name: str) ->
 
 
 @pytest.mark.usefixtures("_importable")
-def test_who_optimises() -> None:
-    """A plain net is trained by the recipe's optimiser, a LightningModule by its own."""
+def test_who_optimizes() -> None:
+    """A plain net is trained by the recipe's optimizer, a LightningModule by its own."""
     untrained = {}
-    tiny = OptimiserSettings(name="sgd", lr=1e-9)
+    tiny = OptimizerSettings(name="sgd", lr=1e-9)
     for name in RECIPES:
         machine = Machine(device="cpu", allowed_packages=("tabular",))
-        training = Training(recipe_of(name).changed(optimiser=tiny), machine)
+        training = Training(recipe_of(name).changed(optimizer=tiny), machine)
         untrained[name] = training.run(nn.CrossEntropyLoss(), seed=0, steps=45) < 0.9
     assert untrained == {"breast_cancer_mlp": True, "breast_cancer_lightning": False}
-    assert recipe_of("breast_cancer_lightning").optimiser is None
+    assert recipe_of("breast_cancer_lightning").optimizer is None
 
 
 class Clock(nn.Module):

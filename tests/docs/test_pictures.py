@@ -80,19 +80,19 @@ def test_an_svg_has_no_background(picture: Path) -> None:
 @pytest.mark.parametrize("picture", SVGS, ids=name_of)
 def test_text_and_lines_are_seen_on_light_and_dark_pages(picture: Path) -> None:
     seen = 0
-    for kind, colour in drawn_colours(picture):
+    for kind, color in drawn_colors(picture):
         for background in BACKGROUNDS:
-            ratio = contrast(colour, background)
-            assert ratio >= 3, f"{kind} in {colour} on {background}: {ratio:.2f}"
+            ratio = contrast(color, background)
+            assert ratio >= 3, f"{kind} in {color} on {background}: {ratio:.2f}"
         seen += 1
     assert seen > 5
 
 
-@pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 0), (68, 1, 84), (0, 114, 178)])
-def test_colours_are_brought_where_both_pages_show_them(colour: tuple[int, ...]) -> None:
-    moved = style.on_any_page(colour)
+@pytest.mark.parametrize("color", [(0, 0, 0), (255, 255, 0), (68, 1, 84), (0, 114, 178)])
+def test_colors_are_brought_where_both_pages_show_them(color: tuple[int, ...]) -> None:
+    moved = style.on_any_page(color)
     assert min(contrast(moved, background) for background in BACKGROUNDS) >= 3
-    order = sorted(range(3), key=lambda part: colour[part])
+    order = sorted(range(3), key=lambda part: color[part])
     assert [moved[part] for part in order] == sorted(moved)
 
 
@@ -101,8 +101,8 @@ def test_contrast_is_that_of_the_standard() -> None:
     assert contrast((0x76, 0x76, 0x76), WHITE) == pytest.approx(4.54, abs=0.005)
 
 
-def drawn_colours(picture: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Colours of letters, and of lines that are not faint on purpose, as grids are."""
+def drawn_colors(picture: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Colors of letters, and of lines that are not faint on purpose, as grids are."""
     root = ElementTree.parse(picture).getroot()
 
     def walk(
@@ -113,12 +113,12 @@ def drawn_colours(picture: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
         properties = inherited | own
         is_text = element.tag in {f"{SVG}text", f"{SVG}tspan"}
         kind = "fill" if is_text else "stroke"
-        colour = _rgb(properties.get(kind, "rgb(0, 0, 0)" if is_text else "none"))
+        color = _rgb(properties.get(kind, "rgb(0, 0, 0)" if is_text else "none"))
         solid = opacity * float(properties.get(f"{kind}-opacity", 1))
         has_ink = (element.text or "").strip() if is_text else element.get("d")
-        if has_ink and colour is not None and (is_text or solid > 0.6):
+        if has_ink and color is not None and (is_text or solid > 0.6):
             assert not is_text or solid == 1, f"faint letters: {element.text}"
-            yield element.tag.removeprefix(SVG), colour
+            yield element.tag.removeprefix(SVG), color
         for child in element:
             if child.tag != f"{SVG}defs":
                 yield from walk(child, properties, opacity)
@@ -132,14 +132,14 @@ def properties_of(element: ElementTree.Element) -> dict[str, str]:
     return dict(element.attrib) | {name: value.strip() for name, value in style_of}
 
 
-def contrast(colour: tuple[int, ...], background: tuple[int, ...]) -> float:
+def contrast(color: tuple[int, ...], background: tuple[int, ...]) -> float:
     """Contrast ratio (WCAG 2), with the formula written once more."""
-    high, low = sorted((_luminance(colour), _luminance(background)), reverse=True)
+    high, low = sorted((_luminance(color), _luminance(background)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(colour: tuple[int, ...]) -> float:
-    parts = (part / 255 for part in colour)
+def _luminance(color: tuple[int, ...]) -> float:
+    parts = (part / 255 for part in color)
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -151,7 +151,7 @@ def _rgb(value: str) -> tuple[int, ...] | None:
         return tuple(int(part, 16) for part in match.groups())
     if match := re.fullmatch(r"#(.)(.)(.)", value):
         return tuple(17 * int(part, 16) for part in match.groups())
-    assert value in {"none", "transparent"} or value.startswith("url("), f"a colour: {value}"
+    assert value in {"none", "transparent"} or value.startswith("url("), f"a color: {value}"
     return None
 
 

@@ -34,14 +34,14 @@ def test_three_lines_put_the_loss_in_the_place_of_cross_entropy(tmp_path, monkey
     images, labels = torch.randn(200, 8), torch.randint(0, 3, (200,))
     images[:, :3] += 3 * nn.functional.one_hot(labels, 3)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     set_up, _, step = blocks("python")[0].partition("\ncriterion(model")
     names = {"model": model, "images": images, "labels": labels}
     exec(set_up, names)
     for _ in range(100):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         exec("criterion(model" + step, names)
-        optimiser.step()
+        optimizer.step()
     accuracy = (model(images).argmax(dim=1) == labels).float().mean()
     assert accuracy > 0.95
 

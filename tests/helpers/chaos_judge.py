@@ -17,7 +17,7 @@ from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, Event, LogReader
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """What became of a job under attack.
 
     Attributes:
@@ -74,7 +74,7 @@ def attacked(
     workers: int,
     directory: Path,
     limit: float,
-) -> Judgement:
+) -> Judgment:
     """Let a crew do a job under attack, and judge.
 
     Args:
@@ -114,7 +114,7 @@ def attacked(
     evaluations = _evaluations(log.read())
     waste = _waste(evaluations, stored, crew)
     finishes = [began, *(e.finished for e in evaluations if e.finished is not None)]
-    return Judgement(
+    return Judgment(
         attacks=attack.done + sum(event.what == RAISED for event in log.events),
         over=over,
         generations=_generations(job, stored, expected),

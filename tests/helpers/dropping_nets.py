@@ -36,10 +36,10 @@ class OnPlateau(DroppingModule):
     """A module whose learning rate follows a validation metric, if there is one."""
 
     def configure_optimizers(self) -> Any:
-        optimiser = torch.optim.SGD(self.parameters(), lr=0.05)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, patience=0)
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         config = {"scheduler": schedule, "monitor": "val_accuracy", "strict": False}
-        return {"optimizer": optimiser, "lr_scheduler": config}
+        return {"optimizer": optimizer, "lr_scheduler": config}
 
 
 class OwnDigits(pl.LightningDataModule):

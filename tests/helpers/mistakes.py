@@ -223,7 +223,7 @@ class NoTrainingStep(Own):
     training_step = pl.LightningModule.training_step
 
 
-class NoOptimiser(Own):
+class NoOptimizer(Own):
     configure_optimizers = pl.LightningModule.configure_optimizers
 
 

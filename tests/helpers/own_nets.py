@@ -12,7 +12,7 @@ from lightning_modules.nets.digits_cnn import DigitsCNN
 
 
 class OwnModule(pl.LightningModule):
-    """A LightningModule that optimises by itself and has no metric for the test set."""
+    """A LightningModule that optimizes by itself and has no metric for the test set."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class LogsItsLoss(OwnModule):
 
 
 class Squares(pl.LightningDataModule):
-    """Images (1, 6, 6) to be cut into background, dark and bright squares; borders are unlabelled.
+    """Images (1, 6, 6) to be cut into background, dark and bright squares; borders are unlabeled.
 
-    Labels have shape (6, 6); 255 is for pixels that nobody labelled.
+    Labels have shape (6, 6); 255 is for pixels that nobody labeled.
     """
 
     num_classes = 3

@@ -7,7 +7,7 @@ from optuna_taylorglo.recipes.schema import recipe_from_dict
 MINIMAL = """\
 data: {class_path: lightning_modules.data.Digits}
 model: {class_path: lightning_modules.nets.digits_cnn.DigitsCNN}
-optimiser: {name: sgd, lr: 0.05}
+optimizer: {name: sgd, lr: 0.05}
 batch_size: 64
 budget: {unit: steps, evaluation: 400, full: 4000}
 """
@@ -29,13 +29,13 @@ def minimal() -> dict[str, Any]:
     return {
         "data": {"class_path": "lightning_modules.data.Digits"},
         "model": {"class_path": "lightning_modules.nets.digits_cnn.DigitsCNN"},
-        "optimiser": {"name": "sgd", "lr": 0.05},
+        "optimizer": {"name": "sgd", "lr": 0.05},
         "batch_size": 64,
         "budget": {"unit": "steps", "evaluation": 400, "full": 4000},
     }
 
 
-REQUIRED = ["data", "model.class_path", "optimiser.lr", "batch_size", "budget.full"]
+REQUIRED = ["data", "model.class_path", "optimizer.lr", "batch_size", "budget.full"]
 
 
 def without(path: str) -> dict[str, Any]:
@@ -50,10 +50,10 @@ def without(path: str) -> dict[str, Any]:
 
 
 BAD_VALUES: list[tuple[str, object, list[str]]] = [
-    ("optimizer", {}, ["unknown field", "did you mean optimiser?"]),
+    ("optimizer", {}, ["unknown field", "did you mean optimizer?"]),
     ("serach", {}, ["did you mean search?"]),
-    ("lr", 0.1, ["did you mean optimiser.lr?"]),
-    ("search.momentum", 0.9, ["did you mean optimiser.momentum?"]),
+    ("lr", 0.1, ["did you mean optimizer.lr?"]),
+    ("search.momentum", 0.9, ["did you mean optimizer.momentum?"]),
     ("search.lambda", 28, ["unknown field", "known are population, sigma"]),
     ("search.popluation", 28, ["did you mean population?"]),
     ("data_dir", "/data", ["belongs to the machine", "--data-dir"]),
@@ -68,19 +68,19 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("model.init_args", {True: 1}, ["true is no text"]),
     ("model.init_args", {"width": float("nan")}, ["plain JSON"]),
     ("model.init_args", {"net": object()}, ["plain JSON", "not JSON serializable"]),
-    ("optimiser.name", "SGD", ['"SGD" is not allowed', "sgd, adam or adamw", "mean sgd?"]),
-    ("optimiser.name", None, ["null is not allowed"]),
-    ("optimiser.lr", 0, ["0 is not allowed", "above 0"]),
-    ("optimiser.lr", -1e-3, ["-0.001 is not allowed"]),
-    ("optimiser.lr", float("nan"), ["NaN is not allowed", "finite"]),
-    ("optimiser.lr", float("inf"), ["Infinity is not allowed", "finite"]),
-    ("optimiser.lr", 10**400, ["finite"]),
-    ("optimiser.lr", True, ["true is not allowed", "number"]),
-    ("optimiser.lr", "fast", ['"fast" is not allowed', "text, not a number"]),
-    ("optimiser.momentum", 1, ["1 is not allowed", "below 1"]),
-    ("optimiser.nesterov", 1, ["1 is not allowed", "true or false"]),
-    ("optimiser.nesterov", True, ["needs a momentum"]),
-    ("optimiser.weight_decay", -1, ["at least 0"]),
+    ("optimizer.name", "SGD", ['"SGD" is not allowed', "sgd, adam or adamw", "mean sgd?"]),
+    ("optimizer.name", None, ["null is not allowed"]),
+    ("optimizer.lr", 0, ["0 is not allowed", "above 0"]),
+    ("optimizer.lr", -1e-3, ["-0.001 is not allowed"]),
+    ("optimizer.lr", float("nan"), ["NaN is not allowed", "finite"]),
+    ("optimizer.lr", float("inf"), ["Infinity is not allowed", "finite"]),
+    ("optimizer.lr", 10**400, ["finite"]),
+    ("optimizer.lr", True, ["true is not allowed", "number"]),
+    ("optimizer.lr", "fast", ['"fast" is not allowed', "text, not a number"]),
+    ("optimizer.momentum", 1, ["1 is not allowed", "below 1"]),
+    ("optimizer.nesterov", 1, ["1 is not allowed", "true or false"]),
+    ("optimizer.nesterov", True, ["needs a momentum"]),
+    ("optimizer.weight_decay", -1, ["at least 0"]),
     ("schedule.unit", "epoch", ["steps or epochs", "did you mean epochs?"]),
     ("schedule.milestones", [122, 81], ["[122, 81] is not allowed", "ascending"]),
     ("schedule.milestones", [0, 81], ["ascending list of whole numbers of at least 1"]),
@@ -121,7 +121,7 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("fitness.metric", " val_accuracy", ["metric"]),
     ("fitness.metric", "val_accuracy\n", ["metric"]),
     ("fitness.take", "mean", ["last or best"]),
-    ("fitness.mode", "minimise", ["max or min"]),
+    ("fitness.mode", "minimize", ["max or min"]),
     ("early_abort", False, ["false is not allowed", "unit, at, threshold, attempts"]),
     ("early_abort.attempts", 0, ["at least 1"]),
     ("early_stop.at", 0, ["at least 1"]),
@@ -165,7 +165,7 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("loss.ignore_index", -(10**30), ["of at least -1000000000"]),
     ("search.space", "thetas", ["theta or canonical", "did you mean theta?"]),
     ("search.filter", False, ["none, trainable or steady"]),
-    ("search.scale", "normalized", ["did you mean normalised?"]),
+    ("search.scale", "normalized", ["did you mean normalized?"]),
     ("search.repeats", 0, ["at least 1"]),
     ("search.seed_policy", "shared", ["independent or common"]),
     ("choice", True, ["true is not allowed", "null or a mapping"]),
@@ -190,5 +190,5 @@ BAD_COMBINATIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"variables": ["x", "y", "t"]}, {"filter": "trainable"}, "search.filter"),
     ({"variables": ["x", "y", "t"]}, {"filter": "steady"}, "search.filter"),
     ({"order": 4}, {"filter": "steady"}, "search.filter"),
-    ({"variables": ["x", "y", "z"]}, {"scale": "normalised"}, "search.scale"),
+    ({"variables": ["x", "y", "z"]}, {"scale": "normalized"}, "search.scale"),
 ]

@@ -40,9 +40,9 @@ def _module_of(package: Any) -> type[Any]:
             self.log(name, hits.mean(), batch_size=len(hits))
 
         def configure_optimizers(self) -> Any:
-            optimiser = torch.optim.AdamW(self.parameters(), lr=0.02)
-            schedule = torch.optim.lr_scheduler.StepLR(optimiser, 3, 0.5)
-            return [optimiser], [{"scheduler": schedule, "interval": "step"}]
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     return Module
 

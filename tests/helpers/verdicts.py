@@ -21,7 +21,7 @@ ROLES = {
     "winner": Role.EVOLVED,
     "ce": Role.REFERENCE,
     "ce-scaled": Role.SCALE_CONTROL,
-    "winner-normalised": Role.SHAPE_CONTROL,
+    "winner-normalized": Role.SHAPE_CONTROL,
 }
 
 

@@ -16,14 +16,14 @@ from lightning_modules.data import MNIST, Digits
 from lightning_modules.nets import DigitsCNN
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.recipes.training_settings import (
-    OptimiserSettings,
+    OptimizerSettings,
     ScheduleSettings,
     TrainerSettings,
 )
 
 MakeTrainer = Callable[..., Trainer]
 
-SGD = OptimiserSettings(name="sgd", lr=0.01, momentum=0.9)
+SGD = OptimizerSettings(name="sgd", lr=0.01, momentum=0.9)
 
 
 def linear() -> nn.Module:
@@ -72,7 +72,7 @@ def test_digits_are_learnt_within_a_budget_in_steps(
 ) -> None:
     torch.manual_seed(0)
     trainer = make_trainer(max_steps=150)
-    model = Classifier(DigitsCNN(), optimiser=SGD.changed(lr=0.05), channels_last=True)
+    model = Classifier(DigitsCNN(), optimizer=SGD.changed(lr=0.05), channels_last=True)
     trainer.fit(model, Digits(tmp_path, batch_size=64))
     assert trainer.global_step == 150
     assert trainer.callback_metrics["val_accuracy"] > 0.9
@@ -86,7 +86,7 @@ def test_hooks_around_a_step_change_nothing_but_that_they_are_called(
     weights = []
     none: list[LearningRates] = []
     for callbacks in (none, [LearningRates()]):
-        module = Classifier(linear(), optimiser=SGD)
+        module = Classifier(linear(), optimizer=SGD)
         trainer = make_trainer(max_steps=6, callbacks=callbacks)
         trainer.fit(module, mnist(chunk=4))
         assert trainer.global_step == 6
@@ -101,12 +101,12 @@ def test_a_budget_may_end_inside_a_chunk(
 ) -> None:
     rates = LearningRates()
     trainer = make_trainer(max_steps=max_steps, callbacks=[rates])
-    trainer.fit(Classifier(linear(), optimiser=SGD), mnist(chunk=4))
+    trainer.fit(Classifier(linear(), optimizer=SGD), mnist(chunk=4))
     assert trainer.global_step == len(rates.rates) == max_steps
 
 
 def weights_after(data: MNIST, trainer: Trainer, **settings: Any) -> Tensor:
-    model = Classifier(linear(), optimiser=SGD, **settings)
+    model = Classifier(linear(), optimizer=SGD, **settings)
     trainer.fit(model, data)
     return model.net[1].weight.detach()  # type: ignore[index, union-attr]
 
@@ -119,12 +119,12 @@ def test_chunks_plain_batches_and_a_bare_loop_train_alike(
     net, data = linear(), mnist()
     data.setup("fit")
     loader = data.train_dataloader()
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     for raw in [*loader, *loader]:
         images, labels = data.on_after_batch_transfer(raw, 0)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(net(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
     assert torch.equal(chunked, plain)
     assert torch.allclose(chunked, net[1].weight, atol=1e-6)  # type: ignore[index]
 
@@ -132,7 +132,7 @@ def test_chunks_plain_batches_and_a_bare_loop_train_alike(
 def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
     mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model, data = Classifier(linear(), optimiser=SGD), mnist(eval_batch_size=7)
+    model, data = Classifier(linear(), optimizer=SGD), mnist(eval_batch_size=7)
     trainer = make_trainer(max_epochs=1)
     trainer.fit(model, data)
     data.setup("test")
@@ -164,7 +164,7 @@ def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
     ],
 )
 @pytest.mark.parametrize("chunk", [0, 4])
-def test_schedules_count_optimiser_steps_or_epochs(
+def test_schedules_count_optimizer_steps_or_epochs(
     schedule: ScheduleSettings | None,
     expected: list[float],
     chunk: int,
@@ -172,7 +172,7 @@ def test_schedules_count_optimiser_steps_or_epochs(
     make_trainer: MakeTrainer,
 ) -> None:
     rates = LearningRates()
-    model = Classifier(linear(), optimiser=SGD.changed(lr=1.0), schedule=schedule)
+    model = Classifier(linear(), optimizer=SGD.changed(lr=1.0), schedule=schedule)
     make_trainer(max_epochs=2, callbacks=[rates]).fit(model, mnist(chunk=chunk))
     assert rates.rates == pytest.approx(expected)
 
@@ -183,7 +183,7 @@ def test_progress_runs_from_zero_to_one(
     budget: dict[str, int], chunk: int, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
     criterion = ProgressLoss()
-    make_trainer(**budget).fit(Classifier(linear(), criterion, optimiser=SGD), mnist(chunk=chunk))
+    make_trainer(**budget).fit(Classifier(linear(), criterion, optimizer=SGD), mnist(chunk=chunk))
     assert criterion.training_progress == pytest.approx([step / 18 for step in range(18)])
     assert criterion.validation_progress[0] == pytest.approx(0.5)
     assert criterion.validation_progress[-1] == 1.0
@@ -194,7 +194,7 @@ def test_progress_counts_the_batches_that_the_trainer_is_limited_to(
 ) -> None:
     criterion = ProgressLoss()
     trainer = make_trainer(max_epochs=2, limit_train_batches=3)
-    trainer.fit(Classifier(linear(), criterion, optimiser=SGD), mnist())
+    trainer.fit(Classifier(linear(), criterion, optimizer=SGD), mnist())
     assert criterion.training_progress == pytest.approx([step / 6 for step in range(6)])
 
 
@@ -202,7 +202,7 @@ def test_progress_counts_the_batches_that_the_trainer_is_limited_to(
 def test_the_criterion_may_be_any_callable_and_be_replaced(
     first: Any, mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model = Classifier(linear(), first, optimiser=SGD)
+    model = Classifier(linear(), first, optimizer=SGD)
     model.criterion = lambda logits, labels: 0.0 * logits.sum()
     before = model.net[1].weight.clone()  # type: ignore[index, operator, union-attr]
     make_trainer(max_epochs=1).fit(model, mnist())
@@ -212,7 +212,7 @@ def test_the_criterion_may_be_any_callable_and_be_replaced(
 def test_an_assigned_module_takes_the_place_of_a_function(
     mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model = Classifier(linear(), nn.functional.cross_entropy, optimiser=SGD)
+    model = Classifier(linear(), nn.functional.cross_entropy, optimizer=SGD)
     criterion = ProgressLoss()
     model.criterion = criterion
     make_trainer(max_epochs=1).fit(model, mnist())
@@ -233,7 +233,7 @@ def test_divergence_surfaces_within_a_few_steps(
     trainer = make_trainer(max_epochs=50)
     with pytest.raises(Diverged, match="not finite"):
         trainer.fit(
-            Classifier(linear(), criterion, optimiser=SGD), mnist(chunk=chunk, steps_per_epoch=100)
+            Classifier(linear(), criterion, optimizer=SGD), mnist(chunk=chunk, steps_per_epoch=100)
         )
     assert steps <= 5 + 20
 
@@ -241,7 +241,7 @@ def test_divergence_surfaces_within_a_few_steps(
 def test_divergence_in_the_last_steps_is_not_validated(
     mnist: Callable[..., MNIST], make_trainer: MakeTrainer
 ) -> None:
-    model = Classifier(linear(), lambda logits, labels: logits.sum() * float("inf"), optimiser=SGD)
+    model = Classifier(linear(), lambda logits, labels: logits.sum() * float("inf"), optimizer=SGD)
     with pytest.raises(Diverged):
         make_trainer(max_steps=2).fit(model, mnist())
 
@@ -251,7 +251,7 @@ def test_an_ordinary_data_loader_works_too(make_trainer: MakeTrainer) -> None:
     inputs = torch.randn(60, 5)
     labels = (inputs[:, 0] > 0).long()
     loader = DataLoader(TensorDataset(inputs, labels), batch_size=20, shuffle=True)
-    model = Classifier(nn.Linear(5, 2), optimiser=OptimiserSettings(name="adam", lr=0.1))
+    model = Classifier(nn.Linear(5, 2), optimizer=OptimizerSettings(name="adam", lr=0.1))
     trainer = make_trainer(max_epochs=10)
     trainer.fit(model, loader, DataLoader(TensorDataset(inputs, labels), batch_size=60))
     assert trainer.global_step == 30
@@ -262,7 +262,7 @@ def test_class_probabilities_are_targets_as_for_cross_entropy(make_trainer: Make
     targets = torch.softmax(torch.randn(40, 3), dim=1)
     loader = DataLoader(TensorDataset(torch.randn(40, 5), targets), batch_size=20)
     trainer = make_trainer(max_epochs=1)
-    trainer.fit(Classifier(nn.Linear(5, 3), optimiser=SGD), loader)
+    trainer.fit(Classifier(nn.Linear(5, 3), optimizer=SGD), loader)
     assert trainer.global_step == 2
 
 
@@ -277,13 +277,13 @@ def test_the_criterion_sees_float32_logits_under_autocast(
         return nn.functional.cross_entropy(logits, labels)
 
     trainer = make_trainer(max_steps=3, precision="bf16-mixed")
-    trainer.fit(Classifier(linear(), criterion, optimiser=SGD), mnist())
+    trainer.fit(Classifier(linear(), criterion, optimizer=SGD), mnist())
     assert kinds == {torch.float32}
 
 
 def test_channels_last_reaches_the_weights(tmp_path: Path, make_trainer: MakeTrainer) -> None:
     net = DigitsCNN()
-    model = Classifier(net, optimiser=SGD, channels_last=True)
+    model = Classifier(net, optimizer=SGD, channels_last=True)
     make_trainer(max_steps=1).fit(model, Digits(tmp_path, batch_size=64))
     weight = net.features[2].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
@@ -298,7 +298,7 @@ def test_a_checkpoint_resumes_to_the_same_weights(
     first = make_trainer(max_epochs=2)
     weights_after(mnist(chunk=chunk), first, schedule=schedule)
     first.save_checkpoint(tmp_path / "half.ckpt")
-    model = Classifier(linear(), optimiser=SGD, schedule=schedule)
+    model = Classifier(linear(), optimizer=SGD, schedule=schedule)
     second = make_trainer(max_epochs=4)
     # Newer versions of Lightning want to be told that the file is ours.
     ours = {"weights_only": False} if "weights_only" in signature(Trainer.fit).parameters else {}
@@ -314,7 +314,7 @@ def test_gradients_of_mixed_precision_that_are_clipped_are_not_left_to_a_fused_u
     """Lightning refuses to clip them, since such an update may unscale them afterwards."""
     for clip in (None, 1.0):
         settings = TrainerSettings(gradient_clip_val=clip)
-        model = Classifier(linear(), optimiser=SGD, trainer_settings=settings)
+        model = Classifier(linear(), optimizer=SGD, trainer_settings=settings)
         model.trainer = make_trainer(max_steps=1, precision=precision)
         (group,) = model.configure_optimizers().param_groups
         assert group["fused"] == (precision == "32-true" or clip is None)

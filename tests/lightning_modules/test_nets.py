@@ -64,14 +64,14 @@ def test_every_net_maps_images_to_logits_and_learns_a_batch(
     net = make(num_classes=7, **settings)
     images, labels = torch.randn(14, *shape), torch.arange(14) % 7
     assert net(images).shape == (14, 7)
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
     losses = []
     for _ in range(12):
         loss = criterion(net(images), labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert min(losses[-3:]) < losses[0]
 
@@ -88,7 +88,7 @@ def test_wide_resnet_rejects_impossible_sizes(depth: int, width: int, name: str)
         WideResNet(depth=depth, width=width)
 
 
-def test_residual_networks_start_from_he_initialisation() -> None:
+def test_residual_networks_start_from_he_initialization() -> None:
     torch.manual_seed(0)
     weight = PreResNet(depth=8).blocks[2].conv2.weight
     assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)

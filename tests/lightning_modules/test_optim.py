@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.optim import build_optimiser, build_schedule
-from optuna_taylorglo.recipes.training_settings import OptimiserSettings, ScheduleSettings
+from lightning_modules.optim import build_optimizer, build_schedule
+from optuna_taylorglo.recipes.training_settings import OptimizerSettings, ScheduleSettings
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,11 @@ from optuna_taylorglo.recipes.training_settings import OptimiserSettings, Schedu
         ({"name": "adamw", "weight_decay": 0.1}, torch.optim.AdamW),
     ],
 )
-def test_settings_reach_the_optimiser(settings: dict[str, Any], kind: type) -> None:
-    checked = OptimiserSettings(lr=0.3, **settings)
-    optimiser = build_optimiser(checked, nn.Linear(2, 2).parameters())
-    assert type(optimiser) is kind
-    group = optimiser.param_groups[0]
+def test_settings_reach_the_optimizer(settings: dict[str, Any], kind: type) -> None:
+    checked = OptimizerSettings(lr=0.3, **settings)
+    optimizer = build_optimizer(checked, nn.Linear(2, 2).parameters())
+    assert type(optimizer) is kind
+    group = optimizer.param_groups[0]
     assert (group["lr"], group["fused"]) == (0.3, True)
     assert group["weight_decay"] == settings.get("weight_decay", 0.0)
     if kind is torch.optim.SGD:
@@ -31,25 +31,25 @@ def test_settings_reach_the_optimiser(settings: dict[str, Any], kind: type) -> N
 
 
 def test_settings_reach_the_schedule() -> None:
-    settings = OptimiserSettings(name="sgd", lr=1.0)
-    optimiser = build_optimiser(settings, nn.Linear(2, 2).parameters())
-    schedule = build_schedule(ScheduleSettings(milestones=(1, 3), gamma=0.5), optimiser, 5)
+    settings = OptimizerSettings(name="sgd", lr=1.0)
+    optimizer = build_optimizer(settings, nn.Linear(2, 2).parameters())
+    schedule = build_schedule(ScheduleSettings(milestones=(1, 3), gamma=0.5), optimizer, 5)
     rates = []
     for _ in range(4):
-        rates.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
         schedule.step()
     assert rates == [1.0, 0.5, 0.5, 0.25]
 
 
 def rates_of(length: int, steps: int, **schedule: Any) -> list[float]:
     """The learning rate of each step, in units of the recipe's."""
-    optimiser = build_optimiser(OptimiserSettings(name="sgd", lr=1.0), nn.Linear(2, 2).parameters())
-    built = build_schedule(ScheduleSettings(**schedule), optimiser, length)
+    optimizer = build_optimizer(OptimizerSettings(name="sgd", lr=1.0), nn.Linear(2, 2).parameters())
+    built = build_schedule(ScheduleSettings(**schedule), optimizer, length)
     rates = []
     for _ in range(steps):
-        rates.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
         built.step()
     return rates
 
@@ -86,14 +86,14 @@ def test_one_cycle_peaks_at_the_recipes_rate() -> None:
         ("weight_decay", -1e-4),
     ],
 )
-def test_bad_optimiser_settings_are_named(field: str, value: Any) -> None:
+def test_bad_optimizer_settings_are_named(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field}.*{value}"):
-        OptimiserSettings(**{"name": "sgd", "lr": 0.1} | {field: value})
+        OptimizerSettings(**{"name": "sgd", "lr": 0.1} | {field: value})
 
 
 def test_nesterov_needs_momentum() -> None:
     with pytest.raises(ValueError, match="nesterov"):
-        OptimiserSettings(name="sgd", lr=0.1, momentum=0.0, nesterov=True)
+        OptimizerSettings(name="sgd", lr=0.1, momentum=0.0, nesterov=True)
 
 
 @pytest.mark.parametrize(

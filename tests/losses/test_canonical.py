@@ -17,7 +17,7 @@ from optuna_taylorglo.losses.canonical import (
     gradient_scale,
     has_canonical_form,
     label_polynomials,
-    normalise_scale,
+    normalize_scale,
     same_function,
     smooth_labels,
     to_canonical,
@@ -225,7 +225,7 @@ def test_gradient_scale_is_autograds_ratio(form: Expansion, class_reduction: str
 
 @pytest.mark.parametrize("class_reduction", ["mean", "sum"])
 @pytest.mark.parametrize("folded", [False, True])
-def test_normalised_losses_start_like_cross_entropy(folded: bool, class_reduction: str) -> None:
+def test_normalized_losses_start_like_cross_entropy(folded: bool, class_reduction: str) -> None:
     settings: dict[str, Any] = {
         "form": Expansion(folded=folded),
         "class_reduction": class_reduction,
@@ -235,12 +235,12 @@ def test_normalised_losses_start_like_cross_entropy(folded: bool, class_reductio
         scale = gradient_scale(theta, 10, **settings)
         if scale <= 0:
             with pytest.raises(ValueError, match="cannot begin to learn"):
-                normalise_scale(theta, 10, **settings)
+                normalize_scale(theta, 10, **settings)
             continue
-        normalised = normalise_scale(theta, 10, **settings)
-        assert gradient_scale(normalised, 10, **settings) == pytest.approx(1.0)
-        assert normalised[:2] == tuple(theta[:2])
-        assert np.array(normalised[2:]) * scale == pytest.approx(theta[2:])
+        normalized = normalize_scale(theta, 10, **settings)
+        assert gradient_scale(normalized, 10, **settings) == pytest.approx(1.0)
+        assert normalized[:2] == tuple(theta[:2])
+        assert np.array(normalized[2:]) * scale == pytest.approx(theta[2:])
         checked += 1
     assert checked > 20
 
@@ -254,7 +254,7 @@ def test_scale_refuses_raw_logits() -> None:
     with pytest.raises(ValueError, match="variables has 'z'"):
         gradient_scale([0.0] * 19, 10, Expansion(3, ("x", "y", "z")))
     with pytest.raises(ValueError, match="variables has 'z'"):
-        normalise_scale([0.0] * 19, 10, Expansion(3, ("x", "y", "z")))
+        normalize_scale([0.0] * 19, 10, Expansion(3, ("x", "y", "z")))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
@@ -350,7 +350,7 @@ def test_label_polynomials_at_some_progress() -> None:
 
 @pytest.mark.parametrize("n_classes", [1, 0, -3, 2.0, True, None])
 def test_refuses_a_number_of_classes_that_is_none(n_classes: object) -> None:
-    for function in (trainability, collapse_ratio, gradient_scale, normalise_scale):
+    for function in (trainability, collapse_ratio, gradient_scale, normalize_scale):
         with pytest.raises(ValueError, match="n_classes must be an integer of at least 2"):
             function(PUBLISHED_MNIST, n_classes)  # type: ignore[operator]
 

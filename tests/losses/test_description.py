@@ -61,14 +61,14 @@ def test_facts_of_the_published_loss():
     assert json.loads(json.dumps(facts)) == facts
 
 
-def test_known_losses_are_recognised():
+def test_known_losses_are_recognized():
     # Σ (y - x)² is the Taylor loss with f = -y² + 2xy - x²: θ3 = -2, θ5 = 2.
     brier = TaylorLoss((0, 0, 0, -2, 0, 2, 0, 0), class_reduction="sum")
     _, facts = describe(brier, 10)
     assert facts["nearest_known_loss"].startswith("squared error")
     assert facts["nearest_known_loss_cosine"] == pytest.approx(1, abs=1e-9)
     assert facts["minimum"] == 1
-    _, facts = describe(TaylorLoss.from_cross_entropy(order=9, centre=0.6), 10)
+    _, facts = describe(TaylorLoss.from_cross_entropy(order=9, center=0.6), 10)
     assert facts["nearest_known_loss"] == "cross-entropy"
     assert facts["nearest_known_loss_cosine"] > 0.99
     # x y alone: the mean absolute error up to a constant.

@@ -51,7 +51,7 @@ def test_third_order_is_equation_5() -> None:
     form = Expansion()
     assert form.terms == ((0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (2, 1))
     assert form.term_names == ("y", "y²", "y³", "xy", "xy²", "x²y")
-    assert form.parameter_meanings[:3] == ("centre of x", "centre of y", "y")
+    assert form.parameter_meanings[:3] == ("center of x", "center of y", "y")
     assert [form.factor(alpha) for alpha in form.terms] == [1, 1 / 2, 1 / 6, 1, 1 / 2, 1 / 2]
     folded = Expansion(folded=True)
     assert {folded.factor(alpha) for alpha in folded.terms} == {1.0}
@@ -95,8 +95,8 @@ def test_coefficients_equal_sympys(order: int, variables: tuple[str, ...], folde
     polynomial = sympy.Integer(0)
     for value, alpha in zip(theta[len(variables) :], terms, strict=True):
         term = value
-        for symbol, centre, exponent in zip(symbols, theta, alpha, strict=False):
-            term *= (symbol - centre) ** exponent
+        for symbol, center, exponent in zip(symbols, theta, alpha, strict=False):
+            term *= (symbol - center) ** exponent
             if not folded:
                 term /= sympy.factorial(exponent)
         polynomial += term

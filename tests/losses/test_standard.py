@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from optuna_taylorglo import (
     FocalLoss,
-    GeneralisedCrossEntropyLoss,
-    NormalisedReverseCrossEntropyLoss,
+    GeneralizedCrossEntropyLoss,
+    NormalizedReverseCrossEntropyLoss,
     PolyLoss,
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
@@ -24,7 +24,7 @@ from optuna_taylorglo import (
 LOSSES: list[tuple[type[nn.Module], dict[str, Any], Callable[[Tensor], Tensor]]] = [
     (FocalLoss, {"gamma": 2.0}, lambda y: -((1 - y) ** 2) * y.log()),
     (FocalLoss, {"gamma": 0.5}, lambda y: -((1 - y) ** 0.5) * y.log()),
-    (GeneralisedCrossEntropyLoss, {"q": 0.7}, lambda y: (1 - y**0.7) / 0.7),
+    (GeneralizedCrossEntropyLoss, {"q": 0.7}, lambda y: (1 - y**0.7) / 0.7),
     (PolyLoss, {"epsilon": 17.0}, lambda y: -y.log() + 17 * (1 - y)),
     (
         SymmetricCrossEntropyLoss,
@@ -37,7 +37,7 @@ LOSSES: list[tuple[type[nn.Module], dict[str, Any], Callable[[Tensor], Tensor]]]
         lambda y: (1 - y) + (1 - y) ** 2 / 2 + (1 - y) ** 3 / 3,
     ),
     (
-        NormalisedReverseCrossEntropyLoss,
+        NormalizedReverseCrossEntropyLoss,
         {"alpha": 5.0, "beta": 0.5},
         lambda y: 5 * y.log() / y.log().sum(1, keepdim=True) + 0.5 * 4 * (1 - y),
     ),
@@ -101,11 +101,11 @@ def test_sure_predictions_right_or_wrong_stay_finite_in_single_precision(
     ("loss", "equal"),
     [
         (FocalLoss(0.0), nn.CrossEntropyLoss()),
-        (GeneralisedCrossEntropyLoss(1e-9), nn.CrossEntropyLoss()),
+        (GeneralizedCrossEntropyLoss(1e-9), nn.CrossEntropyLoss()),
         (PolyLoss(0.0), nn.CrossEntropyLoss()),
         (SymmetricCrossEntropyLoss(1.0, 0.0), nn.CrossEntropyLoss()),
         (TaylorCrossEntropyLoss(400), nn.CrossEntropyLoss()),
-        (GeneralisedCrossEntropyLoss(1.0), TaylorCrossEntropyLoss(1)),
+        (GeneralizedCrossEntropyLoss(1.0), TaylorCrossEntropyLoss(1)),
         (PolyLoss(8.0), SymmetricCrossEntropyLoss(1.0, 2.0)),
     ],
 )
@@ -129,9 +129,9 @@ def test_taylor_cross_entropy_is_a_taylor_loss_around_a_sure_prediction() -> Non
     torch.testing.assert_close(change, same(logits, target) - same(2 * logits, target))
 
 
-def test_normalised_cross_entropy_sums_to_one_over_labels() -> None:
+def test_normalized_cross_entropy_sums_to_one_over_labels() -> None:
     logits, _, _ = batch()
-    loss = NormalisedReverseCrossEntropyLoss(1.0, 0.0, reduction="none")
+    loss = NormalizedReverseCrossEntropyLoss(1.0, 0.0, reduction="none")
     labels = [torch.full((7,), label) for label in range(N_CLASSES)]
     total = torch.stack([loss(logits, label) for label in labels]).sum(0)
     torch.testing.assert_close(total, torch.ones(7, dtype=torch.float64))
@@ -169,7 +169,7 @@ def test_half_precision_is_lifted() -> None:
     ("build", "message"),
     [
         (lambda: FocalLoss(-1.0), "gamma must be at least 0, not -1.0"),
-        (lambda: GeneralisedCrossEntropyLoss(0.0), r"q must be in \(0, 1\], not 0.0"),
+        (lambda: GeneralizedCrossEntropyLoss(0.0), r"q must be in \(0, 1\], not 0.0"),
         (lambda: TaylorCrossEntropyLoss(0), "order must be at least 1, not 0"),
         (lambda: SymmetricCrossEntropyLoss(beta=-2.0), "beta must be at least 0, not -2.0"),
         (lambda: PolyLoss(reduction="all"), "reduction must be one of mean, sum, none"),

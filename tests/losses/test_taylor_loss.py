@@ -50,7 +50,7 @@ def any_order(
 ) -> Tensor:
     """The trimmed expansion of any order by brute force; mean over classes and samples."""
     values = {"x": x, "y": torch.softmax(logits, dim=1), "z": logits, "t": torch.tensor(t)}
-    centre = dict(zip(variables, theta, strict=False))
+    center = dict(zip(variables, theta, strict=False))
     coefficients = iter(theta[len(variables) :])
     total = torch.zeros_like(logits)
     for exponents in itertools.product(range(order + 1), repeat=len(variables)):
@@ -59,7 +59,7 @@ def any_order(
             continue
         term = next(coefficients)
         for v, e in alpha.items():
-            term = term * (values[v] - centre[v]) ** e / math.factorial(e)
+            term = term * (values[v] - center[v]) ** e / math.factorial(e)
         total = total + term
     assert next(coefficients, None) is None
     return -total.mean(dim=1).mean()
@@ -379,26 +379,26 @@ def test_settings_may_change_between_calls() -> None:
 
 
 @pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("centre", [0.5, 0.8, (0.3, 0.5)])
+@pytest.mark.parametrize("center", [0.5, 0.8, (0.3, 0.5)])
 def test_cross_entropys_expansion_converges_to_it(
-    centre: float | tuple[float, float], folded: bool
+    center: float | tuple[float, float], folded: bool
 ) -> None:
-    b = centre if isinstance(centre, float) else centre[1]
+    b = center if isinstance(center, float) else center[1]
     p = torch.tensor([0.9 * b, b, min(1.1 * b, 0.95)], dtype=torch.float64)
     logits, target = torch.stack([p.log(), (1 - p).log()], dim=1), torch.zeros(3).long()
     _, expected = value_and_gradient(cross_entropy, logits, target)
     errors = []
     for order in (2, 4, 8, 16):
-        loss = TaylorLoss.from_cross_entropy(order, centre, folded=folded)
+        loss = TaylorLoss.from_cross_entropy(order, center, folded=folded)
         _, gradient = value_and_gradient(loss, logits, target)
         errors.append((gradient - expected).abs().max().item())
-        if not isinstance(centre, tuple):
+        if not isinstance(center, tuple):
             torch.testing.assert_close(gradient[1], expected[1], **EXACT)
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 1e-8
 
 
-def test_cross_entropys_derivatives_at_the_centre() -> None:
+def test_cross_entropys_derivatives_at_the_center() -> None:
     order, b = 6, 0.4
     loss = TaylorLoss.from_cross_entropy(order, b, reduction="sum")
     p = torch.tensor(b, dtype=torch.float64, requires_grad=True)
@@ -410,7 +410,7 @@ def test_cross_entropys_derivatives_at_the_centre() -> None:
         torch.testing.assert_close(ours, reference, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("centre", [0.0, -0.5, (0.1, 0.0), math.nan])
-def test_cross_entropy_has_no_expansion_at_its_pole(centre: Any) -> None:
-    with pytest.raises(ValueError, match="centre of y must be positive"):
-        TaylorLoss.from_cross_entropy(3, centre)
+@pytest.mark.parametrize("center", [0.0, -0.5, (0.1, 0.0), math.nan])
+def test_cross_entropy_has_no_expansion_at_its_pole(center: Any) -> None:
+    with pytest.raises(ValueError, match="center of y must be positive"):
+        TaylorLoss.from_cross_entropy(3, center)

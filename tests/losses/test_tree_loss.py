@@ -255,9 +255,9 @@ def test_it_trains_a_network():
     images, labels = torch.randn(200, 8), torch.randint(0, 3, (200,))
     images[:, :3] += 3 * F.one_hot(labels, 3)
     net = torch.nn.Linear(8, 3)
-    loss, optimiser = TreeLoss(BAIKAL), torch.optim.SGD(net.parameters(), lr=0.1)
+    loss, optimizer = TreeLoss(BAIKAL), torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(100):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(net(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
     assert (net(images).argmax(dim=1) == labels).float().mean() > 0.9

@@ -34,9 +34,9 @@ NOT_IN_JSON_SCHEMA = {
     ("budget.evaluation", "4001"): "it compares no field with another",
     ("search.overlap", "28"): "it compares no field with another",
     ("schedule.milestones", "[122, 81]"): "it knows no order of items",
-    ("optimiser.lr", repr(10**400)): "its numbers have no largest one",
-    ("optimiser.lr", "nan"): "JSON has no such number",
-    ("optimiser.lr", "inf"): "JSON has no such number",
+    ("optimizer.lr", repr(10**400)): "its numbers have no largest one",
+    ("optimizer.lr", "nan"): "JSON has no such number",
+    ("optimizer.lr", "inf"): "JSON has no such number",
     ("model.init_args", "{'width': nan}"): "JSON has no such number",
     ("model.init_args", "{'net': <object object>}"): "JSON has no such value",
     ("model.init_args", "{True: 1}"): "JSON has no such name",
@@ -83,7 +83,7 @@ def test_what_is_no_mapping_is_refused(content: object) -> None:
 
 @pytest.mark.parametrize(("name", "value"), SGD_ONLY.items())
 def test_adam_has_not_what_only_sgd_has(name: str, value: object) -> None:
-    assert not accepts({**minimal(), "optimiser": {"name": "adam", "lr": 0.1, name: value}})
+    assert not accepts({**minimal(), "optimizer": {"name": "adam", "lr": 0.1, name: value}})
 
 
 @pytest.mark.parametrize(("schedule", "field"), BAD_SCHEDULES)
@@ -108,7 +108,7 @@ def choices(**options: list[Any]) -> list[dict[str, Any]]:
 
 
 SECTIONS = {
-    "optimiser": choices(name=["sgd", "adamw"], lr=[1], momentum=[0, 0.9], nesterov=[False, True]),
+    "optimizer": choices(name=["sgd", "adamw"], lr=[1], momentum=[0, 0.9], nesterov=[False, True]),
     "loss and search": [
         {"loss": loss, "search": search}
         for loss in [
@@ -118,7 +118,7 @@ SECTIONS = {
         for search in choices(
             space=["theta", "canonical"],
             filter=["none", "trainable", "steady"],
-            scale=["free", "normalised"],
+            scale=["free", "normalized"],
         )
     ],
 }
@@ -128,7 +128,7 @@ SECTIONS = {
 def test_schema_and_python_agree_on_every_combination(name: str) -> None:
     verdicts = set()
     for settings in SECTIONS[name]:
-        content = minimal() | ({name: settings} if name == "optimiser" else settings)
+        content = minimal() | ({name: settings} if name == "optimizer" else settings)
         try:
             recipe_from_dict(content)
             allowed = True

@@ -47,7 +47,7 @@ OLDER_STUDY = """\
   "class_path": "lightning_modules.nets.digits_cnn.DigitsCNN",
   "init_args": {}
  },
- "optimiser": {
+ "optimizer": {
   "name": "sgd",
   "lr": 0.05,
   "momentum": 0.0,
@@ -132,7 +132,7 @@ def test_yaml_numbers_mean_what_they_look_like(tmp_path: Path) -> None:
     text += "schedule: {milestones: [81, 122], gamma: 1}\n"
     text = text.replace("Digits}", "Digits, init_args: {a: 5E-4, b: no, c: 2020-01-01, d: 1:30}}")
     recipe = load_text(tmp_path, text)
-    assert recipe.optimiser.lr == 0.001
+    assert recipe.optimizer.lr == 0.001
     assert recipe.budget.full == 20_000
     assert isinstance(recipe.budget.full, int)
     assert recipe.batch_size == 1024
@@ -167,7 +167,7 @@ def test_an_abort_after_the_budgets_end_is_allowed() -> None:
 
 BAD_FILES = {
     "no such file": (None, ["No such file"]),
-    "empty": ("", ["it is empty", "data, model, checkpoint, optimiser"]),
+    "empty": ("", ["it is empty", "data, model, checkpoint, optimizer"]),
     "only comments": ("# nothing\n", ["it is empty"]),
     "a list": ("- 1\n- 2\n", ["[1, 2] is not allowed", "must be a mapping"]),
     "plain text": ("hello", ['"hello" is not allowed', "must be a mapping"]),
@@ -229,7 +229,7 @@ def test_missing_fields_are_named(path: str) -> None:
 
 def test_every_mistake_is_told_in_a_line_of_its_own() -> None:
     content = recipe_with("optimizer", {"name": "sgd"})
-    del content["optimiser"]
+    del content["optimizer"]
     content |= {"batch_size": 2.5, "data_dir": "/data"}
     content["search"] |= {"sigma": "wide", "seed": -1, 3: 4}
     content["schedule"]["milestones"] = [0, "7"]
@@ -238,7 +238,7 @@ def test_every_mistake_is_told_in_a_line_of_its_own() -> None:
     assert str(error.value).splitlines() == [
         "my.yaml: search.3: unknown field, known are population, sigma, generations, seed, space, "
         "filter, scale, repeats, seed_policy, overlap, start, method, glo",
-        "my.yaml: optimizer: unknown field, did you mean optimiser?",
+        "my.yaml: optimizer: unknown field, did you mean optimizer?",
         "my.yaml: data_dir: belongs to the machine, not to the recipe: give the worker --data-dir",
         'my.yaml: schedule.milestones: [0, "7"] is not allowed, must be an ascending list of whole '
         "numbers of at least 1 and at most 1000000000",
@@ -256,8 +256,8 @@ def test_every_mistake_is_told_in_a_line_of_its_own() -> None:
 @pytest.mark.parametrize(("name", "value"), SGD_ONLY.items())
 def test_adam_refuses_what_only_sgd_has(name: str, value: object) -> None:
     content = minimal()
-    content["optimiser"] = {"name": "adam", "lr": 0.001, name: value}
-    with pytest.raises(RecipeError, match=f"optimiser.{name}: .* adam has no {name}"):
+    content["optimizer"] = {"name": "adam", "lr": 0.001, name: value}
+    with pytest.raises(RecipeError, match=f"optimizer.{name}: .* adam has no {name}"):
         recipe_from_dict(content)
 
 
@@ -296,9 +296,9 @@ def test_search_options_that_a_loss_does_not_have(
     assert recipe_from_dict({**minimal(), "loss": loss})
 
 
-def test_only_losses_that_can_learn_have_a_scale_to_normalise() -> None:
+def test_only_losses_that_can_learn_have_a_scale_to_normalize() -> None:
     with pytest.raises(RecipeError, match=r"search\.scale: .* with search\.filter none.*trainable"):
-        recipe_from_dict({**minimal(), "search": {"scale": "normalised"}})
+        recipe_from_dict({**minimal(), "search": {"scale": "normalized"}})
 
 
 def test_keys_that_are_no_text_are_refused() -> None:
@@ -319,7 +319,7 @@ def test_sections_are_checked_when_built_in_python() -> None:
 
 
 def test_rules_across_fields_are_told_together() -> None:
-    search = {"space": "canonical", "filter": "steady", "scale": "normalised"}
+    search = {"space": "canonical", "filter": "steady", "scale": "normalized"}
     content = {**minimal(), "loss": {"order": 4, "variables": ["x", "z"]}, "search": search}
     with pytest.raises(RecipeError) as error:
         recipe_from_dict(content)
@@ -523,7 +523,7 @@ def test_reference_names_every_field_with_its_default() -> None:
         "choice": {},
     }
     glo = {**minimal(), "search": {"method": "glo", "glo": {}}}
-    optional = {"checkpoint", "optimiser", "early_abort", "early_stop", "choice"}
+    optional = {"checkpoint", "optimizer", "early_abort", "early_stop", "choice"}
     expected = optional | {"search.start", "search.glo"}
     expected |= names_in(recipe_from_dict(filled).to_dict())
     expected |= names_in(recipe_from_dict(glo).to_dict())
@@ -551,9 +551,9 @@ def test_what_earlier_versions_do_not_know_is_written_only_where_it_is_used() ->
     assert written["search"]["overlap"] == 14
     assert written["checkpoint"] == newer["checkpoint"]
     assert recipe_from_dict(json.loads(json.dumps(written))) == recipe
-    without_optimiser = recipe_from_dict(without("optimiser"))
-    assert "optimiser" not in without_optimiser.to_dict()
-    assert recipe_from_dict(without_optimiser.to_dict()) == without_optimiser
+    without_optimizer = recipe_from_dict(without("optimizer"))
+    assert "optimizer" not in without_optimizer.to_dict()
+    assert recipe_from_dict(without_optimizer.to_dict()) == without_optimizer
 
 
 def test_importing_the_recipe_is_light() -> None:

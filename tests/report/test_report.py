@@ -368,7 +368,7 @@ def test_the_browser_helper_hears_the_console(tmp_path):
 
 
 @needs_browser
-def test_a_picture_of_the_report_has_the_colours_of_its_figures(study, tmp_path):
+def test_a_picture_of_the_report_has_the_colors_of_its_figures(study, tmp_path):
     path = tmp_path / "report.html"
     write_report(study, path, verdict=made_verdict())
     assert marked_best(path) > 0
@@ -377,13 +377,13 @@ def test_a_picture_of_the_report_has_the_colours_of_its_figures(study, tmp_path)
 
 
 def marked_best(path: Path) -> int:
-    """Pixels of a page in the colour of new bests, which only figures have."""
+    """Pixels of a page in the color of new bests, which only figures have."""
     from PIL import Image, ImageColor
 
     picture = path.with_suffix(".png")
     browser.screenshot(path.as_uri(), picture, size=(1100, 6000))
     with Image.open(picture) as image:
         assert image.size == (1100, 6000)
-        colours = image.convert("RGB").getcolors(maxcolors=2**24)
-    assert colours is not None
-    return {colour: count for count, colour in colours}.get(ImageColor.getrgb(VERMILION), 0)
+        colors = image.convert("RGB").getcolors(maxcolors=2**24)
+    assert colors is not None
+    return {color: count for count, color in colors}.get(ImageColor.getrgb(VERMILION), 0)

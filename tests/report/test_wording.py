@@ -25,7 +25,7 @@ PLAIN = {
     "early_stop": None,
     "loss": {"class_reduction": "sum"},
     "search": {"filter": "none", "space": "theta", "scale": "free", "seed_policy": "independent"},
-    "optimiser": {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+    "optimizer": {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
 }
 
 
@@ -46,7 +46,7 @@ PLAIN = {
         ("search", {"repeats": 3}, "averaged over 3 trainings"),
         ("search", {"filter": "trainable"}, "cannot begin to learn were drawn again"),
         ("search", {"filter": "steady"}, "or that draw all predictions to one class, were drawn"),
-        ("search", {"scale": "normalised", "filter": "steady"}, "to cross-entropy's first gra"),
+        ("search", {"scale": "normalized", "filter": "steady"}, "to cross-entropy's first gra"),
         ("search", {"seed_policy": "common"}, "were trained from the same seeds"),
         ("fitness", {"take": "best"}, "fitness is the best val_accuracy"),
         ("fitness", {"metric": "val_nll", "mode": "min"}, "steps, smaller being better; a full"),
@@ -73,9 +73,9 @@ PLAIN = {
             {"unit": "steps", "at": 50, "keep": 0.25},
             "after 50 steps was behind the best 25% of the generation before was stopped",
         ),
-        ("optimiser", {"lr": 0.125}, "learning rate 0.125"),
-        ("optimiser", {"momentum": 0.5, "nesterov": True}, "Nesterov momentum 0.5"),
-        ("optimiser", {"weight_decay": 0.001}, "weight decay 0.001"),
+        ("optimizer", {"lr": 0.125}, "learning rate 0.125"),
+        ("optimizer", {"momentum": 0.5, "nesterov": True}, "Nesterov momentum 0.5"),
+        ("optimizer", {"weight_decay": 0.001}, "weight decay 0.001"),
         (
             "schedule",
             {"unit": "steps", "milestones": [10, 20], "gamma": 0.5},
@@ -126,7 +126,7 @@ def test_what_is_not_set_takes_no_paragraph():
         ("schedule", {"kind": "one_cycle"}, "learning rate of one cycle"),
         ("schedule", {"unit": "steps", "warmup": 7}, "after a warm-up of 7 steps"),
         ("trainer", {"gradient_clip_val": 0.5}, "clipped, their norm to 0.5"),
-        ("trainer", {"accumulate_grad_batches": 3}, "3 batches made one optimiser step"),
+        ("trainer", {"accumulate_grad_batches": 3}, "3 batches made one optimizer step"),
         ("trainer", {"precision": "bf16-mixed"}, "precision was bf16-mixed"),
         ("trainer", {"callbacks": [{"class_path": "my.Callback"}]}, "Callbacks: my.Callback()"),
         ("checkpoint", {"path": "weights.pt"}, "starting from the weights in weights.pt"),
@@ -137,14 +137,14 @@ def test_how_training_differs_from_the_plainest_is_said(section, values, said):
     assert said in words(**{section: values})
 
 
-def test_no_optimiser_is_described_that_was_not_used():
+def test_no_optimizer_is_described_that_was_not_used():
     recipe = recipe_from_dict(yaml.safe_load(DIGITS.read_text()))
     own = "\n".join(recipe_in_words(recipe, "module"))
-    assert "with its own optimiser and batches of" in own
+    assert "with its own optimizer and batches of" in own
     assert "sgd" not in own
     assert "learning rate" not in own
-    assert found_with(recipe, "module") == f"the optimiser of {recipe.model.class_path}"
+    assert found_with(recipe, "module") == f"the optimizer of {recipe.model.class_path}"
     # A study of an earlier version does not tell.
-    assert "unless it brings its own optimiser" in "\n".join(recipe_in_words(recipe, None))
-    without = recipe.changed(optimiser=None)
-    assert "with its own optimiser" in "\n".join(recipe_in_words(without, "module"))
+    assert "unless it brings its own optimizer" in "\n".join(recipe_in_words(recipe, None))
+    without = recipe.changed(optimizer=None)
+    assert "with its own optimizer" in "\n".join(recipe_in_words(without, "module"))

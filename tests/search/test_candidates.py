@@ -108,7 +108,7 @@ def test_balanced_weights_wait_for_a_worker() -> None:
 
 
 def test_a_candidate_without_a_scale_is_a_value_error() -> None:
-    recipe = digits_recipe(search={"filter": "trainable", "scale": "normalised", "space": "theta"})
+    recipe = digits_recipe(search={"filter": "trainable", "scale": "normalized", "space": "theta"})
     with pytest.raises(ValueError, match="cannot begin to learn"):
         candidate_loss(recipe, (0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0), N_CLASSES)
 
@@ -134,14 +134,14 @@ def test_filters_refuse_what_they_say(space: str) -> None:
     assert refused["steady"] == (0, 0)
 
 
-def test_normalised_candidates_start_as_cross_entropy_does() -> None:
-    recipe = digits_recipe(search={"filter": "steady", "scale": "normalised"})
+def test_normalized_candidates_start_as_cross_entropy_does() -> None:
+    recipe = digits_recipe(search={"filter": "steady", "scale": "normalized"})
     for theta in first_candidates(recipe, 10):
         scale = gradient_scale(theta, N_CLASSES, class_reduction=recipe.loss.class_reduction)
         assert scale == pytest.approx(1.0)
 
 
-def test_pruner_counts_in_optimiser_steps() -> None:
+def test_pruner_counts_in_optimizer_steps() -> None:
     recipe = digits_recipe(
         early_abort={"unit": "epochs", "at": 3, "threshold": 0.2, "attempts": 1},
         early_stop={"unit": "steps", "at": 20, "keep": 0.25},
@@ -195,8 +195,8 @@ def test_anchored_search_over_theta_and_progress() -> None:
     assert loss_.anchor == (1.0, 0.0)
 
 
-def test_normalised_anchored_search_leaves_the_scale_alone() -> None:
-    recipe = digits_recipe(loss=ANCHORED, search={"filter": "trainable", "scale": "normalised"})
+def test_normalized_anchored_search_leaves_the_scale_alone() -> None:
+    recipe = digits_recipe(loss=ANCHORED, search={"filter": "trainable", "scale": "normalized"})
     assert parameter_names(recipe)[4:] == ("smoothing",)
     assert candidate_loss(recipe, (1.0, 0.0, 0.0, 0.0, 0.1), N_CLASSES).anchor == (0.0, 0.1)
 

@@ -106,7 +106,7 @@ def test_a_candidate_that_falls_behind_is_stopped_and_marked(tmp_path: Path) -> 
 
 
 def test_a_loss_that_stops_being_finite_is_marked(tmp_path: Path) -> None:
-    search = new_search(tmp_path, optimiser={"lr": 1e30, "momentum": 0.0})
+    search = new_search(tmp_path, optimizer={"lr": 1e30, "momentum": 0.0})
     trial = search.take()
     with pytest.raises(optuna.TrialPruned, match="not finite"):
         search.objective(trial)
@@ -154,8 +154,8 @@ def test_a_generation_with_common_seeds_starts_from_the_same_weights(tmp_path: P
     assert search.training.seeds == [search.seed(trials[0], policy="common")] * 2
 
 
-def test_a_candidate_without_a_scale_to_normalise_is_given_up_untrained(tmp_path: Path) -> None:
-    search = new_search(tmp_path, search={"scale": "normalised"})
+def test_a_candidate_without_a_scale_to_normalize_is_given_up_untrained(tmp_path: Path) -> None:
+    search = new_search(tmp_path, search={"scale": "normalized"})
     search.study.enqueue_trial(dict.fromkeys(THETA_NAMES, 0.0))
     with pytest.raises(optuna.TrialPruned):
         search.objective(search.take())

@@ -106,9 +106,9 @@ def test_with_results_the_rest_is_refused_with_the_commands_that_help(studies: S
     study = studies.searched("my study", studies.recipe())
     create_companion(study, studies.url)
     with pytest.raises(RecipeMismatch) as caught:
-        attach_recipe(study, studies.recipe(optimiser={"lr": 0.7}, **generations(5)))
+        attach_recipe(study, studies.recipe(optimizer={"lr": 0.7}, **generations(5)))
     text = str(caught.value)
-    assert "optimiser.lr: study has 0.05, file has 0.7" in text
+    assert "optimizer.lr: study has 0.05, file has 0.7" in text
     assert "only search.generations, to a greater number, and choice may change" in text
     assert "--study-name 'my study-2'" in text
     for name in ("my study", companion_name("my study")):
@@ -122,7 +122,7 @@ def test_trainings_beside_the_search_are_results_too(studies: Studies) -> None:
     attach_recipe(study, studies.recipe())
     create_companion(study, studies.url).add_trial(create_trial(value=0.5))
     with pytest.raises(RecipeMismatch, match="has results"):
-        attach_recipe(study, studies.recipe(optimiser={"lr": 0.7}))
+        attach_recipe(study, studies.recipe(optimizer={"lr": 0.7}))
 
 
 def failed_study(studies: Studies) -> optuna.Study:
@@ -148,7 +148,7 @@ def test_a_study_without_a_result_begins_anew_with_the_corrected_recipe(
     study = failed_study(studies)
     study.enqueue_trial({"theta_0": 0.125})
     before = len(study.trials)
-    other = studies.recipe(search={"sigma": 0.5, "seed": 9}, optimiser={"lr": 0.7})
+    other = studies.recipe(search={"sigma": 0.5, "seed": 9}, optimizer={"lr": 0.7})
     assert attach_recipe(study, other) == other
     assert study.user_attrs[CROSS_ENTROPY] == {}
     history = SearchHistory(study, other)

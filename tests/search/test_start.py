@@ -43,7 +43,7 @@ def gradient(loss: torch.nn.Module, y: float) -> torch.Tensor:
 @pytest.mark.parametrize("folded", [False, True])
 def test_the_search_starts_at_cross_entropy(space: str, folded: bool) -> None:
     of = recipe({"loss": "cross_entropy"}, {"folded": folded}, space=space)
-    expected = TaylorLoss.from_cross_entropy(centre=(0.0, 0.5), folded=folded).theta
+    expected = TaylorLoss.from_cross_entropy(center=(0.0, 0.5), folded=folded).theta
     if space == "canonical":
         expected = to_canonical(expected, form_of(of))
     assert first_mean(of) == pytest.approx(expected)

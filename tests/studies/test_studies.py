@@ -105,10 +105,10 @@ def test_a_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None:
     data = data_class(tmp_path, batch_size=1, **arguments)
     data.setup("fit")
     # As many images a step as there are: every step sees the same ones. The rate is one at which
-    # networks with and without normalisation descend within a few steps of so few images.
+    # networks with and without normalization descend within a few steps of so few images.
     recipe = recipe.changed(
         batch_size=len(data.train_data.indices),
-        optimiser=recipe.optimiser.changed(lr=0.01),
+        optimizer=recipe.optimizer.changed(lr=0.01),
     )
     training = Training(recipe, Machine(tmp_path, device="cpu", precision="32-true"))
     assert (training.n_classes, training.steps_per_pass) == (10, 1)

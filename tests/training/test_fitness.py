@@ -68,16 +68,16 @@ def test_the_likelihood_does_not_depend_on_the_loss_that_trained(tmp_path: Path)
     seen = {}
     for factor in (1.0, 0.5):
         # Half the loss at twice the rate is the same training.
-        trained = training.at_learning_rate(training.recipe.optimiser.lr / factor)
+        trained = training.at_learning_rate(training.recipe.optimizer.lr / factor)
         scaled = TaylorLoss([0.0] * 8, base="cross_entropy", log_scale=torch.tensor(factor).log())
         seen[factor] = trained.run(scaled, seed=0, steps=10)
     assert seen[0.5] == pytest.approx(seen[1.0], rel=1e-4)
 
 
-def test_the_best_of_a_metric_that_is_minimised_is_its_least(tmp_path: Path) -> None:
+def test_the_best_of_a_metric_that_is_minimized_is_its_least(tmp_path: Path) -> None:
     fitness = {"metric": "val_nll", "mode": "min", "take": "best"}
     values: list[float] = []
-    best = digits_training(tmp_path, fitness=fitness, optimiser={"lr": 3.0}).run(
+    best = digits_training(tmp_path, fitness=fitness, optimizer={"lr": 3.0}).run(
         nn.CrossEntropyLoss(),
         seed=0,
         steps=64,

@@ -23,12 +23,12 @@ KINDS = ["constant", "two_groups", "warm_up", "one_cycle", "milestones", "platea
 def training_of(folder: Path, name: str = "Scheduled", **arguments: Any) -> Training:
     recipe = small_recipe(
         folder / "recipe.yaml",
-        model={"class_path": f"own_optimisers.{name}", "init_args": arguments},
-        optimiser=None,
+        model={"class_path": f"own_optimizers.{name}", "init_args": arguments},
+        optimizer=None,
         early_abort=None,
         early_stop=None,
     )
-    return Training(load_recipe(recipe), cpu(folder, "own_optimisers"))
+    return Training(load_recipe(recipe), cpu(folder, "own_optimizers"))
 
 
 def weights(training: Training) -> dict[str, Tensor]:
@@ -64,8 +64,8 @@ def test_a_rate_that_is_set_by_hand_before_each_step_is_multiplied(tmp_path: Pat
 def test_a_rate_in_place_of_the_recipes_is_taken_relative_to_it(tmp_path: Path) -> None:
     """Tasks that an earlier version queued for a module of one's own say it so."""
     training = training_of(tmp_path, lr=0.01)
-    recipe = load_recipe(small_recipe(tmp_path / "other.yaml", optimiser={"lr": 0.5}))
-    training.recipe = training.recipe.changed(optimiser=recipe.optimiser)
+    recipe = load_recipe(small_recipe(tmp_path / "other.yaml", optimizer={"lr": 0.5}))
+    training.recipe = training.recipe.changed(optimizer=recipe.optimizer)
     expected = weights(training.at_learning_rate_factor(4))
     assert same(weights(training.at_learning_rate(2.0)), expected)
 
@@ -73,14 +73,14 @@ def test_a_rate_in_place_of_the_recipes_is_taken_relative_to_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("SetsRateInsideAStep", "sets the learning rate in the middle of an optimiser's step"),
-        ("WithoutRate", "its optimiser RatelessOptimiser has no learning rate"),
+        ("SetsRateInsideAStep", "sets the learning rate in the middle of an optimizer's step"),
+        ("WithoutRate", "its optimizer RatelessOptimizer has no learning rate"),
     ],
 )
 def test_what_cannot_be_multiplied_says_why(tmp_path: Path, name: str, reason: str) -> None:
     training = training_of(tmp_path, name)
     assert training.learning_rate_obstacle() == (
-        f"own_optimisers.{name} cannot be multiplied: {'it ' * (name[0] == 'S')}{reason}"
+        f"own_optimizers.{name} cannot be multiplied: {'it ' * (name[0] == 'S')}{reason}"
     )
     with pytest.raises(CannotScale, match=reason):
         training.at_learning_rate_factor(2).run(CE, seed=0, steps=2)
@@ -108,15 +108,15 @@ def test_one_step_tells_and_nothing_is_validated(
     assert steps == [0]
 
 
-def test_a_module_without_an_optimiser_is_refused(tmp_path: Path) -> None:
+def test_a_module_without_an_optimizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="has no configure_optimizers") as caught:
-        training_of(tmp_path, "WithoutOptimiser")
+        training_of(tmp_path, "WithoutOptimizer")
     assert caught.value.field == "model.class_path"
 
 
-def test_a_plain_net_needs_the_recipes_optimiser(tmp_path: Path) -> None:
-    recipe = load_recipe(small_recipe(tmp_path / "recipe.yaml", optimiser=None))
-    with pytest.raises(RecipeError, match=r"^optimiser: missing.*DigitsCNN, a plain net"):
+def test_a_plain_net_needs_the_recipes_optimizer(tmp_path: Path) -> None:
+    recipe = load_recipe(small_recipe(tmp_path / "recipe.yaml", optimizer=None))
+    with pytest.raises(RecipeError, match=r"^optimizer: missing.*DigitsCNN, a plain net"):
         Training(recipe, cpu(tmp_path))
 
 
@@ -125,12 +125,12 @@ def test_what_a_module_does_not_use_is_said(
 ) -> None:
     recipe = small_recipe(
         tmp_path / "recipe.yaml",
-        model={"class_path": "own_optimisers.Scheduled"},
+        model={"class_path": "own_optimizers.Scheduled"},
         schedule={"milestones": [3]},
     )
-    Training(load_recipe(recipe), cpu(tmp_path, "own_optimisers"))
-    for section in ("optimiser", "schedule"):
-        assert f"{section}: not used, own_optimisers.Scheduled configures its own" in caplog.text
+    Training(load_recipe(recipe), cpu(tmp_path, "own_optimizers"))
+    for section in ("optimizer", "schedule"):
+        assert f"{section}: not used, own_optimizers.Scheduled configures its own" in caplog.text
     caplog.clear()
     training_of(tmp_path)
     assert "not used" not in caplog.text

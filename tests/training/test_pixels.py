@@ -1,4 +1,4 @@
-"""Logits (N, C, H, W): semantic segmentation with unlabelled pixels, from loss to metric."""
+"""Logits (N, C, H, W): semantic segmentation with unlabeled pixels, from loss to metric."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pixel_training(folder: Path, **changes: Any) -> Training:
         folder / "recipe.yaml",
         data={"class_path": "own_nets.Squares", "init_args": {}},
         model={"class_path": "own_nets.PixelNet", "init_args": {}},
-        optimiser={"lr": 0.3},
+        optimizer={"lr": 0.3},
         batch_size=16,
         loss={"ignore_index": 255, "class_weights": "balanced", "class_reduction": "sum"},
         **changes,
@@ -48,7 +48,7 @@ def test_every_loss_learns_pixels(tmp_path: Path, kind: str) -> None:
     ("metric", "mode"),
     [("accuracy", "max"), ("balanced_accuracy", "max"), ("f1", "max"), ("nll", "min")],
 )
-def test_metrics_are_over_labelled_pixels(tmp_path: Path, metric: str, mode: str) -> None:
+def test_metrics_are_over_labeled_pixels(tmp_path: Path, metric: str, mode: str) -> None:
     training = pixel_training(tmp_path, fitness={"metric": f"val_{metric}", "mode": mode})
     kept = []
     value = training.run(
@@ -63,8 +63,8 @@ def test_metrics_are_over_labelled_pixels(tmp_path: Path, metric: str, mode: str
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     with torch.no_grad():
         logits = kept[0].net(images)
-    labelled = labels != 255
-    rows, labels = logits.movedim(1, -1)[labelled], labels[labelled]
+    labeled = labels != 255
+    rows, labels = logits.movedim(1, -1)[labeled], labels[labeled]
     hits = (rows.argmax(dim=1) == labels).float()
     recall = torch.stack([hits[labels == k].mean() for k in range(3)])
     found = rows.argmax(dim=1)

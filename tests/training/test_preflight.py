@@ -14,7 +14,7 @@ from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.preflight import Preflight, preflight
 
-OWN = {"model": "Own", "optimiser": None}
+OWN = {"model": "Own", "optimizer": None}
 
 
 def content(
@@ -26,7 +26,7 @@ def content(
             "class_path": model if "." in model else f"mistakes.{model}",
             "init_args": init_args or {},
         },
-        "optimiser": {"name": "sgd", "lr": 0.1},
+        "optimizer": {"name": "sgd", "lr": 0.1},
         "batch_size": 8,
         "budget": {"unit": "steps", "evaluation": 3, "full": 3},
         "search": {"population": 4, "generations": 1},
@@ -85,7 +85,7 @@ def test_ignored_labels_may_lie_out_of_range(tmp_path: Path) -> None:
             "model.init_args",
             "unexpected keyword argument 'depth'",
         ),
-        ({"optimiser": None}, "optimiser", "a plain net; only a LightningModule brings its own"),
+        ({"optimizer": None}, "optimizer", "a plain net; only a LightningModule brings its own"),
         (OWN | {"model": "OwnLoss"}, "model.class_path", "never calls self.criterion"),
         (OWN | {"model": "Detached"}, "model.class_path", "logits without a gradient"),
         (OWN | {"model": "LogsItOnly"}, "model.class_path", "no gradient came back"),
@@ -96,7 +96,7 @@ def test_ignored_labels_may_lie_out_of_range(tmp_path: Path) -> None:
             "has no validation_step",
         ),
         (
-            OWN | {"model": "NoOptimiser"},
+            OWN | {"model": "NoOptimizer"},
             "model.class_path",
             "has no configure_optimizers",
         ),
@@ -156,7 +156,7 @@ def test_inputs_that_do_not_fit_a_bundled_net(tmp_path: Path) -> None:
         ({"data": "NoTest"}, "has no test_dataloader"),
         (
             OWN | {"model": "TrainsHalf"},
-            "6 of 15 trainable parameters are in no optimiser",
+            "6 of 15 trainable parameters are in no optimizer",
         ),
     ],
 )
@@ -171,7 +171,7 @@ def test_check_names_the_line_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(content(model="OwnLoss", optimiser=None), sort_keys=False))
+    recipe.write_text(yaml.safe_dump(content(model="OwnLoss", optimizer=None), sort_keys=False))
     monkeypatch.chdir(tmp_path)
     assert main(["check", "recipe.yaml", "--allow", "mistakes"]) == 2
     line = recipe.read_text().splitlines().index("  class_path: mistakes.OwnLoss") + 1

@@ -132,10 +132,10 @@ def test_a_module_without_the_test_metric_is_told_which_one(tmp_path: Path) -> N
         training.run(CE, seed=0, steps=2, on_test_set=True)
 
 
-def test_optimiser_and_schedule_are_the_recipes(tmp_path: Path) -> None:
+def test_optimizer_and_schedule_are_the_recipes(tmp_path: Path) -> None:
     training = digits_training(
         tmp_path,
-        optimiser={"lr": 0.2, "momentum": 0.5},
+        optimizer={"lr": 0.2, "momentum": 0.5},
         schedule={"unit": "epochs", "milestones": [1], "gamma": 0.1},
     )
     groups: list[dict[str, Any]] = []
@@ -153,8 +153,8 @@ def test_optimiser_and_schedule_are_the_recipes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "arguments", "problem"),
     [
-        ("model", {"colour": "red"}, "colour"),
-        ("data", {"colour": "red"}, "colour"),
+        ("model", {"color": "red"}, "color"),
+        ("data", {"color": "red"}, "color"),
         ("data", {"fraction": 2.0}, r"fraction must be in \(0, 1\], got 2.0"),
     ],
 )

@@ -19,14 +19,14 @@ from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.training.run import Training
 
 CE = nn.CrossEntropyLoss()
-PLAIN, OWN = "two_lightnings.PlainNet", "own_optimisers.Scheduled"
-ALLOWED = ("own_optimisers", "two_lightnings", "tabular", "pytorch_lightning")
+PLAIN, OWN = "two_lightnings.PlainNet", "own_optimizers.Scheduled"
+ALLOWED = ("own_optimizers", "two_lightnings", "tabular", "pytorch_lightning")
 
 
 def training_of(folder: Path, model: str, **changes: Any) -> Training:
     settings = {
         "model": {"class_path": model},
-        "optimiser": {"lr": 0.02, "momentum": 0.9},
+        "optimizer": {"lr": 0.02, "momentum": 0.9},
         "data": {"init_args": {"chunk": None}},
         "early_abort": None,
         "early_stop": None,
@@ -57,15 +57,15 @@ class Reference:
         data.setup("fit")
         data.chunk = 0
         self.batches = (data.on_after_batch_transfer(b, 0) for b in data.train_dataloader())
-        self.optimiser = torch.optim.SGD(self.net.parameters(), lr=lr, momentum=momentum)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=lr, momentum=momentum)
 
     def step(self, n_batches: int = 1, clip: Any = lambda parameters: None) -> None:
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         for _ in range(n_batches):
             images, labels = next(self.batches)
             (CE(self.net(images), labels) / n_batches).backward()
         clip(list(self.net.parameters()))
-        self.optimiser.step()
+        self.optimizer.step()
 
 
 @pytest.mark.parametrize("chunk", [None, 0])
@@ -145,7 +145,7 @@ def test_what_an_epoch_of_a_plain_loader_has_left_makes_a_step(
     assert sum(calls) == 12  # two epochs, and two batches
 
 
-def test_progress_counts_optimiser_steps(tmp_path: Path) -> None:
+def test_progress_counts_optimizer_steps(tmp_path: Path) -> None:
     told: list[float] = []
 
     class Clock(nn.CrossEntropyLoss):
@@ -174,11 +174,11 @@ def test_progress_counts_optimiser_steps(tmp_path: Path) -> None:
         ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches"),
     ],
 )
-def test_a_module_that_optimises_by_hand_refuses_what_the_trainer_cannot_do(
+def test_a_module_that_optimizes_by_hand_refuses_what_the_trainer_cannot_do(
     tmp_path: Path, options: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(RecipeError, match="optimisation is manual") as caught:
-        training_of(tmp_path, "own_optimisers.ByHand", trainer=options)
+    with pytest.raises(RecipeError, match="optimization is manual") as caught:
+        training_of(tmp_path, "own_optimizers.ByHand", trainer=options)
     assert caught.value.field == field
 
 

@@ -32,7 +32,7 @@ def study_with_choice(*trials, candidates=4, **changes):
     return searched_study(*trials, choice={"candidates": candidates}, **changes)
 
 
-def in_favour_of(name):
+def in_favor_of(name):
     """Does tasks so that one loss is the best."""
     return Recorder(lambda task: 0.9 if task.loss.label == name else 0.5)
 
@@ -69,7 +69,7 @@ def test_a_candidate_can_win_and_so_can_the_mean():
         third = ranked_trials(study)[2].number
         name = name or f"trial {third}"
         assert is_undecided(study, recipe)
-        chosen = choose(study, recipe, in_favour_of(name))
+        chosen = choose(study, recipe, in_favor_of(name))
         assert chosen.name == name
         assert not is_undecided(study, recipe)
         again = chosen_loss(study)
@@ -87,7 +87,7 @@ def test_the_first_decision_stands():
     recipe = settled_recipe(study)
     steps = Choosing(study, recipe)
     first, second = (
-        steps.next_step(in_favour_of(name)) for name in (FINAL_MEAN, steps.contenders[1].name)
+        steps.next_step(in_favor_of(name)) for name in (FINAL_MEAN, steps.contenders[1].name)
     )
     assert keep_choice(study, first, recipe)
     assert not keep_choice(study, second, recipe)
@@ -111,7 +111,7 @@ def test_a_search_under_way_has_a_best_but_no_winner():
     assert not is_undecided(study, recipe)
     assert chosen_loss(study).trial.number == winner(study).number
     with pytest.raises(StudyError, match="has no winner yet"):
-        choose(study, recipe, in_favour_of(FINAL_MEAN))
+        choose(study, recipe, in_favor_of(FINAL_MEAN))
     with pytest.raises(StudyError, match="no complete trial"):
         chosen_loss(study_with_choice(0))
 
@@ -158,7 +158,7 @@ def test_what_diverged_is_the_worst_by_the_check_whichever_way_is_better():
     ("evaluations", "first", "second", "said"),
     [
         (ASCENDING, ASCENDING, ASCENDING, "Evaluations are long enough."),
-        (ASCENDING, SHUFFLED, SHUFFLED, "by 1.00: evaluations favour other losses"),
+        (ASCENDING, SHUFFLED, SHUFFLED, "by 1.00: evaluations favor other losses"),
         (ASCENDING, SHUFFLED, SHUFFLED, "Make budget.evaluation longer."),
         (ASCENDING, SHUFFLED, OTHERWISE, "the candidates differ less than the seeds"),
         (ASCENDING[:5], [0, 1, 3, 2, 4], [0, 1, 2, 4, 3], "That leaves open"),
@@ -191,7 +191,7 @@ def test_everything_sees_the_length_that_a_pilot_settled():
 def test_a_verdict_is_not_about_the_winner_of_a_longer_search(name):
     study = study_with_choice()
     recipe = settled_recipe(study)
-    chosen = choose(study, recipe, in_favour_of(name or f"trial {ranked_trials(study)[2].number}"))
+    chosen = choose(study, recipe, in_favor_of(name or f"trial {ranked_trials(study)[2].number}"))
     number = None if chosen.trial is None else chosen.trial.number
     verdict = replace(made_verdict(), trial=number, loss=chosen.loss.settings())
     assert is_about(verdict, chosen_loss(study))
@@ -205,7 +205,7 @@ def test_a_verdict_is_not_about_the_winner_of_a_longer_search(name):
 def test_a_choice_that_was_made_for_a_shorter_search_is_not_kept():
     study = study_with_choice()
     recipe = settled_recipe(study)
-    late = Choosing(study, recipe).next_step(in_favour_of(FINAL_MEAN))
+    late = Choosing(study, recipe).next_step(in_favor_of(FINAL_MEAN))
     longer = recipe.search.changed(generations=recipe.search.generations + 1)
     attach_recipe(study, recipe.changed(search=longer))
     assert not keep_choice(study, late, recipe)

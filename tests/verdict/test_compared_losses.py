@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
 from optuna_taylorglo.losses.standard import (
     FocalLoss,
-    GeneralisedCrossEntropyLoss,
-    NormalisedReverseCrossEntropyLoss,
+    GeneralizedCrossEntropyLoss,
+    NormalizedReverseCrossEntropyLoss,
     PolyLoss,
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
@@ -89,11 +89,11 @@ def first_gradient(criterion: nn.Module) -> float:
         ("baikal", {}, BaikalLoss()),
         ("baikal-cma", {}, BaikalCMALoss()),
         ("focal", {"gamma": 3.0}, FocalLoss(3.0)),
-        ("gce", {"q": 0.4}, GeneralisedCrossEntropyLoss(0.4)),
+        ("gce", {"q": 0.4}, GeneralizedCrossEntropyLoss(0.4)),
         ("poly", {"epsilon": 17.0}, PolyLoss(17.0)),
         ("sce", {"alpha": 0.3}, SymmetricCrossEntropyLoss(0.3)),
         ("taylor-ce", {"order": 4}, TaylorCrossEntropyLoss(4)),
-        ("nce-rce", {"alpha": 10.0}, NormalisedReverseCrossEntropyLoss(10.0)),
+        ("nce-rce", {"alpha": 10.0}, NormalizedReverseCrossEntropyLoss(10.0)),
         ("tree", {"tree": ["*", "x", "y"]}, TreeLoss(["*", "x", "y"])),
         (
             "taylor",
@@ -152,7 +152,7 @@ def test_controls_tell_scale_from_shape() -> None:
     loss = TaylorLoss(THETA, class_reduction="sum", label_smoothing=0.1)
     plain = TaylorLoss(THETA, class_reduction="sum")
     shape, scale = scale_controls(loss, N_CLASSES)
-    assert (shape.name, shape.role) == ("winner-normalised", Role.SHAPE_CONTROL)
+    assert (shape.name, shape.role) == ("winner-normalized", Role.SHAPE_CONTROL)
     assert (scale.name, scale.role) == ("ce-scaled", Role.SCALE_CONTROL)
     assert shape.settings["label_smoothing"] == 0.1
     unsmoothed = ComparedLoss(

@@ -32,8 +32,8 @@ def fitness(recipe: Any) -> Any:
     def value(task: Task) -> float | None:
         loss = task.loss
         assert loss.learning_rate is not None
-        off = math.log10(loss.learning_rate / recipe.optimiser.lr / RIGHT_RATE)
-        if loss.learning_rate > 5 * recipe.optimiser.lr:
+        off = math.log10(loss.learning_rate / recipe.optimizer.lr / RIGHT_RATE)
+        if loss.learning_rate > 5 * recipe.optimizer.lr:
             return None
         if loss.kind == "poly":
             return 0.95 - ((loss.settings["epsilon"] - 17) / 100) ** 2 - 0.05 * off**2
@@ -67,7 +67,7 @@ def test_it_begins_with_cross_entropy_and_tries_every_kind(recipe: Any) -> None:
     best_standard_loss("best-standard", recipe, do)
     first = do.tasks[0].loss
     assert (first.kind, first.settings) == ("cross-entropy", {"label_smoothing": 0.0})
-    assert first.learning_rate == recipe.optimiser.lr
+    assert first.learning_rate == recipe.optimizer.lr
     kinds = {task.loss.kind for task in do.tasks}
     assert kinds == {family.kind for family in FAMILIES.values()}
 

@@ -37,7 +37,7 @@ def test_losses_controls_and_budgets(study, recipe):
     verdict = evaluate(study, recipe, Plan(seeds=3, against=against), do)
     names = [sample.name for sample in verdict.samples]
     assert names[:1] == ["winner"]
-    assert names[-2:] == ["winner-normalised", "ce-scaled"]
+    assert names[-2:] == ["winner-normalized", "ce-scaled"]
     assert names[1:-2] == list(against)
     tests = [task for task in do.tasks if task.on_test_set]
     assert len(tests) == 3 * 7
@@ -52,9 +52,9 @@ def test_losses_controls_and_budgets(study, recipe):
     assert verdict.trial == 1
     expected = gradient_scale(theta, 10, class_reduction=recipe.loss.class_reduction)
     assert scaled.scale == pytest.approx(expected)
-    normalised = next(t.loss for t in tests if t.loss.name == "winner-normalised")
+    normalized = next(t.loss for t in tests if t.loss.name == "winner-normalized")
     assert gradient_scale(
-        normalised.settings["theta"], 10, class_reduction=recipe.loss.class_reduction
+        normalized.settings["theta"], 10, class_reduction=recipe.loss.class_reduction
     ) == pytest.approx(1)
     assert isinstance(scaled.criterion(), ScaledLoss)
 
@@ -64,14 +64,14 @@ def test_tuning_takes_the_best_on_validation_never_on_test(study, recipe):
         if task.on_test_set:
             return 0.5
         if task.loss.name == "ce-tuned":
-            return 1 - abs(math.log(task.loss.learning_rate / (3 * recipe.optimiser.lr)))
+            return 1 - abs(math.log(task.loss.learning_rate / (3 * recipe.optimizer.lr)))
         return task.loss.settings["label_smoothing"]
 
     do = Recorder(value)
     plan = Plan(seeds=2, against=("ce-tuned", "ce-smoothed"))
     verdict = evaluate(study, recipe, plan, do)
     labels = [sample.label for sample in verdict.samples]
-    assert f"cross-entropy, learning rate {3 * recipe.optimiser.lr:.3g} (tuned)" in labels
+    assert f"cross-entropy, learning rate {3 * recipe.optimizer.lr:.3g} (tuned)" in labels
     assert "cross-entropy, label smoothing 0.3 (tuned)" in labels
 
 
@@ -138,13 +138,13 @@ def test_where_everything_diverged_there_is_no_verdict(study, recipe):
 
 def test_tuning_that_kept_the_recipes_rate_adds_no_row(study, recipe):
     def value(task):
-        rate = task.loss.learning_rate or recipe.optimiser.lr
-        return 0.9 - abs(math.log(rate / recipe.optimiser.lr)) + task.seed % 97 / 1e4
+        rate = task.loss.learning_rate or recipe.optimizer.lr
+        return 0.9 - abs(math.log(rate / recipe.optimizer.lr)) + task.seed % 97 / 1e4
 
     do = Recorder(value)
     verdict = evaluate(study, recipe, Plan(seeds=3, against=("ce-tuned", "ce")), do)
     _, reference, *controls = verdict.samples
-    label = f"cross-entropy (learning rate {recipe.optimiser.lr:g}; tuning kept it)"
+    label = f"cross-entropy (learning rate {recipe.optimizer.lr:g}; tuning kept it)"
     assert (reference.label, reference.name, reference.also) == (label, "ce", ("ce-tuned",))
     assert reference.role == Role.REFERENCE
     assert [sample.role.is_opponent for sample in controls] == [False, False]
@@ -157,16 +157,16 @@ def test_an_opponent_that_is_the_winner_is_no_row_of_its_own(study, recipe, tmp_
     plan = Plan(seeds=2, against=("ce", str(tmp_path / "best_loss.json")))
     verdict = evaluate(study, recipe, plan, Recorder(lambda task: 0.5 + task.seed % 97 / 1e3))
     names = [sample.name for sample in verdict.samples]
-    assert names == ["winner", "ce", "winner-normalised", "ce-scaled"]
+    assert names == ["winner", "ce", "winner-normalized", "ce-scaled"]
     assert verdict.samples[0].label == f"evolved loss, the same as {tmp_path}/best_loss.json"
 
 
 def test_the_best_is_the_smallest_where_smaller_is_better(study, recipe):
     """Tuning, halving and TPE: a loss of 0 at a third of the recipe's rate."""
-    best_rate = 0.3 * recipe.optimiser.lr
+    best_rate = 0.3 * recipe.optimizer.lr
 
     def value(task):
-        rate = task.loss.learning_rate or recipe.optimiser.lr
+        rate = task.loss.learning_rate or recipe.optimizer.lr
         return abs(math.log(rate / best_rate)) + task.seed % 97 / 1e6
 
     recipe = recipe.changed(

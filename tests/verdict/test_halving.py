@@ -98,5 +98,5 @@ def test_where_smaller_is_better_the_smallest_wins_and_what_diverged_is_the_larg
     assert ranking[0].mean == pytest.approx(0.2, abs=0.01)
     diverged = next(placed for placed in ranking if placed.index == 2)
     assert diverged.mean == pytest.approx(0.9, abs=0.01)
-    favoured = next_round(losses(3), recipe, Stage.CHOICE, do, favourite=0)
-    assert favoured[0].index == 1  # clearly better, so the favourite does not win
+    favored = next_round(losses(3), recipe, Stage.CHOICE, do, favorite=0)
+    assert favored[0].index == 1  # clearly better, so the favorite does not win

@@ -1,4 +1,4 @@
-"""Opponents of a module with its own optimiser: rates are factors, or the verdict says why not."""
+"""Opponents of a module with its own optimizer: rates are factors, or the verdict says why not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainings import cpu
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.attributes import OPTIMISER
+from optuna_taylorglo.attributes import OPTIMIZER
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.loading import load_recipe
 from optuna_taylorglo.study.open import create_study
@@ -25,18 +25,18 @@ from optuna_taylorglo.verdict.task_runner import TaskRunner
 from optuna_taylorglo.verdict.tasks import Task
 
 MODULES_OWN = LearningRates(base=None)
-STUCK = LearningRates(base=None, obstacle="my.Module cannot be multiplied: it has no optimiser")
+STUCK = LearningRates(base=None, obstacle="my.Module cannot be multiplied: it has no optimizer")
 
 
 def own_recipe(folder: Path, name: str = "Scheduled", **changes: Any) -> Path:
-    settings = {"model": {"class_path": f"own_optimisers.{name}"}, "optimiser": None}
+    settings = {"model": {"class_path": f"own_optimizers.{name}"}, "optimizer": None}
     return small_recipe(folder / f"{name}.yaml", **(settings | changes))
 
 
 def test_the_tuned_rates_of_an_own_module_are_different_trainings(tmp_path: Path) -> None:
     """Six identical ones were called tuned before."""
     recipe = load_recipe(own_recipe(tmp_path))
-    runner = TaskRunner(recipe, cpu(tmp_path, "own_optimisers"))
+    runner = TaskRunner(recipe, cpu(tmp_path, "own_optimizers"))
     found: list[tuple[float, ...]] = []
 
     def do(tasks: list[Task]) -> list[float | None]:
@@ -51,7 +51,7 @@ def test_the_tuned_rates_of_an_own_module_are_different_trainings(tmp_path: Path
 
 
 def test_rates_are_factors_on_the_modules_own(recipe: Any) -> None:
-    recipe = recipe.changed(optimiser=None)
+    recipe = recipe.changed(optimizer=None)
     do = Recorder(lambda task: -abs((task.loss.learning_rate_factor or 1) - 3))
     best = opponent("ce-tuned", recipe, do, MODULES_OWN)
     assert best.label == "cross-entropy, learning rate × 3 (tuned)"
@@ -66,7 +66,7 @@ def test_rates_are_factors_on_the_modules_own(recipe: Any) -> None:
 
 def test_the_equal_budget_varies_the_modules_own_rate(recipe: Any) -> None:
     recipe = recipe.changed(
-        optimiser=None, search=recipe.search.changed(population=8, generations=4)
+        optimizer=None, search=recipe.search.changed(population=8, generations=4)
     )
     do = Recorder(lambda task: 0.5)
     opponent("best-standard", recipe, do, MODULES_OWN)
@@ -93,7 +93,7 @@ def test_a_rate_that_cannot_be_tuned_is_left_out_and_the_verdict_says_why(
     names = [name for sample in verdict.samples for name in (sample.name, *sample.also)]
     assert "ce-tuned" not in names
     assert {"ce", "label-smoothing", "best-standard"} <= set(names)
-    assert "my.Module cannot be multiplied: it has no optimiser" in verdict.text
+    assert "my.Module cannot be multiplied: it has no optimizer" in verdict.text
     assert {task.loss.learning_rate_factor for task in do.tasks} == {None}
     assert {task.loss.learning_rate for task in do.tasks} == {None}
     assert "No learning rate was tuned" not in evaluate(study, recipe, plan, do).text
@@ -101,31 +101,31 @@ def test_a_rate_that_cannot_be_tuned_is_left_out_and_the_verdict_says_why(
 
 @pytest.mark.parametrize(
     ("name", "obstacle"),
-    [("Scheduled", None), ("WithoutRate", "RatelessOptimiser has no learning rate")],
+    [("Scheduled", None), ("WithoutRate", "RatelessOptimizer has no learning rate")],
 )
 def test_a_module_is_asked_whether_its_rate_can_be_varied(
     tmp_path: Path, name: str, obstacle: str | None
 ) -> None:
-    """Also where the recipe of an earlier version has an optimiser that nobody uses."""
-    study, machine = optuna.create_study(), cpu(tmp_path, "own_optimisers")
-    recipe = load_recipe(own_recipe(tmp_path, name, optimiser={"lr": 0.1}))
+    """Also where the recipe of an earlier version has an optimizer that nobody uses."""
+    study, machine = optuna.create_study(), cpu(tmp_path, "own_optimizers")
+    recipe = load_recipe(own_recipe(tmp_path, name, optimizer={"lr": 0.1}))
     rates = find_learning_rates(study, recipe, machine)
     assert rates.base is None
     assert (rates.obstacle or "").endswith(obstacle or "")
     assert (rates.obstacle is None) == (obstacle is None)
-    assert study.user_attrs[OPTIMISER] == "module"
+    assert study.user_attrs[OPTIMIZER] == "module"
 
 
 def test_plain_nets_keep_the_rates_of_their_recipe(tmp_path: Path, recipe: Any) -> None:
     study = optuna.create_study()
     bundled = find_learning_rates(study, recipe, cpu(tmp_path))
-    assert bundled == LearningRates(recipe.optimiser.lr)
+    assert bundled == LearningRates(recipe.optimizer.lr)
     own = recipe.changed(model=recipe.model.changed(class_path="own_nets.DigitsCNN"))
-    study.set_user_attr(OPTIMISER, "recipe")
+    study.set_user_attr(OPTIMIZER, "recipe")
     assert find_learning_rates(study, own, cpu(tmp_path)) == bundled
 
 
-def test_a_search_its_verdict_and_its_report_tell_whose_optimiser_it_was(
+def test_a_search_its_verdict_and_its_report_tell_whose_optimizer_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     helpers = Path(__file__).parents[1] / "helpers"
@@ -134,18 +134,18 @@ def test_a_search_its_verdict_and_its_report_tell_whose_optimiser_it_was(
     url = f"sqlite:///{tmp_path / 'study.db'}"
     create_study("own", url)
     recipe = own_recipe(
-        tmp_path, optimiser={"lr": 0.777}, search={"population": 2, "generations": 1}
+        tmp_path, optimizer={"lr": 0.777}, search={"population": 2, "generations": 1}
     )
-    machine = ["--data-dir", str(tmp_path), "--device", "cpu", "--allow", "own_optimisers"]
+    machine = ["--data-dir", str(tmp_path), "--device", "cpu", "--allow", "own_optimizers"]
     words = ["--study-name", "own", "--storage", url, "--recipe", str(recipe)]
     assert worker.main([*words, *machine]) == DONE
-    assert load(url, "own").user_attrs[OPTIMISER] == "module"
+    assert load(url, "own").user_attrs[OPTIMIZER] == "module"
     options = ["--storage", url, "--workers", "1", "--seeds", "2", "--against", "ce,ce-tuned"]
     assert cli.main(["evaluate", "own", *options, *machine]) == cli.DONE
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert any("learning rate × " in sample["label"] for sample in verdict["samples"])
     assert cli.main(["report", "own", "--storage", url, "-o", "page.html"]) == cli.DONE
     page = (tmp_path / "page.html").read_text()
-    assert "with its own optimiser and batches of" in page
-    assert "It was found with the optimiser of own_optimisers.Scheduled" in page
+    assert "with its own optimizer and batches of" in page
+    assert "It was found with the optimizer of own_optimizers.Scheduled" in page
     assert "learning rate 0.777" not in page

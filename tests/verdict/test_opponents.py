@@ -23,7 +23,7 @@ def test_the_default_opponents_are_known_and_none_has_an_untuned_learning_rate()
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, recipe: Any) -> None:
     family = FAMILIES[name]
-    best_value, best_rate = family.grid[2], 0.3 * recipe.optimiser.lr
+    best_value, best_rate = family.grid[2], 0.3 * recipe.optimizer.lr
 
     def fitness(task: Task) -> float | None:
         assert task.loss.learning_rate is not None

@@ -55,7 +55,7 @@ from optuna_taylorglo.visualization._learning_curves import _mean_curve
 from optuna_taylorglo.visualization._loss_functions import _get_loss_functions_info
 from optuna_taylorglo.visualization._search_state import _get_search_state_info
 from optuna_taylorglo.visualization._style import CATEGORIES, VERMILION, log_axis, plain, short
-from optuna_taylorglo.visualization._style import GENERATIONS as GENERATION_COLOURS
+from optuna_taylorglo.visualization._style import GENERATIONS as GENERATION_COLORS
 from optuna_taylorglo.visualization._theta_history import _get_theta_history_info, _node_labels
 from optuna_taylorglo.visualization.weight_space import accuracy_basin
 
@@ -168,9 +168,9 @@ def test_loss_functions_are_the_losses_shifted_to_zero(study, history):
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_normalised_loss_functions_have_the_slope_of_cross_entropy(reduction):
+def test_normalized_loss_functions_have_the_slope_of_cross_entropy(reduction):
     study = searched_study(loss={"class_reduction": reduction})
-    info = _get_loss_functions_info(read_history(study), normalise=True)
+    info = _get_loss_functions_info(read_history(study), normalize=True)
     y, middle = np.array(info.probability), len(info.probability) // 2
     step = y[1] - y[0]
     assert info.curves
@@ -210,7 +210,7 @@ def test_losses_over_logits_have_no_curve():
 def test_theta_history_is_the_distribution_of_the_search(study, history):
     info = _get_theta_history_info(study, history)
     states = study.sampler.search_state(study)
-    assert info.labels[0] == "θ0  centre of x"
+    assert info.labels[0] == "θ0  center of x"
     assert info.labels[-1] == "θ7  x²y"
     assert info.generations == list(range(GENERATIONS + 1))
     assert [list(row) for row in zip(*info.means, strict=True)] == [list(s.mean) for s in states]
@@ -261,7 +261,7 @@ def test_candidates_lie_in_a_plane_the_same_each_time(study, history):
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_candidates_are_coloured_by_fitness_the_better_the_darker(study, mode, monkeypatch):
+def test_candidates_are_colored_by_fitness_the_better_the_darker(study, mode, monkeypatch):
     history = read_history(study)
     fitness = history.recipe.fitness.changed(mode=mode)
     monkeypatch.setattr(history, "recipe", history.recipe.changed(fitness=fitness))
@@ -271,8 +271,8 @@ def test_candidates_are_coloured_by_fitness_the_better_the_darker(study, mode, m
     values = [c.fitness for c in history.candidates if c.fitness is not None]
     assert list(marker.color) == pytest.approx(values, abs=1e-4)
     darkest, lightest = (0, -1) if mode == "min" else (-1, 0)
-    assert marker.colorscale[darkest][1] == GENERATION_COLOURS[-1][1]
-    assert marker.colorscale[lightest][1] == GENERATION_COLOURS[0][1]
+    assert marker.colorscale[darkest][1] == GENERATION_COLORS[-1][1]
+    assert marker.colorscale[lightest][1] == GENERATION_COLORS[0][1]
     # The worst, which differ most, do not use up the scale.
     if mode == "max":
         assert min(values) < marker.cmin < marker.cmax == max(values)
@@ -536,7 +536,7 @@ def test_basin_is_highest_at_the_trained_weights_and_leaves_them_alone():
     before = {name: value.clone() for name, value in net.state_dict().items()}
     basin = accuracy_basin(net, data, points=9, tolerance=0)
     assert basin.accuracy.shape == (9, 9)
-    assert basin.centre == basin.accuracy[4, 4] == basin.accuracy.max() == 1.0
+    assert basin.center == basin.accuracy[4, 4] == basin.accuracy.max() == 1.0
     assert basin.accuracy.min() < 0.9
     assert all(module.training for module in net.modules())
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
@@ -565,7 +565,7 @@ def test_basin_stops_early_only_where_accuracy_is_certain_enough():
     quick = accuracy_basin(net, data, points=9, tolerance=0.03)
     assert (exact.accuracy != quick.accuracy).any()
     assert np.abs(exact.accuracy - quick.accuracy).max() < 4 * 0.03
-    assert quick.centre == exact.centre
+    assert quick.center == exact.center
     # 0.03 takes 277 inputs at an accuracy of one half; 0.02 would take more than there are.
     whole = accuracy_basin(net, data, points=9, tolerance=0.02)
     uncertain = np.abs(exact.accuracy - 0.5) < 0.1
@@ -614,7 +614,7 @@ def test_numbers_are_shortened_for_their_journey():
     assert json.dumps(short([1 / 3])) == "[0.33333]"
 
 
-def test_colours_are_those_that_all_can_tell_apart():
+def test_colors_are_those_that_all_can_tell_apart():
     okabe_ito = {
         "#E69F00",
         "#56B4E9",
@@ -635,7 +635,7 @@ def test_the_package_itself_does_not_load_plotly():
     assert done.stdout.strip() == "False"
 
 
-def test_a_coefficient_is_labelled_by_what_it_multiplies():
+def test_a_coefficient_is_labeled_by_what_it_multiplies():
     labels = ["c0  log(y) - x / y", "c1  log(y)", "c2  y", "c3  x / y", "c4  x", "c5  y"]
     assert _node_labels(BAIKAL) == labels
 

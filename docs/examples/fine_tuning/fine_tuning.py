@@ -106,12 +106,12 @@ def pretrain(path: Path, steps: int = 200) -> None:
     torch.manual_seed(0)
     images, labels = as_dataset(*images_of(0, 4)).tensors
     net = SmallCNN(num_classes=5)
-    optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
     for _ in range(steps):
         chosen = torch.randint(len(images), (64,))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(net(images[chosen]), labels[chosen]).backward()
-        optimiser.step()
+        optimizer.step()
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(net.state_dict(), path)
 

@@ -72,12 +72,12 @@ class DigitsMLP(L.LightningModule):
             {"params": decayed, "weight_decay": 0.05},
             {"params": others, "weight_decay": 0.0},
         ]
-        optimiser = torch.optim.AdamW(groups, lr=self.lr)
-        rise = LinearLR(optimiser, start_factor=0.02, total_iters=self.warmup)
-        fall = CosineAnnealingLR(optimiser, T_max=self.steps - self.warmup)
-        schedule = SequentialLR(optimiser, [rise, fall], milestones=[self.warmup])
+        optimizer = torch.optim.AdamW(groups, lr=self.lr)
+        rise = LinearLR(optimizer, start_factor=0.02, total_iters=self.warmup)
+        fall = CosineAnnealingLR(optimizer, T_max=self.steps - self.warmup)
+        schedule = SequentialLR(optimizer, [rise, fall], milestones=[self.warmup])
         # In steps: with bundled data, an epoch of the Trainer reaches to the next validation.
         return {
-            "optimizer": optimiser,
+            "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }

@@ -1,7 +1,7 @@
 """A tabular task of one's own: scikit-learn's breast cancer data and a small MLP, in two forms.
 
-`MLP` is a plain net, which the recipe's optimiser trains. `LightningMLP` is a LightningModule that
-brings its own training step and optimiser; all it does for the search is to use ``self.criterion``.
+`MLP` is a plain net, which the recipe's optimizer trains. `LightningMLP` is a LightningModule that
+brings its own training step and optimizer; all it does for the search is to use ``self.criterion``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BreastCancer(pl.LightningDataModule):
         self.batch_size = batch_size
 
     def setup(self, stage: str) -> None:
-        """Split and standardise; the statistics are the training part's."""
+        """Split and standardize; the statistics are the training part's."""
         values, labels = load_breast_cancer(return_X_y=True)
         rest, test, rest_labels, test_labels = train_test_split(
             values, labels, test_size=114, random_state=0, stratify=labels
@@ -84,7 +84,7 @@ class MLP(nn.Sequential):
 
 
 class LightningMLP(pl.LightningModule):
-    """The same net with a training step and an optimiser of its own.
+    """The same net with a training step and an optimizer of its own.
 
     Args:
         num_classes: Number of classes; given by the search.
@@ -118,5 +118,5 @@ class LightningMLP(pl.LightningModule):
         self.log(name, hits.float().mean(), batch_size=len(labels))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam; the recipe's `optimiser` and `schedule` are not used."""
+        """Adam; the recipe's `optimizer` and `schedule` are not used."""
         return torch.optim.Adam(self.net.parameters(), lr=self.lr)

@@ -1,4 +1,4 @@
-"""Semantic segmentation: discs and squares in noisy images, their outlines not labelled.
+"""Semantic segmentation: discs and squares in noisy images, their outlines not labeled.
 
 As in many real data sets, pixels at an outline belong to no class: they have the label 255, which
 the recipe's `loss.ignore_index` names.
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 SIDE = 24
-UNLABELLED = 255
+UNLABELED = 255
 
 
 def draw(n: int, chance: torch.Generator) -> TensorDataset:
@@ -26,7 +26,7 @@ def draw(n: int, chance: torch.Generator) -> TensorDataset:
         down, across = (rows - y).abs(), (columns - x).abs()
         distance = (down**2 + across**2).sqrt() if kind == 1 else torch.maximum(down, across)
         labels[distance <= radius] = kind
-        labels[(distance - radius).abs() < 0.5] = UNLABELLED
+        labels[(distance - radius).abs() < 0.5] = UNLABELED
         brightness = 0.5 + 0.5 * torch.rand(n, 1, 1, generator=chance)
         images = torch.where(distance <= radius, brightness, images)
     images += 0.2 * torch.randn(n, SIDE, SIDE, generator=chance)

@@ -1,8 +1,8 @@
-"""Text: opinions made by a grammar, labelled by hasty readers, and a small transformer.
+"""Text: opinions made by a grammar, labeled by hasty readers, and a small transformer.
 
 "the soup was not good but the waiter was really kind" is positive: what follows "but" is
 what the writer means, and "not" or "hardly" turns it round. So no word decides alone. The readers
-who labelled the sentences overlooked such a word a quarter of the time; the test labels are right.
+who labeled the sentences overlooked such a word a quarter of the time; the test labels are right.
 """
 
 from __future__ import annotations

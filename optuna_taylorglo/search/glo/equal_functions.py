@@ -1,7 +1,7 @@
 """Which trees are the same function, so that it is evaluated once.
 
 Trees are compared by their values on a fixed grid of targets and outputs. What folding constants,
-exchanging operands or cancelling terms would show to be equal has equal values there. They are
+exchanging operands or canceling terms would show to be equal has equal values there. They are
 computed in decimal arithmetic, which is the same on every processor, to many more digits than are
 compared: so all workers agree on which trees are new.
 """

@@ -82,11 +82,11 @@ def test_a_metric_that_is_called_loss_is_warned_of_at_the_start(idle_run, tmp_pa
         tmp_path / "tiny.yaml",
         fitness={"metric": "val_loss"},
         model={"class_path": "own_nets.LogsItsLoss", "init_args": {}},
-        optimiser=None,
+        optimizer=None,
     )
     idle_run("--workers", "1", "--allow", "own_nets")
     said = " ".join(capsys.readouterr().out.split())
-    assert "Warning: fitness.metric val_loss, and it is maximised" in said
+    assert "Warning: fitness.metric val_loss, and it is maximized" in said
     assert said.index("Warning") < said.index("Study tiny")
 
 

@@ -14,13 +14,13 @@ from torch import nn
 
 from lightning_modules.classifier import Classifier
 from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, ImageData, arrays
-from lightning_modules.data.arrays import LabelledImages
+from lightning_modules.data.arrays import LabeledImages
 from lightning_modules.data.batches import Chunk
 from optuna_taylorglo.errors import MissingDataError, UsageError
-from optuna_taylorglo.recipes.training_settings import OptimiserSettings
+from optuna_taylorglo.recipes.training_settings import OptimizerSettings
 
 ALL = [Digits, MNIST, FashionMNIST, CIFAR10, SVHN]
-SGD = OptimiserSettings(name="sgd", lr=0.01, momentum=0.9)
+SGD = OptimizerSettings(name="sgd", lr=0.01, momentum=0.9)
 
 
 def all_batches(data: ImageData, loader: Any) -> list[Any]:
@@ -62,8 +62,8 @@ def test_split_sizes_are_exact_and_the_parts_disjoint(
     images = np.broadcast_to(np.zeros(1, np.uint8), (size, height, width, channels))
     labels = (np.arange(size) % 10).astype(np.uint8)
     monkeypatch.setattr(ImageData, "prepare_data", lambda self: None)
-    monkeypatch.setattr(ImageData, "_open", lambda self, part: LabelledImages(images, labels))
-    data = kind(tmp_path, standardise=False)
+    monkeypatch.setattr(ImageData, "_open", lambda self, part: LabeledImages(images, labels))
+    data = kind(tmp_path, standardize=False)
     data.setup("fit")
     assert (len(data.train_data.indices), len(data.val_data.indices)) == (train, val)
     assert not set(data.train_data.indices) & set(data.val_data.indices)
@@ -125,7 +125,7 @@ def test_fitting_never_opens_the_test_arrays(
 
     monkeypatch.setattr(arrays.np, "load", load)
     monkeypatch.setattr(Path, "open", open_)
-    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), optimiser=SGD)
+    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), optimizer=SGD)
     data = MNIST(tmp_path, batch_size=20)
     trainer = make_trainer(max_epochs=2)
     trainer.fit(model, data)
@@ -226,7 +226,7 @@ def test_imbalance_thins_training_images_only(
     assert np.array_equal(data.val_data.indices, plain.val_data.indices)
 
 
-def test_standardised_training_images_have_mean_zero_and_deviation_one(
+def test_standardized_training_images_have_mean_zero_and_deviation_one(
     tmp_path: Path, tiny_cache: Callable[..., Path]
 ) -> None:
     tiny_cache("cifar10")
@@ -287,7 +287,7 @@ def test_validation_images_are_not_augmented(
 
 
 class PlainModule(LightningModule):
-    """A user's own module: plain batches, automatic optimisation."""
+    """A user's own module: plain batches, automatic optimization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ def test_chunks_are_off_where_the_trainer_counts_batches(
 ) -> None:
     tiny_cache("mnist")
     trainer = make_trainer(max_epochs=1, **settings)
-    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), optimiser=SGD)
+    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), optimizer=SGD)
     trainer.fit(model, MNIST(tmp_path, batch_size=20))
     assert (len(trainer.train_dataloader) < 9) is chunked
     assert trainer.global_step == settings.get("limit_train_batches", 9)

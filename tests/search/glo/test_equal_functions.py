@@ -1,4 +1,4 @@
-"""Equal functions are recognised, however they are written; different ones are not."""
+"""Equal functions are recognized, however they are written; different ones are not."""
 
 from __future__ import annotations
 

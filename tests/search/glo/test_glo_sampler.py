@@ -140,7 +140,7 @@ def test_the_best_so_far_stays_in_the_population(serial: GenerationScheduler) ->
     assert function_key(best.tree) in {function_key(tree) for tree in replay._population}
 
 
-def test_minimised_searches_mirror_maximised_ones(serial: GenerationScheduler) -> None:
+def test_minimized_searches_mirror_maximized_ones(serial: GenerationScheduler) -> None:
     assert points(finished(new_scheduler(direction="minimize"))) == points(serial)
 
 

@@ -1,4 +1,4 @@
-"""Weight initialisations shared by several architectures; use with ``nn.Module.apply``."""
+"""Weight initializations shared by several architectures; use with ``nn.Module.apply``."""
 
 from torch import nn
 
@@ -15,10 +15,10 @@ def he_normal_(module: nn.Module) -> None:
 
 
 def residual_(module: nn.Module) -> None:
-    """Initialise residual networks: convolutions from N(0, 2 / fan_out), linear biases zero.
+    """Initialize residual networks: convolutions from N(0, 2 / fan_out), linear biases zero.
 
     He et al. (2015), Eq. 14, the variant the residual networks' authors train with. Batch
-    normalisation and linear weights keep PyTorch's defaults.
+    normalization and linear weights keep PyTorch's defaults.
     """
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""A search that minimises m is the one that maximises -m, bit for bit, and says so."""
+"""A search that minimizes m is the one that maximizes -m, bit for bit, and says so."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def searched(recipe: Recipe, evaluation: Callable[[Study], Callable[[Trial], flo
 
 
 def synthetic_search(folder: Path, mode: str) -> SearchHistory:
-    """A search by a known error, minimised, or maximised with its sign turned round."""
+    """A search by a known error, minimized, or maximized with its sign turned round."""
     sign = MODES[mode]
     recipe = load_recipe(
         small_recipe(

@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 
 
 class Scheduled(pl.LightningModule):
-    """A small net whose optimiser and schedule are chosen by name.
+    """A small net whose optimizer and schedule are chosen by name.
 
     Args:
         num_classes: Number of classes.
@@ -51,52 +51,52 @@ class Scheduled(pl.LightningModule):
         )
 
     def warm_up(self) -> Any:
-        optimiser = torch.optim.AdamW(self.parameters(), lr=self.lr)
-        return self._by_step(lr_scheduler.LambdaLR(optimiser, lambda step: min(1, (step + 1) / 7)))
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+        return self._by_step(lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 7)))
 
     def one_cycle(self) -> Any:
-        optimiser = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
         total = int(self.trainer.estimated_stepping_batches)
-        return self._by_step(lr_scheduler.OneCycleLR(optimiser, self.lr, total_steps=total))
+        return self._by_step(lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=total))
 
     def milestones(self) -> Any:
-        optimiser = torch.optim.AdamW(self.parameters(), lr=self.lr)
-        return self._by_step(lr_scheduler.MultiStepLR(optimiser, [4, 9], 0.3))
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+        return self._by_step(lr_scheduler.MultiStepLR(optimizer, [4, 9], 0.3))
 
     def plateau(self) -> Any:
-        optimiser = torch.optim.SGD(self.parameters(), lr=self.lr)
-        schedule = lr_scheduler.ReduceLROnPlateau(optimiser, mode="max", factor=0.3, patience=0)
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        schedule = lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", factor=0.3, patience=0)
         # Lightning steps it after each epoch, that is after each validation here.
-        return [optimiser], [{"scheduler": schedule, "monitor": "val_accuracy", "strict": False}]
+        return [optimizer], [{"scheduler": schedule, "monitor": "val_accuracy", "strict": False}]
 
     def sequence(self) -> Any:
-        optimiser = torch.optim.AdamW(self.parameters(), lr=self.lr)
-        rise = lr_scheduler.LinearLR(optimiser, 0.1, total_iters=3)
-        fall = lr_scheduler.CosineAnnealingLR(optimiser, 9)
-        return self._by_step(lr_scheduler.SequentialLR(optimiser, [rise, fall], [3]))
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+        rise = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+        fall = lr_scheduler.CosineAnnealingLR(optimizer, 9)
+        return self._by_step(lr_scheduler.SequentialLR(optimizer, [rise, fall], [3]))
 
     def _by_step(self, schedule: Any) -> Any:
         return [schedule.optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 class ByHand(Scheduled):
-    """Optimises by hand, and sets the rate by hand."""
+    """Optimizes by hand, and sets the rate by hand."""
 
     def __init__(self, num_classes: int, lr: float = 0.02) -> None:
         super().__init__(num_classes, lr)
         self.automatic_optimization = False
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # type: ignore[override]
-        optimiser: Any = self.optimizers()
-        for group in optimiser.param_groups:
+        optimizer: Any = self.optimizers()
+        for group in optimizer.param_groups:
             group["lr"] = self.lr / (1 + self.global_step)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         self.manual_backward(self.criterion(self.net(batch[0]), batch[1]))
-        optimiser.step()
+        optimizer.step()
 
 
 class SetsRateInsideAStep(Scheduled):
-    """Sets the rate in its training step, which Lightning runs inside the optimiser's."""
+    """Sets the rate in its training step, which Lightning runs inside the optimizer's."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         for group in self.trainer.optimizers[0].param_groups:
@@ -104,7 +104,7 @@ class SetsRateInsideAStep(Scheduled):
         return super().training_step(batch, batch_idx)
 
 
-class RatelessOptimiser(torch.optim.Optimizer):
+class RatelessOptimizer(torch.optim.Optimizer):
     """Steps of a fixed length."""
 
     def __init__(self, parameters: Any) -> None:
@@ -121,8 +121,8 @@ class RatelessOptimiser(torch.optim.Optimizer):
 
 class WithoutRate(Scheduled):
     def configure_optimizers(self) -> Any:
-        return RatelessOptimiser(self.parameters())
+        return RatelessOptimizer(self.parameters())
 
 
-class WithoutOptimiser(Scheduled):
+class WithoutOptimizer(Scheduled):
     configure_optimizers = pl.LightningModule.configure_optimizers
