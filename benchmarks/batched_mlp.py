@@ -29,7 +29,7 @@ from lightning_modules.nets.mlp import MLP
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, N_CLASSES
 from optuna_taylorglo.losses.canonical import from_canonical, to_canonical
 from optuna_taylorglo.losses.expansion import THIRD_ORDER
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.class_paths import data_module_class
@@ -38,9 +38,8 @@ from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.seeds import training_seed
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss, compared_evolved_loss
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.tasks import ComparedLoss, Task, compared_evolved_loss
 
 AT_A_TIME = 48
 """Networks trained together; more no longer saves anything."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from optuna_taylorglo.losses.baikal import LEAST_PROBABILITY
 from optuna_taylorglo.losses.tree import Tree
+from optuna_taylorglo.losses.tree_loss import LEAST_PROBABILITY
 
 Dual = tuple[Tensor, Tensor | None]
 """Values and derivatives with respect to log y; None for derivatives of 0."""

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.training import Training
 
 
 class Recorder(nn.Module):

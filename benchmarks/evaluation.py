@@ -51,16 +51,20 @@ from torchvision import datasets, transforms
 from lightning_modules.data import CIFAR10, MNIST, Digits, ImageData
 from lightning_modules.data.augment import draw, move
 from lightning_modules.nets import AllCNN, BasicCNN, DigitsCNN
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import Heartbeat
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.machine import Machine, keep_freed_memory
-from optuna_taylorglo.training.precision import Precision, resolve_precision
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.runtime import (
+    Machine,
+    Precision,
+    keep_freed_memory,
+    resolve_precision,
+)
+from optuna_taylorglo.training.training import Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 # The published loss of MNIST, for (c), which draws candidates that do not all train.

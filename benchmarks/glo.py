@@ -40,19 +40,17 @@ from batched_mlp import BatchedMLP
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.losses.tree_loss import TreeLoss
-from optuna_taylorglo.recipes.bundled import find_recipe
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import EarlyAbortSettings, LossSettings, Recipe
-from optuna_taylorglo.recipes.search_settings import (
+from optuna_taylorglo.recipes.settings import (
     CoefficientSettings,
     GLOSettings,
     SearchSettings,
 )
 from optuna_taylorglo.search.history import SearchHistory, trial_loss
 from optuna_taylorglo.seeds import Stage
-from optuna_taylorglo.verdict.compared_losses import compared_evolved_loss, cross_entropy
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import Task, stage_task
+from optuna_taylorglo.verdict.tasks import Task, compared_evolved_loss, cross_entropy, stage_task
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -176,7 +174,7 @@ class Outcome:
 def search(task: str, method: str, seed: int, scale: float, folder: Path, data: Path) -> Outcome:
     """Search, and measure every best candidate by fresh trainings."""
     plain = load_recipe(find_recipe(Path(task)))
-    recipe = METHODS[method](plain.changed(early_abort=ABORT, choice=None), scale)
+    recipe = METHODS[method](plain.changed(early_abort=ABORT, selection=None), scale)
     recipe = recipe.changed(search=recipe.search.changed(seed=seed))
     kept = folder / f"{task}_{method.replace(', ', '_').replace(' ', '_')}_{seed}.trainings.jsonl"
     trainings = BatchedMLP(recipe, data, kept)

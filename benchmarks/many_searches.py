@@ -2,7 +2,7 @@
 
     python benchmarks/many_searches.py digits_mlp_wrong_labels --seeds 0 1 2 --output DIR
 
-Search, choice, tuning of opponents and test are those of `taylorglo run RECIPE --seed N` and
+Search, selection, tuning of baselines and test are those of `taylorglo run RECIPE --seed N` and
 `taylorglo evaluate`, the same code with the same seeds; the trainings are done many at a time
 (`batched_mlp.py`). Writes the verdict, RECIPE_seed_N.json, .md and .csv, and the loss,
 RECIPE_seed_N.loss.json. `python benchmarks/results.py DIR` prints the table. Interrupted, it goes
@@ -20,12 +20,11 @@ import optuna
 import torch
 from batched_mlp import BatchedMLP
 
-from optuna_taylorglo.recipes.bundled import find_recipe
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.verdict.choice import chosen_loss
-from optuna_taylorglo.verdict.evaluate import Plan, evaluate
+from optuna_taylorglo.recipes.load import find_recipe, load_recipe
+from optuna_taylorglo.verdict.compare import Plan, evaluate
 from optuna_taylorglo.verdict.families import DEFAULT_BASELINES
-from optuna_taylorglo.verdict.files import write_verdict
+from optuna_taylorglo.verdict.output import write_verdict
+from optuna_taylorglo.verdict.winner import selected_loss
 
 
 def main() -> None:
@@ -54,7 +53,7 @@ def main() -> None:
         study = trainings.search(name)
         verdict = evaluate(study, recipe, plan, trainings.do)
         write_verdict(verdict, arguments.output / name)
-        chosen_loss(study).loss.save(arguments.output / f"{name}.loss.json")
+        selected_loss(study).loss.save(arguments.output / f"{name}.loss.json")
         figures = ", ".join(f"{s.name} {s.mean:.4f}" for s in verdict.samples)
         print(f"{name}: {figures} ({time.monotonic() - begin:.0f} s)", flush=True)
 

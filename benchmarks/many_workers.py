@@ -55,9 +55,8 @@ from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import Heartbeat
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.queue import TrialQueue
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss
-from optuna_taylorglo.verdict.task_queue import TaskQueue
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.runner import TaskQueue
+from optuna_taylorglo.verdict.tasks import ComparedLoss, Task
 
 MAX_CONNECTIONS = 100
 FEW_CANDIDATES = 28

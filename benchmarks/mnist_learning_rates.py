@@ -24,10 +24,10 @@ import torch
 from torch import nn
 
 from optuna_taylorglo.errors import Diverged
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.training import Training
 
 RECIPE = Path(__file__).parent.parent / "studies" / "mnist_basic_cnn.yaml"
 PUBLISHED = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)

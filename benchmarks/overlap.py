@@ -34,11 +34,10 @@ from optuna.trial import TrialState
 from search import BOUND, PROBLEMS, SIGMA
 
 from optuna_taylorglo.attributes import STOPPED
-from optuna_taylorglo.recipes.bundled import find_recipe
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.sampler import SearchState, TaylorGLOSampler
-from optuna_taylorglo.search.study import slot_rules
+from optuna_taylorglo.search.study import retry_policy
 
 POPSIZE = 16
 OVERLAPS = (0, POPSIZE // 4, POPSIZE // 2)
@@ -233,7 +232,7 @@ def run_for_real(recipe: Path, overlap: int, n_workers: int, data_dir: Path) -> 
     """A search by worker processes; returns the lengths of its evaluations, prints its time."""
     content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     content["search"]["overlap"] = overlap
-    content.pop("choice", None)
+    content.pop("selection", None)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "overlap.yaml"
         file.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -244,7 +243,7 @@ def run_for_real(recipe: Path, overlap: int, n_workers: int, data_dir: Path) -> 
         subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
         study = optuna.load_study(study_name="overlap", storage=url)
         trials = study.get_trials(deepcopy=False)
-        log = GenerationLog(slot_rules(load_recipe(file)))
+        log = GenerationLog(retry_policy(load_recipe(file)))
         log.read(trials)
         slots = [slot for generation in log.finished for slot in generation]
     starts = [t.datetime_start for t in trials if t.datetime_start]

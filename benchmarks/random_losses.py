@@ -22,8 +22,8 @@ from savings import TASKS, recipe_of
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.canonical import collapse_ratio, trainability
 from optuna_taylorglo.search.candidates import candidate_loss, form_of
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.training import Training
 
 
 def main() -> None:

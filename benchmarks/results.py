@@ -5,10 +5,10 @@
     python benchmarks/results.py docs/results/verdicts
 
 A summary, and for each recipe a table: test accuracy of every loss over all searches, the mean of
-each search, and the pooled contrast of the evolved losses with the row. Opponents were tuned anew
+each search, and the pooled contrast of the evolved losses with the row. Baselines were tuned anew
 for each search, with its seed. Tests are paired by seed. The trainings of one search share a loss,
 so a pooled test treats as independent what is not quite; whether each search by itself beats its
-opponents stands beside it.
+baselines stands beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from optuna_taylorglo.verdict.files import from_json
+from optuna_taylorglo.verdict.output import from_json
 from optuna_taylorglo.verdict.statistics import Contrast, Role, Sample, Verdict, contrasts, holm
 
 NAMES = {
@@ -49,11 +49,11 @@ def read_verdicts(folder: Path) -> dict[str, dict[int, Verdict]]:
 
 
 def named_samples(verdict: Verdict) -> dict[str, Sample]:
-    """The evolved loss and its opponents by name; one that is also another is there twice."""
+    """The evolved loss and its baselines by name; one that is also another is there twice."""
     return {
         name: sample
         for sample in verdict.samples
-        if sample.role == Role.EVOLVED or sample.role.is_opponent
+        if sample.role == Role.EVOLVED or sample.role.is_baseline
         for name in (sample.name, *sample.also)
     }
 
@@ -86,7 +86,7 @@ def _joined(samples: list[Sample], name: str, label: str) -> Sample:
 
 
 def beaten_in(verdicts: dict[int, Verdict], name: str) -> int:
-    """In how many searches the evolved loss beats an opponent by the search's own verdict."""
+    """In how many searches the evolved loss beats an baseline by the search's own verdict."""
     return sum(
         name in (samples := named_samples(verdict)) and verdict.beats(samples[name].name)
         for verdict in verdicts.values()
@@ -94,19 +94,19 @@ def beaten_in(verdicts: dict[int, Verdict], name: str) -> int:
 
 
 def beats_all_in(verdicts: dict[int, Verdict]) -> int:
-    """In how many searches the evolved loss beats every opponent by the search's own verdict."""
+    """In how many searches the evolved loss beats every baseline by the search's own verdict."""
     return sum(
-        all(verdict.beats(s.name) for s in verdict.samples if s.role.is_opponent)
+        all(verdict.beats(s.name) for s in verdict.samples if s.role.is_baseline)
         for verdict in verdicts.values()
     )
 
 
 def print_summary(found: dict[str, dict[int, Verdict]]) -> None:
-    """Print a row for each recipe: the evolved loss beside the opponents that matter."""
+    """Print a row for each recipe: the evolved loss beside the baselines that matter."""
     print(
         "| task | searches | evolved loss | best standard loss, same budget | label smoothing | "
         "cross-entropy, tuned | lead over the best standard loss (95 % interval), p | beats every "
-        "opponent in |"
+        "baseline in |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for recipe, verdicts in found.items():
@@ -136,7 +136,7 @@ def print_brief(found: dict[str, dict[int, Verdict]]) -> None:
     """Print the README's table: percent, and what the evolved loss is ahead of its best rival."""
     print(
         "| task | cross-entropy, tuned | best standard loss, same budget | **evolved loss** | "
-        "lead over the standard one, points (95 %) | searches that beat every opponent |"
+        "lead over the standard one, points (95 %) | searches that beat every baseline |"
     )
     print("|---|---|---|---|---|---|")
     for recipe, verdicts in sorted(found.items(), key=lambda item: list(TASKS).index(item[0])):

@@ -32,13 +32,13 @@ from optuna.trial import TrialState
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from optuna_taylorglo.errors import Diverged
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import candidate_loss, make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.training.machine import Machine, keep_freed_memory
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.runtime import Machine, keep_freed_memory
+from optuna_taylorglo.training.training import Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 JUDGING_SEEDS = range(1000, 1005)

@@ -44,9 +44,9 @@ from evaluation import Bare
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.precision import Precision
+from optuna_taylorglo.training.runtime import Precision
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 BARE, SQLITE, POSTGRESQL = "bare loop", "SQLite", "PostgreSQL"

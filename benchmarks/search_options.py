@@ -8,7 +8,7 @@ the same number of trainings. All networks of a generation, and of several searc
 seeds, are trained together (`batched_mlp.py`).
 
 Per search and per rule for the winner (the best evaluation, the mean of the final distribution, the
-choice by full trainings; unlike the product's, its contenders do not share seeds) the mean test
+selection by full trainings; unlike the product's, its finalists do not share seeds) the mean test
 accuracy of ten trainings is kept.
 """
 
@@ -32,8 +32,7 @@ import torch
 from batched_mlp import BatchedMLP, Job
 from scipy import stats
 
-from optuna_taylorglo.recipes.bundled import find_recipe
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
@@ -216,11 +215,11 @@ def _judge(
     """Test accuracy of the winner by each rule."""
     own = [search for (of, _), search in searches.items() if of == seed]
     best = sorted((pair for s in own for pair in s.best(N_BEST)), key=lambda pair: -pair[0])
-    contenders = [search.mean() for search in own] + [c for _, c in best[:N_BEST]]
-    values: list[list[float]] = [[] for _ in contenders]
-    staying = list(range(len(contenders)))
+    finalists = [search.mean() for search in own] + [c for _, c in best[:N_BEST]]
+    values: list[list[float]] = [[] for _ in finalists]
+    staying = list(range(len(finalists)))
     for number, n_seeds in enumerate(CHOICE_SEEDS_BY_ROUND, start=1):
-        results = train([(seed, contenders[i]) for i in staying for _ in range(n_seeds)])
+        results = train([(seed, finalists[i]) for i in staying for _ in range(n_seeds)])
         for place, i in enumerate(staying):
             values[i] += results[place * n_seeds : (place + 1) * n_seeds]
         staying.sort(key=lambda i: -statistics.fmean(values[i]))
@@ -231,8 +230,8 @@ def _judge(
     n = len(values[staying[0]])
     differences = [a - b for a, b in zip(values[staying[0]], values[mean], strict=True)]
     clearly = statistics.fmean(differences) > statistics.stdev(differences) / math.sqrt(n)
-    chosen = contenders[staying[0] if clearly else mean]
-    winners = {"best": best[0][1], "mean": contenders[mean], "chosen": chosen}
+    chosen = finalists[staying[0] if clearly else mean]
+    winners = {"best": best[0][1], "mean": finalists[mean], "chosen": chosen}
     tested = {
         rule: evaluate(trainings, [(winner, 10**8 + seed) for seed in TEST_SEEDS], on_test_set=True)
         for rule, winner in winners.items()

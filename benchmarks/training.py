@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from lightning_modules.nets import AlexNet, AllCNN, BasicCNN, DigitsCNN, PreResNet, WideResNet
-from optuna_taylorglo.training.precision import resolve_precision
+from optuna_taylorglo.training.runtime import resolve_precision
 
 
 def seconds_a_step(

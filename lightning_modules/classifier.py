@@ -19,7 +19,7 @@ from lightning_modules.data.batches import Chunk
 from lightning_modules.metrics import ALWAYS_LOGGED, BalancedAccuracy, build_metric
 from lightning_modules.monitor import TrainingMonitor
 from lightning_modules.optim import build_optimizer, build_schedule
-from optuna_taylorglo.recipes.training_settings import (
+from optuna_taylorglo.recipes.settings import (
     OptimizerSettings,
     ScheduleSettings,
     TrainerSettings,

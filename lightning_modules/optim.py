@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from optuna_taylorglo.recipes.training_settings import OptimizerSettings, ScheduleSettings
+from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings
 
 
 def build_optimizer(

@@ -1,7 +1,6 @@
-from .losses.baikal import BaikalCMALoss, BaikalLoss
-from .losses.description import describe
+from .losses.describe import describe
 from .losses.expansion import Expansion
-from .losses.loading import load_loss
+from .losses.load import load_loss
 from .losses.standard import (
     FocalLoss,
     GeneralizedCrossEntropyLoss,
@@ -10,8 +9,8 @@ from .losses.standard import (
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
 )
-from .losses.taylor_loss import TaylorLoss, taylor_loss
-from .losses.tree_loss import TreeLoss
+from .losses.taylor import TaylorLoss, taylor_loss
+from .losses.tree_loss import BaikalCMALoss, BaikalLoss, TreeLoss
 from .search.glo.sampler import GLOSampler
 from .search.pruners import EarlyAbortPruner
 from .search.sampler import TaylorGLOSampler

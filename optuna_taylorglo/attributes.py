@@ -28,17 +28,17 @@ CLASS_WEIGHTS = "taylorglo:class_weights"
 NEWS = "taylorglo:news"
 """Ids of the trials that were added last, and whether all is done; idle workers poll it."""
 
-CHOICE = "taylorglo:choice"
+SELECTION = "taylorglo:selection"
 """Which loss is the winner by full trainings, with all that were compared."""
 
 DRAWN = "taylorglo:drawn"
 """Generations that the dashboard's figures show."""
 
-KEPT_LOSS = "taylorglo:kept_loss"
+SAVED_LOSS = "taylorglo:saved_loss"
 """Which loss is the study's newest artifact: the number of its trial, or its name."""
 
-# Of a companion study, which holds the trainings for a verdict.
-COMPANION_OF = "taylorglo:companion_of"
+# Of a evaluation study, which holds the trainings for a verdict.
+EVALUATION_OF = "taylorglo:evaluation_of"
 """Name of the study that it belongs to."""
 
 VERDICT = "taylorglo:verdict"
@@ -64,7 +64,7 @@ STOPPED = "taylorglo:stopped"
 DIVERGED = "taylorglo:diverged"
 """How the training diverged."""
 
-# Of a training's trial in a companion study.
+# Of a training's trial in a evaluation study.
 TASK = "taylorglo:task"
 """What is trained, and how."""
 

@@ -32,7 +32,7 @@ _PRELOADED = [
     "alembic.command",  # Optuna imports it when it opens a database
     "lightning_modules.data",
     "lightning_modules.nets",
-    "optuna_taylorglo.verdict.task_runner",
+    "optuna_taylorglo.verdict.runner",
     "optuna_taylorglo.worker",
 ]
 

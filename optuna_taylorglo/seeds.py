@@ -28,10 +28,10 @@ class Stage(IntEnum):
     """Of verdicts that earlier versions made."""
     TUNE = 2**20 + 1
     TEST = 2**20 + 2
-    CHOICE = 2**20 + 3
+    SELECTION = 2**20 + 3
     PILOT = 2**20 + 4
     STANDARD = 2**20 + 5
-    STANDARD_CHOICE = 2**20 + 6
+    STANDARD_SELECTION = 2**20 + 6
     SWEEP = 2**20 + 10
 
 

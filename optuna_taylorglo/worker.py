@@ -33,15 +33,15 @@ from optuna.trial import Trial, TrialState
 from optuna_taylorglo.attributes import (
     ATTEMPT,
     CLASS_WEIGHTS,
-    COMPANION_OF,
     CURVE,
+    EVALUATION_OF,
     GENERATION,
     INDEX,
     N_CLASSES,
     STOPPED,
 )
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.preflight import rehearse
+from optuna_taylorglo.cli.preflight import dry_run
 from optuna_taylorglo.errors import (
     Diverged,
     EvaluationsFail,
@@ -57,34 +57,29 @@ from optuna_taylorglo.process import (
     frozen_heap,
     stop_on_signals,
 )
-from optuna_taylorglo.recipes.bundled import find_recipe
-from optuna_taylorglo.recipes.in_study import settled_recipe
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.recipes.wording import search_size
+from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_recipe
+from optuna_taylorglo.recipes.schema import search_size
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.recipe_changes import check_recipe
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import attach_recipe, direction_of
-from optuna_taylorglo.study.failures import Failure, record_failure
+from optuna_taylorglo.search.study import attach_recipe, check_recipe, direction_of
 from optuna_taylorglo.study.heartbeat import Heartbeat
 from optuna_taylorglo.study.open import (
     WORKER_PATIENCE,
-    create_companion,
-    find_companion,
+    create_evaluation_study,
+    find_evaluation_study,
     open_study,
 )
 from optuna_taylorglo.study.optuna_private import storage_of
-from optuna_taylorglo.study.queue import TrialQueue, has_results
-from optuna_taylorglo.study.storages import release_connections
-from optuna_taylorglo.study.urls import resolve_storage_url
-from optuna_taylorglo.verdict.choice import is_undecided, keep_choice
-from optuna_taylorglo.verdict.learning_rates import keep_whose_optimizer
+from optuna_taylorglo.study.queue import Failure, TrialQueue, has_results, record_failure
+from optuna_taylorglo.study.storages import release_connections, resolve_storage_url
+from optuna_taylorglo.verdict.families import save_optimizer_owner
+from optuna_taylorglo.verdict.winner import is_undecided, save_selection
 
 if TYPE_CHECKING:  # what imports PyTorch or Lightning: wrong usage is answered before
-    from optuna_taylorglo.training.run import Training
-    from optuna_taylorglo.verdict.halving import Round
+    from optuna_taylorglo.training.training import Training
+    from optuna_taylorglo.verdict.selection import Round
     from optuna_taylorglo.verdict.tasks import Results
 
 logger = logging.getLogger("optuna_taylorglo.worker")
@@ -211,14 +206,14 @@ class Worker:
         self.study = open_study(
             config.study_name, config.storage, direction=direction, patience=WORKER_PATIENCE
         )
-        self.companion: Study | None = None
-        if COMPANION_OF in self.study.user_attrs:
-            self.companion = self.study
-            self.study = open_study(self.study.user_attrs[COMPANION_OF], config.storage)
+        self.evaluation_study: Study | None = None
+        if EVALUATION_OF in self.study.user_attrs:
+            self.evaluation_study = self.study
+            self.study = open_study(self.study.user_attrs[EVALUATION_OF], config.storage)
         self.machine = config.runtime.machine()
         to_check = recipe or settled_recipe(self.study)
         if to_check is not None and config.check:
-            rehearse(to_check, self.machine, path)
+            dry_run(to_check, self.machine, path)
         self.recipe = attach_recipe(self.study, recipe)
         self._deadline = time.monotonic() + config.timeout
 
@@ -228,8 +223,8 @@ class Worker:
 
     def work(self) -> int:
         """Evaluation length, search, selection and verdict, as far as each is due."""
-        if self.companion is not None:
-            self.train_for_verdict(self.companion)
+        if self.evaluation_study is not None:
+            self.train_for_verdict(self.evaluation_study)
             return DONE
         # A worker that was started for the search does not wait for a verdict afterwards.
         idle_seconds = None if SearchHistory(self.study, self.recipe).finished else 0.0
@@ -243,19 +238,19 @@ class Worker:
                 self.select_winner()
             before = self.recipe
             self._read_recipe()
-        companion = find_companion(self.study)
-        if companion is not None and COMPANION_OF in companion.user_attrs:
-            self.train_for_verdict(companion, idle_seconds)
+        evaluation_study = find_evaluation_study(self.study)
+        if evaluation_study is not None and EVALUATION_OF in evaluation_study.user_attrs:
+            self.train_for_verdict(evaluation_study, idle_seconds)
         return DONE
 
     def settle_evaluation_length(self) -> None:
         """Decide how long evaluations are, by trainings of several lengths."""
-        from optuna_taylorglo.verdict.pilot import Pilot, keep_evaluation_length
+        from optuna_taylorglo.verdict.sweep import Pilot, save_evaluation_length
 
         training = self._make_training()
         decision = self._train_in_rounds(Pilot(self.recipe, training.n_classes).next_step)
         if decision is not None:
-            keep_evaluation_length(self.study, decision)
+            save_evaluation_length(self.study, decision)
             logger.info("evaluations last %d %s", decision.length, self.recipe.budget.unit)
             self._read_recipe()
 
@@ -282,18 +277,18 @@ class Worker:
 
     def select_winner(self) -> None:
         """Select the winner of a complete search by full trainings."""
-        from optuna_taylorglo.verdict.choosing import Choosing
+        from optuna_taylorglo.verdict.selection import WinnerSelection
 
-        choice = self._train_in_rounds(Choosing(self.study, self.recipe).next_step)
-        if choice is not None and keep_choice(self.study, choice, self.recipe):
-            logger.info("the winner is %s", choice.winner.name)
+        selection = self._train_in_rounds(WinnerSelection(self.study, self.recipe).next_step)
+        if selection is not None and save_selection(self.study, selection, self.recipe):
+            logger.info("the winner is %s", selection.winner.name)
             dashboard.refresh_if_installed(self.study)
 
-    def train_for_verdict(self, companion: Study, idle_seconds: float | None = None) -> None:
+    def train_for_verdict(self, evaluation_study: Study, idle_seconds: float | None = None) -> None:
         """Do the trainings that commands ask for, until there is none for a while."""
-        from optuna_taylorglo.verdict.task_queue import TaskQueue
+        from optuna_taylorglo.verdict.runner import TaskQueue
 
-        queue = TaskQueue(companion, idle_seconds, **self._heartbeat)
+        queue = TaskQueue(evaluation_study, idle_seconds, **self._heartbeat)
         self._evaluate_all(queue, self._make_task_objective())
 
     def _read_recipe(self) -> None:
@@ -303,11 +298,11 @@ class Worker:
 
     def _make_training(self) -> Training:
         """What trains candidates; what it finds in data and module is stored in the study."""
-        from optuna_taylorglo.training.run import Training
+        from optuna_taylorglo.training.training import Training
 
         training = Training(self.recipe, self.machine)
         self.study.set_user_attr(N_CLASSES, training.n_classes)
-        keep_whose_optimizer(self.study, training)
+        save_optimizer_owner(self.study, training)
         if self.recipe.loss.class_weights == "balanced":
             self.study.set_user_attr(CLASS_WEIGHTS, training.recipe.loss.class_weights)
             self.recipe = attach_recipe(self.study, None)
@@ -315,11 +310,11 @@ class Worker:
 
     def _train_in_rounds(self, next_step: Callable[[Results], Round | Decision]) -> Decision | None:
         """Do the trainings that a decision needs, round after round; None if a limit is reached."""
-        from optuna_taylorglo.verdict.halving import Round
-        from optuna_taylorglo.verdict.task_queue import TaskQueue
+        from optuna_taylorglo.verdict.runner import TaskQueue
+        from optuna_taylorglo.verdict.selection import Round
 
-        companion = create_companion(self.study, self.config.storage)
-        queue = TaskQueue(companion, **self._heartbeat)
+        evaluation_study = create_evaluation_study(self.study, self.config.storage)
+        queue = TaskQueue(evaluation_study, **self._heartbeat)
         objective = self._make_task_objective()
         while isinstance(step := next_step(queue.results), Round):
             queue.wanted = step.tasks
@@ -334,7 +329,7 @@ class Worker:
 
     def _make_task_objective(self) -> Callable[[Trial], float]:
         """What does the training that a trial of an evaluation study stands for."""
-        from optuna_taylorglo.verdict.task_runner import TaskRunner
+        from optuna_taylorglo.verdict.runner import TaskRunner
         from optuna_taylorglo.verdict.tasks import Task
 
         runner = TaskRunner(self.recipe, self.machine, self._end_of_trial)
@@ -343,7 +338,7 @@ class Worker:
             task = Task.of(trial)
             return runner(
                 task,
-                lambda module: dashboard.keep_network(trial, module) if task.keep_network else None,
+                lambda module: dashboard.save_network(trial, module) if task.save_network else None,
                 lambda curve: trial.set_user_attr(CURVE, curve),
             )
 

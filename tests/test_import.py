@@ -30,8 +30,8 @@ def modules_after(statement: str) -> set[str]:
     [
         "import optuna_taylorglo",
         "from optuna_taylorglo import *",
-        "import optuna_taylorglo.losses.taylor_loss",
-        "from optuna_taylorglo.losses.loading import load_loss",
+        "import optuna_taylorglo.losses.taylor",
+        "from optuna_taylorglo.losses.load import load_loss",
         "from optuna_taylorglo import TreeLoss",
     ],
 )

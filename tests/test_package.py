@@ -124,7 +124,7 @@ def test_the_wheel_says_what_it_is(metadata: Message) -> None:
 
 
 def test_an_installed_package_finds_its_own_recipes(installed: Path, tmp_path: Path) -> None:
-    code = "import optuna_taylorglo.recipes.bundled as b; print(b.find_recipe('digits_cnn'))"
+    code = "import optuna_taylorglo.recipes.load as b; print(b.find_recipe('digits_cnn'))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

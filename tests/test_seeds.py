@@ -56,9 +56,9 @@ def test_seeds_are_those_of_studies_made_before() -> None:
         "RERANK": 3643592867,
         "TUNE": 874803219,
         "TEST": 2700009823,
-        "CHOICE": 559637092,
+        "SELECTION": 559637092,
         "PILOT": 2559670731,
         "STANDARD": 2539647647,
-        "STANDARD_CHOICE": 3711662971,
+        "STANDARD_SELECTION": 3711662971,
         "SWEEP": 4122471537,
     }

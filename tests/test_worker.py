@@ -13,12 +13,12 @@ from searches import ROOT, load, process, results, small_recipe, wait_until
 from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import (
     ATTEMPT,
-    CHOICE,
     EVALUATION_LENGTH,
     GENERATION,
     INDEX,
     KEY,
     RELEASED,
+    SELECTION,
     STALE,
     STOPPED,
 )
@@ -85,7 +85,7 @@ def test_killed_and_resumed_workers_give_the_very_results_of_a_serial_run(
 
 def finalists(study):
     """Those of the selection, without the numbers of their trials, which duplicates shift."""
-    return [c | {"trial": None} for c in study.user_attrs[CHOICE]["contenders"]]
+    return [c | {"trial": None} for c in study.user_attrs[SELECTION]["finalists"]]
 
 
 def test_workers_settle_the_length_search_and_choose_by_themselves(tmp_path, data_dir, sqlite_url):
@@ -96,7 +96,7 @@ def test_workers_settle_the_length_search_and_choose_by_themselves(tmp_path, dat
         early_abort=None,
         early_stop=None,
         search={"population": 5, "generations": 2},
-        choice={"candidates": 3},
+        selection={"candidates": 3},
     )
     serial_url = f"sqlite:///{tmp_path / 'serial.db'}"
     expected = serial_results(tmp_path, recipe, data_dir)
@@ -107,9 +107,9 @@ def test_workers_settle_the_length_search_and_choose_by_themselves(tmp_path, dat
     first, second = (process(*words, cwd=tmp_path, storage=sqlite_url) for _ in range(2))
     study = load(sqlite_url, "digits")
     wait_until(lambda: len(study.trials) >= 10)
-    companion = load(sqlite_url, "digits-verdict")
-    piloted = len(companion.trials)
-    wait_until(lambda: len(companion.trials) > piloted)
+    evaluation_study = load(sqlite_url, "digits-verdict")
+    piloted = len(evaluation_study.trials)
+    wait_until(lambda: len(evaluation_study.trials) > piloted)
     first.kill()
     first.communicate()
     output, _ = second.communicate()
@@ -117,7 +117,7 @@ def test_workers_settle_the_length_search_and_choose_by_themselves(tmp_path, dat
     assert results(study) == expected
     assert study.user_attrs[EVALUATION_LENGTH] == alone.user_attrs[EVALUATION_LENGTH]
     assert finalists(study) == finalists(alone)
-    keys = [t.user_attrs[KEY] for t in companion.get_trials(states=(TrialState.COMPLETE,))]
+    keys = [t.user_attrs[KEY] for t in evaluation_study.get_trials(states=(TrialState.COMPLETE,))]
     assert len(keys) == len(set(keys))
     # All is decided: another worker finds nothing to do, and changes nothing.
     before = dict(study.user_attrs)
@@ -264,19 +264,19 @@ def test_a_finished_search_goes_on_when_it_is_given_more_generations(
     """The winner is chosen anew, and nothing that was trained is trained again."""
     create_study(sqlite_url)
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
-    settings = {"choice": {"candidates": 2}, "early_abort": None, "early_stop": None}
+    settings = {"selection": {"candidates": 2}, "early_abort": None, "early_stop": None}
     recipes = [
         small_recipe(tmp_path / f"{n}.yaml", search={"generations": n}, **settings) for n in (1, 2)
     ]
     assert worker.main([*words, "--recipe", str(recipes[0])]) == DONE
-    study, companion = load(sqlite_url, "digits"), load(sqlite_url, "digits-verdict")
+    study, evaluation_study = load(sqlite_url, "digits"), load(sqlite_url, "digits-verdict")
     before = results(study)
     assert worker.main([*words, "--recipe", str(recipes[1])]) == DONE
     assert results(study) == serial_results(tmp_path, recipes[1], data_dir)
     assert before.items() <= results(study).items()
     serial = load(f"sqlite:///{tmp_path / 'serial.db'}", "serial")
-    assert study.user_attrs[CHOICE] == serial.user_attrs[CHOICE]
-    keys = [t.user_attrs[KEY] for t in companion.get_trials(states=(TrialState.COMPLETE,))]
+    assert study.user_attrs[SELECTION] == serial.user_attrs[SELECTION]
+    keys = [t.user_attrs[KEY] for t in evaluation_study.get_trials(states=(TrialState.COMPLETE,))]
     assert len(keys) == len(set(keys))
 
 

@@ -14,7 +14,7 @@ from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.verdict.choice import chosen_loss
+from optuna_taylorglo.verdict.winner import selected_loss
 
 
 def test_balanced_weights_are_kept_with_the_study_and_in_the_winner(
@@ -35,14 +35,14 @@ def test_balanced_weights_are_kept_with_the_study_and_in_the_winner(
     assert attach_recipe(study, None).loss.class_weights == tuple(weights)
     # Frozen is what was written: the same file is welcome again.
     assert worker.main([*words, "--recipe", str(recipe)]) == DONE
-    winner = chosen_loss(load(sqlite_url, "s")).loss
+    winner = selected_loss(load(sqlite_url, "s")).loss
     assert winner.weight is not None
     torch.testing.assert_close(winner.weight, torch.tensor(weights))
 
 
 def test_before_a_worker_has_counted_there_is_no_loss(tmp_path: Path, sqlite_url: str) -> None:
     recipe = small_recipe(tmp_path / "recipe.yaml", loss={"class_weights": "balanced"})
-    from optuna_taylorglo.recipes.loading import load_recipe
+    from optuna_taylorglo.recipes.load import load_recipe
     from optuna_taylorglo.search.candidates import candidate_loss
 
     attached = attach_recipe(create_study("s", sqlite_url), load_recipe(recipe))

@@ -21,7 +21,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 
 from optuna_taylorglo.attributes import WORKER
-from optuna_taylorglo.study.open import companion_name, open_storage
+from optuna_taylorglo.study.open import evaluation_study_name, open_storage
 
 FILE = Path(__file__).with_name("studies.journal.gz")
 NAMES = ("digits_mlp_wrong_labels", "digits_mlp_glo")
@@ -55,7 +55,7 @@ def keep(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder, FILE.stem)
         storage = JournalStorage(JournalFileBackend(str(journal)))
-        for name in (n for study in NAMES for n in (study, companion_name(study))):
+        for name in (n for study in NAMES for n in (study, evaluation_study_name(study))):
             _copy(optuna.load_study(study_name=name, storage=source), storage)
         FILE.write_bytes(gzip.compress(journal.read_bytes(), mtime=0))
 

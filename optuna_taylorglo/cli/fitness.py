@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.verdict.choice import Choice
+from optuna_taylorglo.verdict.winner import Selection
 
 
-def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:
+def fitness_line(history: SearchHistory, selection: Selection | None = None) -> str:
     """Best candidate and cross-entropy, in words that say how each number came about."""
     parts = []
-    if choice is not None:
-        chosen = choice.winner
+    if selection is not None:
+        chosen = selection.winner
         parts.append(
             f"{history.recipe.fitness.metric}: {chosen.mean:.4f}, mean of {len(chosen.values)} "
-            f"full trainings of {chosen.name}, the best of {len(choice.contenders)} losses"
+            f"full trainings of {chosen.name}, the best of {len(selection.finalists)} losses"
         )
     elif history.best is not None:
         parts.append(
@@ -21,11 +21,11 @@ def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:
             f"best of {len(history.ranked)} candidates (expect worse on other seeds)"
         )
     if history.cross_entropy is not None:
-        budget = "evaluations'" if choice is not None else "same"
+        budget = "evaluations'" if selection is not None else "same"
         parts.append(f"cross-entropy at the {budget} budget: {history.cross_entropy}")
         recipe = history.recipe
         same_length = recipe.budget.evaluation == recipe.budget.full
-        if choice is not None and same_length and _is_behind(choice, history):
+        if selection is not None and same_length and _is_behind(selection, history):
             parts.append(
                 "On validation it is not better than cross-entropy as it is: this search found no "
                 "loss to take instead."
@@ -33,7 +33,7 @@ def fitness_line(history: SearchHistory, choice: Choice | None = None) -> str:
     return "\n".join(parts) or "No candidate is complete yet."
 
 
-def _is_behind(choice: Choice, history: SearchHistory) -> bool:
-    sign, mean = history.recipe.fitness.sign, choice.winner.mean
+def _is_behind(selection: Selection, history: SearchHistory) -> bool:
+    sign, mean = history.recipe.fitness.sign, selection.winner.mean
     reference = history.cross_entropy
     return mean is not None and reference is not None and sign * (mean - reference.mean) <= 0

@@ -12,9 +12,8 @@ from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.local import LocalProcesses
 from optuna_taylorglo.sanitize import visible
-from optuna_taylorglo.verdict.task_queue import TaskQueue
-from optuna_taylorglo.verdict.task_stages import stage_in_hand, stage_of
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.runner import TaskQueue
+from optuna_taylorglo.verdict.tasks import Task, stage_in_hand, stage_of
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 0.7
 """Seconds between two polls of the tasks under way."""
@@ -24,17 +23,21 @@ class LocalTrainings:
     """A callable that has tasks done; workers are started when there is something to do.
 
     Args:
-        companion: The study that holds the tasks.
+        evaluation_study: The study that holds the tasks.
         processes: Workers on that study.
         stop: Ends the wait with `StopRequested` when set.
         live: Where progress is shown.
     """
 
     def __init__(
-        self, companion: Study, processes: LocalProcesses, stop: threading.Event, live: LiveProgress
+        self,
+        evaluation_study: Study,
+        processes: LocalProcesses,
+        stop: threading.Event,
+        live: LiveProgress,
     ) -> None:
-        self.companion = companion
-        self._queue = TaskQueue(companion)
+        self.evaluation_study = evaluation_study
+        self._queue = TaskQueue(evaluation_study)
         self._processes = processes
         self._stop = stop
         self._live = live

@@ -17,12 +17,11 @@ from optuna_taylorglo import __version__
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.open import open_study
-from optuna_taylorglo.study.urls import resolve_storage_url
+from optuna_taylorglo.study.storages import resolve_storage_url
 
 if TYPE_CHECKING:
     from optuna_taylorglo.recipes.schema import Recipe
-    from optuna_taylorglo.training.machine import Machine
-    from optuna_taylorglo.training.precision import PrecisionName
+    from optuna_taylorglo.training.runtime import Machine, PrecisionName
 
 Verbs = argparse._SubParsersAction
 Action = Callable[[argparse.Namespace, threading.Event], int]
@@ -195,7 +194,7 @@ class RuntimeOptions:
         if self.allowed_packages:
             _find_modules_here()
         # Only now what takes seconds to import: wrong usage is answered before.
-        from optuna_taylorglo.training.machine import Machine
+        from optuna_taylorglo.training.runtime import Machine
 
         machine = Machine(self.data_dir, self.device, self.precision, self.allowed_packages)
         machine.prepare(threads=self.threads)

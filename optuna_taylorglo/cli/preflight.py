@@ -1,4 +1,4 @@
-"""The rehearsal that commands make before they record anything."""
+"""The dry_run that commands make before they record anything."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.loading import line_of
+from optuna_taylorglo.recipes.load import line_of
 
 if TYPE_CHECKING:
     from optuna_taylorglo.recipes.schema import Recipe
-    from optuna_taylorglo.training.machine import Machine
     from optuna_taylorglo.training.preflight import Preflight
+    from optuna_taylorglo.training.runtime import Machine
 
 logger = logging.getLogger(__name__)
 
 
-def rehearse(recipe: Recipe, machine: Machine, path: Path | None = None) -> Preflight:
+def dry_run(recipe: Recipe, machine: Machine, path: Path | None = None) -> Preflight:
     """Rehearse a recipe on this machine, with a warning for each thing that looks wrong.
 
     Args:

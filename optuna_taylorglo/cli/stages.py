@@ -1,4 +1,4 @@
-"""How far a run is: pilot, search or choice."""
+"""How far a run is: pilot, search or selection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from optuna_taylorglo.cli.options import OpenedStudy
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe, new_log
-from optuna_taylorglo.study.open import create_companion
-from optuna_taylorglo.verdict.choice import is_undecided
-from optuna_taylorglo.verdict.choosing import Choosing
-from optuna_taylorglo.verdict.halving import Round
-from optuna_taylorglo.verdict.pilot import Pilot
-from optuna_taylorglo.verdict.task_queue import TaskQueue
+from optuna_taylorglo.study.open import create_evaluation_study
+from optuna_taylorglo.verdict.runner import TaskQueue
+from optuna_taylorglo.verdict.selection import Round, WinnerSelection
+from optuna_taylorglo.verdict.sweep import Pilot
+from optuna_taylorglo.verdict.winner import is_undecided
 
 
 class Stages:
@@ -28,14 +27,14 @@ class Stages:
         self._study = opened.study
         self._recipe = opened.recipe
         self._pilot: Pilot | None = None
-        self._choosing: Choosing | None = None
+        self._choosing: WinnerSelection | None = None
         # Kept, so that each look costs what is new only.
         self._log = new_log(opened.recipe)
         self._url = opened.url
 
     @cached_property
     def _queue(self) -> TaskQueue:
-        return TaskQueue(create_companion(self._study, self._url))
+        return TaskQueue(create_evaluation_study(self._study, self._url))
 
     @property
     def _is_in_pilot(self) -> bool:
@@ -56,7 +55,7 @@ class Stages:
             self._log = new_log(self._recipe)
         live.show(SearchHistory(self._study, self._recipe, self._log))
         if is_undecided(self._study, self._recipe):
-            self._show_choice(live)
+            self._show_selection(live)
 
     def _show_pilot(self, live: LiveProgress) -> None:
         n_classes = self._study.user_attrs.get(N_CLASSES)
@@ -68,11 +67,11 @@ class Stages:
                 done = self._queue.count_done(step.tasks)
                 live.show_round("pilot for the length of evaluations", done, len(step.tasks))
 
-    def _show_choice(self, live: LiveProgress) -> None:
+    def _show_selection(self, live: LiveProgress) -> None:
         # With the weights that a worker has settled since.
         recipe = attach_recipe(self._study, None)
-        self._choosing = self._choosing or Choosing(self._study, recipe)
+        self._choosing = self._choosing or WinnerSelection(self._study, recipe)
         step = self._choosing.next_step(self._queue.results)
         if isinstance(step, Round):
             done = self._queue.count_done(step.tasks)
-            live.show_round(f"choice of the winner, round {step.number}", done, len(step.tasks))
+            live.show_round(f"selection of the winner, round {step.number}", done, len(step.tasks))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.preflight import rehearse
+from optuna_taylorglo.cli.preflight import dry_run
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.local import Job, LocalProcesses, prepare
 from optuna_taylorglo.sanitize import as_file_name
-from optuna_taylorglo.study.open import create_companion
+from optuna_taylorglo.study.open import create_evaluation_study
 
 if TYPE_CHECKING:
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
@@ -63,12 +63,12 @@ def trained_by_workers(
     from optuna_taylorglo.cli.local_trainings import LocalTrainings
 
     prepare()
-    rehearse(opened.recipe, options.machine_of(arguments))
-    companion = create_companion(opened.study, opened.url)
-    processes, _ = local_workers(companion.study_name, opened.url, arguments)
+    dry_run(opened.recipe, options.machine_of(arguments))
+    evaluation_study = create_evaluation_study(opened.study, opened.url)
+    processes, _ = local_workers(evaluation_study.study_name, opened.url, arguments)
     try:
         with LiveProgress(console) as live:
-            yield LocalTrainings(companion, processes, stop, live)
+            yield LocalTrainings(evaluation_study, processes, stop, live)
     finally:  # even if a terminal that was closed takes no last words
         processes.stop()
 

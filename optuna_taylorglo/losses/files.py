@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.files import write_atomically
-from optuna_taylorglo.losses.anchor import Base
+from optuna_taylorglo.losses.anchored import Base
 from optuna_taylorglo.losses.tree import tree_from_prefix
 from optuna_taylorglo.validation import Allowed, Number, PlainMapping, PlainModel, Problem
 

@@ -1,21 +1,16 @@
-"""Loss functions as expression trees, which GLO evolves, and the form in which they are kept.
-
-A loss is ``L = -(1/n) Σ_i f(x_i, y_i)`` with f a tree over the target x, the softmax output y and
-the constants 1 and -1 (Gonzalez & Miikkulainen, "Improved Training Speed, Accuracy, and Data
-Utilization Through Loss Function Optimization"). Coefficients, one for each node, multiply what
-the nodes give: GLO's second stage finds them for the best tree of its first.
-
-This module needs no torch. Trees are kept in files and databases in prefix form, a flat list of
-operators: an operator before its operands, ``["-", "log", "y", "/", "x", "y"]`` for Baikal.
-"""
+"""Loss functions as expression trees, which GLO evolves: their form, formula and expansion."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+
+import numpy as np
+
+from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion, FloatArray
 
 OPERATORS: Mapping[str, int] = MappingProxyType(
     {
@@ -156,7 +151,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
-CROSS_ENTROPY = tree_from_prefix(["*", "x", "log", "y"])
+CROSS_ENTROPY_TREE = tree_from_prefix(["*", "x", "log", "y"])
 """With the sum over classes, cross-entropy."""
 
 BAIKAL = tree_from_prefix(["-", "log", "y", "/", "x", "y"])
@@ -164,3 +159,212 @@ BAIKAL = tree_from_prefix(["-", "log", "y", "/", "x", "y"])
 
 BAIKAL_CMA_COEFFICIENTS = (2.7279, 0.9863, 1.5352, -1.1135, 1.3716, -0.8411)
 """On the nodes of `BAIKAL` they give BaikalCMA, what CMA-ES made of it."""
+
+
+_SUM, _QUOTIENT, _PRODUCT, _POWER, _ATOM = range(5)
+"""How tightly the outermost operator of a text holds it together. A quotient counts as looser than
+a product, so that nobody has to know how "a / b·c" is read."""
+
+_Text = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A number times a product of texts, divided by another product of texts."""
+
+    number: float
+    above: tuple[_Text, ...] = ()
+    below: tuple[_Text, ...] = ()
+
+    def times(self, number: float) -> _Term:
+        return replace(self, number=self.number * number)
+
+    def over(self, other: _Term) -> _Term:
+        # A quotient by 0 stays one: that the tree has it is what there is to see.
+        number, below = (other.number, ()) if other.number else (1.0, (("0", _ATOM),))
+        return _Term(
+            self.number / number,
+            self.above + other.below,
+            (*self.below, *other.above, *below),
+        )
+
+    def written(self, digits: int) -> _Text:
+        size = f"{abs(self.number):.{digits}g}"
+        shown = [size] if size != "1" or not self.above else []
+        if len(self.above) + len(shown) == 1:
+            text, level = self.above[0] if self.above else (size, _ATOM)
+            if self.number < 0 or self.below:
+                text, level = _inside((text, level), _PRODUCT), _PRODUCT
+        else:
+            text = "·".join(shown + [_inside(factor, _PRODUCT) for factor in self.above])
+            level = _PRODUCT
+        if self.number < 0:
+            text = f"-{text}"
+        if not self.below:
+            return text, level
+        if len(self.below) == 1:
+            divisor = _inside(self.below[0], _POWER)
+        else:
+            divisor = f"({'·'.join(_inside(factor, _PRODUCT) for factor in self.below)})"
+        return f"{text} / {divisor}", _QUOTIENT
+
+
+def formula(tree: Tree, coefficients: Sequence[float] | None = None, *, digits: int = 4) -> str:
+    """The tree as people write it, such as ``log(y) - x / y``, with its numbers multiplied out.
+
+    Args:
+        tree: The tree.
+        coefficients: One for each node, in prefix order.
+        digits: Significant digits of numbers.
+    """
+    return _term(tree, iter(check_coefficients(tree, coefficients)), digits).written(digits)[0]
+
+
+def _term(tree: Tree, coefficients: Iterator[float], digits: int) -> _Term:
+    """A tree with its coefficients, of which it takes its own."""
+    coefficient = next(coefficients)
+    operands = [_term(child, coefficients, digits) for child in tree.children]
+    return _applied(tree.operator, operands, digits).times(coefficient)
+
+
+def _applied(operator: str, operands: list[_Term], digits: int) -> _Term:
+    match operator, operands:
+        case (("1" | "-1"), []):
+            return _Term(float(operator))
+        case _, []:
+            return _Term(1.0, ((operator, _ATOM),))
+        case "square", [_Term(number, (), ())]:
+            return _Term(number**2)
+        case "square", [base]:
+            text = _inside(replace(base, number=1.0).written(digits), _ATOM)
+            return _Term(base.number**2, ((f"{text}²", _POWER),))
+        case _, [inner]:
+            name = "√" if operator == "sqrt" else operator
+            return _Term(1.0, ((f"{name}({inner.written(digits)[0]})", _ATOM),))
+        case "*", [first, second]:
+            return _Term(
+                first.number * second.number,
+                first.above + second.above,
+                first.below + second.below,
+            )
+        case "/", [first, second]:
+            return first.over(second)
+        case _, [first, second]:
+            return _Term(1.0, ((_sum(operator, first, second, digits), _SUM),))
+    raise AssertionError(f"{operator} of {len(operands)} operands")  # no Tree has this
+
+
+def _sum(operator: str, first: _Term, second: _Term, digits: int) -> str:
+    if second.number < 0:
+        operator, second = "+" if operator == "-" else "-", second.times(-1)
+    # a - (b + c) keeps its brackets, a + (b - c) needs none.
+    last = _inside(second.written(digits), _QUOTIENT if operator == "-" else _SUM)
+    return f"{first.written(digits)[0]} {operator} {last}"
+
+
+def _inside(operand: _Text, level: int) -> str:
+    """An operand's text, in brackets where it is too loose."""
+    text, own = operand
+    return f"({text})" if own < level else text
+
+
+def expanded_theta(
+    tree: Tree,
+    coefficients: Sequence[float] | None = None,
+    *,
+    form: Expansion = THIRD_ORDER,
+    center: tuple[float, float] = (0.0, 0.5),
+) -> tuple[float, ...]:
+    """θ of a tree's expansion: the center, then its derivatives there (Eq. 4), terms without y
+    trimmed as in Eq. 5.
+
+    Args:
+        tree: f.
+        coefficients: One for each node, in prefix order; None: all 1.
+        form: The form of θ, over (x, y).
+        center: x and y.
+
+    Raises:
+        ValueError: If the tree or one of its derivatives is not finite there.
+    """
+    if form.variables != ("x", "y"):
+        raise ValueError(f"form is {form}; a tree is expanded over (x, y).")
+    with np.errstate(all="ignore"):
+        series = _expanded(tree, iter(check_coefficients(tree, coefficients)), center, form.order)
+    theta = list(center)
+    for i, j in form.terms:
+        factorials = 1 if form.folded else math.factorial(i) * math.factorial(j)
+        theta.append(float(series[i, j]) * factorials)
+    if not np.isfinite([series[0, 0], *theta]).all():
+        raise ValueError(
+            f"center is x = {center[0]}, y = {center[1]}, where {formula(tree, coefficients)} or a "
+            "derivative of it is not finite; choose another one."
+        )
+    return form.validate(theta)
+
+
+# A series is an array of shape (k+1, k+1); entry [i, j] multiplies (x - x0)^i (y - y0)^j, and is 0
+# where i + j > k.
+
+
+def _expanded(
+    tree: Tree, factors: Iterator[float], center: tuple[float, float], order: int
+) -> FloatArray:
+    """The series of a tree, times its own coefficient; takes the coefficients of its nodes."""
+    factor = next(factors)
+    if not tree.children:
+        return factor * _leaf(tree.operator, center, order)
+    first, *others = [_expanded(child, factors, center, order) for child in tree.children]
+    if not others:
+        return factor * _of_one(tree.operator, first)
+    (second,) = others
+    if tree.operator == "+":
+        return factor * (first + second)
+    if tree.operator == "-":
+        return factor * (first - second)
+    if tree.operator == "/":
+        powers = np.arange(order + 1)
+        second = _composed((-1.0) ** powers / second[0, 0] ** (powers + 1), second)
+    return factor * _product(first, second)
+
+
+def _leaf(operator: str, center: tuple[float, float], order: int) -> FloatArray:
+    series = np.zeros((order + 1, order + 1))
+    if operator in ("1", "-1"):
+        series[0, 0] = float(operator)
+    else:
+        series[0, 0] = center["xy".index(operator)]
+        series[(1, 0) if operator == "x" else (0, 1)] = 1.0
+    return series
+
+
+def _of_one(operator: str, series: FloatArray) -> FloatArray:
+    if operator == "square":
+        return _product(series, series)
+    a, powers = series[0, 0], np.arange(1, len(series))
+    if operator == "log":
+        return _composed(np.array([np.log(a), *(-((-1 / a) ** powers) / powers)]), series)
+    # Binomial series: √(a + δ) = √a Σ_m C(1/2, m) (δ/a)^m.
+    binomials = np.cumprod([1.0, *((1.5 - powers) / powers)])
+    return _composed(np.sqrt(a) * binomials / a ** np.arange(len(series)), series)
+
+
+def _composed(outer: FloatArray, series: FloatArray) -> FloatArray:
+    """``Σ_m outer[m] δ^m`` with δ the series without its constant, by Horner's rule."""
+    delta = series.copy()
+    delta[0, 0] = 0.0
+    result = np.zeros_like(series)
+    for coefficient in outer[::-1]:
+        result = _product(result, delta)
+        result[0, 0] += coefficient
+    return result
+
+
+def _product(a: FloatArray, b: FloatArray) -> FloatArray:
+    size = len(a)
+    result = np.zeros_like(a)
+    for i in range(size):
+        for j in range(size - i):
+            result[i:, j:] += a[i, j] * b[: size - i, : size - j]
+    degrees = np.add.outer(np.arange(size), np.arange(size))
+    return np.where(degrees < size, result, 0.0)

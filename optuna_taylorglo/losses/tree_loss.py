@@ -1,16 +1,21 @@
-"""A tree as a PyTorch loss: the module `TreeLoss`, called like `torch.nn.CrossEntropyLoss`."""
+"""A tree as a PyTorch loss: `TreeLoss`, and the published losses of GLO."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
+import numpy as np
+import scipy
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from optuna_taylorglo.losses.baikal import inverse_probability
 from optuna_taylorglo.losses.conventions import (
+    ClassificationLoss,
     Conventions,
+    EvolvedLoss,
     at_least_float32,
     check_indices,
     check_probabilities,
@@ -20,17 +25,187 @@ from optuna_taylorglo.losses.conventions import (
     reduce_hard,
     reduce_soft,
 )
-from optuna_taylorglo.losses.expansion import Expansion
+from optuna_taylorglo.losses.expansion import Expansion, FloatArray
 from optuna_taylorglo.losses.files import TreeLossFile
-from optuna_taylorglo.losses.kept_loss import KeptLoss
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
-from optuna_taylorglo.losses.tree import Tree, check_coefficients, tree_from_prefix
-from optuna_taylorglo.losses.tree_expansion import expanded_theta
-from optuna_taylorglo.losses.tree_formula import formula
-from optuna_taylorglo.losses.tree_values import tree_values
+from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.losses.tree import (
+    Tree,
+    check_coefficients,
+    expanded_theta,
+    formula,
+    tree_from_prefix,
+)
 
 
-class TreeLoss(KeptLoss):
+def tree_values(
+    tree: Tree,
+    x: Tensor,
+    y: Tensor,
+    *,
+    coefficients: Sequence[float] | None = None,
+    log_y: Tensor | None = None,
+) -> Tensor:
+    """``f(x, y)``, element by element.
+
+    Args:
+        tree: f.
+        x: Targets, of any shape that broadcasts with that of `y`.
+        y: Outputs.
+        coefficients: One for each node, in prefix order; None: all 1.
+        log_y: Logarithms of the outputs, if they are known better than from `y`.
+
+    Returns:
+        Values of the dtype of `y`, of the shape that those of `x` and `y` have together.
+    """
+    factors = iter(check_coefficients(tree, coefficients))
+    values = _walk(tree, factors, {"x": x, "y": y}, log_y)
+    shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
+    return values.expand(shape)
+
+
+def _walk(
+    tree: Tree, factors: Iterator[float], leaves: dict[str, Tensor], log_y: Tensor | None
+) -> Tensor:
+    """The values of a tree, times its own coefficient; takes the coefficients of its nodes."""
+    factor = next(factors)
+    if not tree.children:
+        value = leaves.get(tree.operator)
+        if value is None:
+            return leaves["y"].new_full((), factor * float(tree.operator))
+    elif tree.operator == "log" and tree.children[0].operator == "y":
+        value = _logarithm_of_y(next(factors), leaves["y"], log_y)
+    else:
+        value = _applied(
+            tree.operator, *[_walk(child, factors, leaves, log_y) for child in tree.children]
+        )
+    return value if factor == 1 else factor * value
+
+
+def _logarithm_of_y(factor: float, y: Tensor, log_y: Tensor | None) -> Tensor:
+    if log_y is None or factor <= 0:
+        return torch.log(factor * y)
+    return log_y + math.log(factor)
+
+
+def _applied(operator: str, a: Tensor, b: Tensor | None = None) -> Tensor:
+    if b is None:
+        if operator == "log":
+            return torch.log(a)
+        return a * a if operator == "square" else _root(a)
+    if operator == "+":
+        return a + b
+    if operator == "-":
+        return a - b
+    if operator == "*":
+        return a * b
+    return a / torch.where(b.isinf(), math.nan, b)
+
+
+def _root(a: Tensor) -> Tensor:
+    zero = a == 0
+    return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, a)))
+
+
+LEAST_PROBABILITY = 1e-7
+"""Below it 1/y does not go on to its pole."""
+
+
+class BaikalLoss(ClassificationLoss):
+    """The Baikal loss, ``-(1/n) Σ_i [log y_i - x_i / y_i]``.
+
+    It has a pole at y = 0. Below a probability of 1e-7 its 1/y goes on as a straight line in
+    log y, so that values and gradients stay finite and still point the right way.
+
+    Args:
+        class_reduction: "mean" for 1/n, or "sum".
+        reduction: As in `nn.CrossEntropyLoss`, and so are the next three.
+        weight: Weight of each class, shape (C,).
+        ignore_index: Target index to leave out.
+        label_smoothing: ε in [0, 1].
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import BaikalLoss
+        >>> logits, labels = torch.zeros(2, 10), torch.tensor([3, 7])
+        >>> round(BaikalLoss()(logits, labels).item(), 4)
+        3.3026
+    """
+
+    log_coefficient: ClassVar[float] = 1.0
+    log_factor: ClassVar[float] = 1.0
+    ratio_coefficient: ClassVar[float] = 1.0
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            logits: Shape (C,), (N, C) or (N, C, d1, …).
+            target: Class indices, or class probabilities of the shape of `logits`.
+        """
+        logits = at_least_float32(logits)
+        axis = class_axis(logits)
+        n = logits.shape[axis]
+        log_y = torch.log_softmax(logits, dim=axis)
+        inverse_y = inverse_probability(log_y)
+        logs = self.log_coefficient * (log_y + math.log(self.log_factor)).sum(axis, keepdim=True)
+        conventions = self.conventions
+        scale, smoothing = conventions.class_scale(n), conventions.label_smoothing
+        if not target.is_floating_point():
+            # The negative loss that each class would give if it were the target.
+            ratios = (1 - smoothing) * inverse_y
+            if smoothing > 0:
+                ratios = ratios + smoothing / n * inverse_y.sum(axis, keepdim=True)
+            losses = F.nll_loss(
+                scale * (logs - self.ratio_coefficient * ratios),
+                target,
+                ignore_index=conventions.ignore_index,
+                reduction="none",
+            )
+            # nll_loss would weigh by the target alone, also where smoothing shares it out.
+            column = (-1, 1, *target.shape[1:])
+            counts = count_samples(target.long().reshape(column), losses.dtype, conventions)
+            loss = reduce_hard(losses.reshape(column), counts, conventions.reduction)
+            return loss.reshape(target.shape) if conventions.reduction == "none" else loss
+        x = target * (1 - smoothing) + smoothing / n
+        ratios = (x * inverse_y).sum(axis, keepdim=True)
+        losses = -scale * (logs - self.ratio_coefficient * ratios).squeeze(axis)
+        return reduce_soft(losses, x, conventions)
+
+
+class BaikalCMALoss(BaikalLoss):
+    """Baikal with the coefficients that CMA-ES gave it.
+
+    ``-(1/n) Σ_i c0 (c1 log(c2 y_i) - c3 (c4 x_i) / (c5 y_i))`` with c = (2.7279, 0.9863, 1.5352,
+    -1.1135, 1.3716, -0.8411).
+
+    Args:
+        class_reduction: "mean" for 1/n, or "sum".
+        reduction: As in `nn.CrossEntropyLoss`, and so are the next three.
+        weight: Weight of each class, shape (C,).
+        ignore_index: Target index to leave out.
+        label_smoothing: ε in [0, 1].
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import BaikalCMALoss
+        >>> logits, labels = torch.zeros(2, 10), torch.tensor([3, 7])
+        >>> round(BaikalCMALoss()(logits, labels).item(), 4)
+        9.9952
+    """
+
+    log_coefficient = 2.7279 * 0.9863
+    log_factor = 1.5352
+    ratio_coefficient = 2.7279 * -1.1135 * 1.3716 / -0.8411
+
+
+def inverse_probability(log_y: Tensor) -> Tensor:
+    """1/y, below the least probability continued in -log y with the slope that it has there."""
+    least = -math.log(LEAST_PROBABILITY)
+    beyond = (-log_y - least).clamp(min=0)
+    return torch.exp((-log_y).clamp(max=least)) * (1 + beyond)
+
+
+class TreeLoss(EvolvedLoss):
     """The loss ``-(1/n) Σ_i f(x_i, y_i)`` with f a tree, as GLO evolves them.
 
         loss = TreeLoss(["-", "log", "y", "/", "x", "y"])  # Baikal
@@ -191,3 +366,85 @@ class TreeLoss(KeptLoss):
     def extra_repr(self) -> str:
         """The settings that make it the function it is."""
         return f"{self.formula}, class_reduction={self.class_reduction!r}"
+
+
+# Even in the logit: as many near 0 and 1, where poles are, as between.
+_PLACES = 1 / (1 + np.exp(-np.linspace(-12, 12, 961)))
+_LEAST = 1e-300
+
+
+class TreeCurve:
+    """A loss of a tree over the target's probability p, the other classes sharing 1 - p evenly.
+
+        L(p) = -s [ f(1, p) + (n-1) f(0, (1-p)/(n-1)) ],     s = 1/n or 1.
+
+    Args:
+        loss: The loss.
+        n_classes: n.
+    """
+
+    def __init__(self, loss: TreeLoss, n_classes: int) -> None:
+        self._loss = loss
+        self._n = n_classes
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        """The loss at p; NaN where it has no value."""
+        values: FloatArray = self._values(torch.tensor(p, dtype=torch.float64)).numpy()
+        return values
+
+    def slope(self, p: FloatArray) -> FloatArray:
+        """dL/dp, for p within (0, 1)."""
+        return _gradient(self._values, p)
+
+    def stationary_points(self) -> list[float]:
+        """Where in (0, 1) the slope changes its sign; those closer than a grid's step may lack."""
+        slopes = self.slope(_PLACES)
+        signs = np.sign(slopes)
+        (brackets,) = np.nonzero((signs[:-1] * signs[1:] < 0) & np.isfinite(np.diff(slopes)))
+        return [
+            scipy.optimize.brentq(
+                lambda p: float(self.slope(np.array(p))), _PLACES[i], _PLACES[i + 1]
+            )
+            for i in brackets
+        ]
+
+    def _values(self, p: Tensor) -> Tensor:
+        n = self._n
+        of_others = _function(self._loss, 0.0, (1 - p) / (n - 1))
+        total = _function(self._loss, 1.0, p) + (n - 1) * of_others
+        return -self._loss.conventions.class_scale(n) * total
+
+
+def tree_trainability(loss: TreeLoss, n_classes: int) -> float:
+    """How hard the loss pushes the target's logit away from the others at the very start.
+
+    As for a polynomial (C3), because a tree is f(0, y) at every class but the target, where it is
+    f(1, y): ``h = ∂_y f(1, 1/n) - ∂_y f(0, 1/n)``.
+
+    Returns:
+        h, positive for a loss that can begin to learn; NaN for one that is not finite there.
+    """
+    start = np.array(1 / n_classes)
+    return float(_gradient(lambda y: _function(loss, 1.0, y) - _function(loss, 0.0, y), start))
+
+
+def tree_gradient_scale(loss: TreeLoss, n_classes: int) -> float:
+    """First gradient of the loss relative to cross-entropy's, as `canonical.gradient_scale`."""
+    scale = loss.conventions.class_scale(n_classes)
+    return scale * tree_trainability(loss, n_classes) / n_classes
+
+
+def _function(loss: TreeLoss, x: float, y: Tensor) -> Tensor:
+    # Above 0, where 0·log 0 would be no number.
+    return loss.values(torch.full_like(y, x), torch.log(y.clamp(min=_LEAST)))
+
+
+def _gradient(function: Callable[[Tensor], Tensor], places: FloatArray) -> FloatArray:
+    """Derivatives of a function that acts on each place alone."""
+    inputs = torch.tensor(places, dtype=torch.float64, requires_grad=True)
+    values = function(inputs)
+    if not values.requires_grad:
+        return np.zeros_like(places)
+    (gradient,) = torch.autograd.grad(values.sum(), inputs)
+    derivatives: FloatArray = gradient.numpy()
+    return derivatives

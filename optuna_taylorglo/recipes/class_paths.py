@@ -1,22 +1,75 @@
-"""From a recipe's class path to a class, importing only what the operator allowed.
+"""From a recipe's class path to a class, importing only what the user allowed."""
 
-A recipe may come from a database that others can write to, so a class path is not trusted: it may
-name only classes that are defined in the bundled modules or in packages that the person who started
-the worker allowed, and only data modules, networks, callbacks and loggers. Nothing else is imported
-or called.
-"""
+from __future__ import annotations
 
 import importlib
+import inspect
+import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.lightnings import lightning_bases
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
     from pytorch_lightning.loggers import Logger
     from torch import nn
+
+_NAMES = ("pytorch_lightning", "lightning.pytorch")
+
+
+def imported_lightnings() -> list[ModuleType]:
+    """Each Lightning that is imported; a class of one that is not cannot be there."""
+    return [sys.modules[name] for name in _NAMES if name in sys.modules]
+
+
+def lightning_bases(name: str) -> tuple[type[Any], ...]:
+    """A class of Lightning, such as "LightningModule", in each Lightning that is imported."""
+    found = []
+    for lightning in imported_lightnings():
+        cls: Any = lightning
+        for part in name.split("."):
+            cls = getattr(cls, part)
+        found.append(cls)
+    return tuple(found)
+
+
+def lightning_of(cls: type[Any]) -> ModuleType | None:
+    """The Lightning that a LightningModule or data module is of; None for any other class."""
+    for lightning in imported_lightnings():
+        if issubclass(cls, lightning.LightningModule | lightning.LightningDataModule):
+            return lightning
+    return None
+
+
+def data_module_for(cls: type[Any], lightning: ModuleType) -> type[Any]:
+    """A class of data modules that a Trainer takes, whichever Lightning it was written with.
+
+    Args:
+        cls: A data module's class.
+        lightning: The Lightning that the Trainer is of.
+
+    Returns:
+        The class itself, or one that inherits from it and from `lightning`'s data module.
+    """
+    own, base = lightning_of(cls), lightning.LightningDataModule
+    if own is None or own is lightning:
+        return cls
+    # A Trainer calls the hooks that differ from those of its own base class. Those that `cls` did
+    # not write must not, or two releases that differ in one would make it look overridden.
+    inherited = {
+        name: hook
+        for place in (lightning.core.hooks.DataHooks, base)
+        for name, hook in vars(place).items()
+        if inspect.isfunction(hook)
+        and not name.startswith("_")
+        and getattr(cls, name, None) is getattr(own.LightningDataModule, name, None)
+    }
+    adapted = type(cls.__name__, (cls, base), inherited)
+    adapted.__module__, adapted.__qualname__ = cls.__module__, cls.__qualname__
+    return adapted
+
 
 BUNDLED_PACKAGE = "lightning_modules"
 
@@ -25,22 +78,22 @@ _ClassT = TypeVar("_ClassT")
 
 def data_module_class(
     class_path: str, allowed_packages: Sequence[str] = ()
-) -> type["pl.LightningDataModule"]:
+) -> type[pl.LightningDataModule]:
     """The LightningDataModule class, of either Lightning, of a recipe's `data.class_path`."""
     return _lightning_class(class_path, "LightningDataModule", "data.class_path", allowed_packages)
 
 
-def callback_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type["pl.Callback"]:
+def callback_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type[pl.Callback]:
     """The class, of either Lightning, of one of a recipe's `trainer.callbacks`."""
     return _lightning_class(class_path, "Callback", "trainer.callbacks", allowed_packages)
 
 
-def logger_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type["Logger"]:
+def logger_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type[Logger]:
     """The class, of either Lightning, of one of a recipe's `trainer.loggers`."""
     return _lightning_class(class_path, "loggers.Logger", "trainer.loggers", allowed_packages)
 
 
-def model_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type["nn.Module"]:
+def model_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type[nn.Module]:
     """The class of a recipe's `model.class_path`: a net, or a LightningModule, itself a net."""
     from torch import nn
 

@@ -1,25 +1,28 @@
-"""What a recipe says: a model for each section, each field with its limits, default and meaning."""
+"""The recipe: all of its sections, and its reference for people and editors."""
 
+from __future__ import annotations
+
+import json
 import os
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, get_origin
 
 from pydantic import AfterValidator, ConfigDict, Field, Strict, StrictBool, StrictStr
+from pydantic.json_schema import GenerateJsonSchema
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.requirements import Requirement
-from optuna_taylorglo.recipes.search_settings import SearchSettings
-from optuna_taylorglo.recipes.section import (
+from optuna_taylorglo.recipes.settings import (
     LONGEST,
     MOST_EXAMPLES,
     MOST_TRAININGS,
-    Section,
-)
-from optuna_taylorglo.recipes.training_settings import (
     CheckpointSettings,
     Component,
     Length,
     OptimizerSettings,
+    Requirement,
     ScheduleSettings,
+    SearchSettings,
+    Section,
     TrainerSettings,
     Unit,
 )
@@ -27,8 +30,12 @@ from optuna_taylorglo.validation import (
     Allowed,
     FromList,
     Number,
+    PlainModel,
     Problem,
     WholeNumber,
+    allowed,
+    nested_models,
+    show,
 )
 
 _X_Y = ("x", "y")
@@ -67,7 +74,7 @@ class BudgetSettings(Section):
     third or the whole, the shortest that ranks candidates like full trainings."""
 
     full: WholeNumber = Field(ge=1, le=LONGEST)
-    """Length of a full training, for choice and verdict."""
+    """Length of a full training, for selection and verdict."""
 
     @property
     def evaluation_length(self) -> int:
@@ -179,7 +186,7 @@ class LossSettings(Section):
     """Label that neither losses nor metrics count, as in `nn.CrossEntropyLoss`."""
 
 
-class ChoiceSettings(Section):
+class SelectionSettings(Section):
     """How the winner is chosen when the search is over: by full trainings on validation.
 
     Left out, it is the single best evaluation, the paper's rule.
@@ -268,7 +275,7 @@ class Recipe(Section):
         ),
     )
 
-    newer = ("checkpoint", "optimizer", "trainer", "choice")
+    newer = ("checkpoint", "optimizer", "trainer", "selection")
 
     data: Component
     model: Component
@@ -289,7 +296,7 @@ class Recipe(Section):
     early_stop: EarlyStopSettings | None = None
     loss: LossSettings = LossSettings()
     search: SearchSettings = SearchSettings()
-    choice: ChoiceSettings | None = None
+    selection: SelectionSettings | None = None
 
     def _problems_together(self) -> list[Problem]:
         problems = super()._problems_together()
@@ -322,3 +329,76 @@ def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe")
         return Recipe.from_plain(content)
     except RecipeError as error:
         raise error.from_source(os.fspath(source)) from None
+
+
+def search_size(search: SearchSettings) -> str:
+    """How many generations of how many candidates there are, in words."""
+    if search.glo is None:
+        return f"{search.generations} generations of {search.population} candidates"
+    stage = search.glo.coefficients
+    coefficients = f", then {stage.generations} of {stage.population} sets of coefficients"
+    trees = f"{search.glo.generations} generations of {search.glo.population} trees"
+    return trees + (coefficients if stage.generations else "")
+
+
+def own_loss_warning(fitness: FitnessSettings) -> str:
+    """A warning for a metric that is probably the criterion's own value; empty for any other."""
+    if "loss" not in fitness.metric.lower():
+        return ""
+    maximized = ", and it is maximized (fitness.mode: max)" if fitness.mode == "max" else ""
+    return (
+        f"fitness.metric {fitness.metric}{maximized}: if it is computed by self.criterion, it is "
+        "each candidate's own loss and cannot compare candidates. Log one that does not depend on "
+        "it, such as the cross-entropy of the predictions with mode: min, or the accuracy."
+    )
+
+
+SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
+
+
+def recipe_reference() -> str:
+    """A Markdown table of every field: what is allowed, its default and its meaning."""
+    rows = [("Field", "Allowed", "Default", "Meaning"), ("---",) * 4, *_rows(Recipe)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def recipe_json_schema() -> str:
+    """The JSON schema of recipes, by which editors complete and check them."""
+    schema = Recipe.model_json_schema(schema_generator=_Untitled)
+    content = {"$schema": GenerateJsonSchema.schema_dialect, **schema}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without titles that only repeat the names of fields."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+
+def _rows(section: type[PlainModel], prefix: str = "") -> list[tuple[str, ...]]:
+    """A row for each field, and for each of those within it."""
+    rows: list[tuple[str, ...]] = []
+    # A list of sections is a field like any other.
+    lists = [
+        n for n, field in section.model_fields.items() if get_origin(field.annotation) is tuple
+    ]
+    sections = {n: inner for n, inner in nested_models(section).items() if n not in lists}
+    for name, field in section.model_fields.items():
+        if name not in sections:
+            rows.append(_row(section, name, prefix))
+            continue
+        if field.default is None:
+            meaning = " ".join((field.description or "Left out: none.").split())
+            rows.append((f"`{prefix}{name}`", "null or the fields below", "`null`", meaning))
+        rows += _rows(sections[name], f"{prefix}{name}.")
+    return rows
+
+
+def _row(section: type[PlainModel], name: str, prefix: str = "") -> tuple[str, str, str, str]:
+    field = section.model_fields[name]
+    default = "required"
+    if not field.is_required():
+        default = f"`{show(field.get_default(call_default_factory=True))}`"
+    meaning = " ".join((field.description or "").split())
+    return f"`{prefix}{name}`", allowed(section, name), default, meaning

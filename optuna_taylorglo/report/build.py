@@ -27,31 +27,37 @@ from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_LENGTH, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
-from optuna_taylorglo.losses.tree_formula import formula
+from optuna_taylorglo.losses.tree import formula
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.report.wording import found_with, recipe_in_words
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
-from optuna_taylorglo.study.open import find_companion
-from optuna_taylorglo.study.urls import shown_url
-from optuna_taylorglo.verdict.choice import (
-    Choice,
-    ChosenLoss,
-    chosen_loss,
+from optuna_taylorglo.study.open import find_evaluation_study
+from optuna_taylorglo.study.storages import shown_url
+from optuna_taylorglo.verdict.families import optimizer_owner
+from optuna_taylorglo.verdict.output import (
+    HEADER,
+    SavedSweep,
+    is_about,
+    load_sweeps,
+    loss_name,
+    rows,
+)
+from optuna_taylorglo.verdict.statistics import Verdict
+from optuna_taylorglo.verdict.winner import (
+    SelectedLoss,
+    Selection,
     evaluation_advice,
     is_undecided,
-    kept_choice,
+    load_selection,
+    selected_loss,
 )
-from optuna_taylorglo.verdict.files import HEADER, is_about, loss_name, rows
-from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, kept_sweeps
-from optuna_taylorglo.verdict.learning_rates import whose_optimizer
-from optuna_taylorglo.verdict.statistics import Verdict
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from optuna_taylorglo.losses.anchor import Anchor
-    from optuna_taylorglo.losses.loading import EvolvedLoss
+    from optuna_taylorglo.losses.anchored import Anchor
+    from optuna_taylorglo.losses.load import EvolvedLoss
 
 _PACKAGES = (
     "optuna",
@@ -77,7 +83,7 @@ def write_report(
     path: str | PathLike[str],
     *,
     verdict: Verdict | None = None,
-    winner: ChosenLoss | None = None,
+    winner: SelectedLoss | None = None,
     storage: str | None = None,
     figures: Mapping[str, go.Figure] | None = None,
 ) -> None:
@@ -106,14 +112,18 @@ def write_report(
         )
     undecided = winner is None and is_undecided(study, history.recipe)
     if winner is None and history.best is not None:
-        winner = chosen_loss(study)
-    choice = kept_choice(study)
-    optimizer = whose_optimizer(study, history.recipe)
+        winner = selected_loss(study)
+    selection = load_selection(study)
+    optimizer = optimizer_owner(study, history.recipe)
     other_loss = ""
     if verdict is not None and winner is not None and not is_about(verdict, winner):
         other_loss = _about_another(verdict, winner)
     further = {f"figure-further-{i}": item for i, item in enumerate((figures or {}).items())}
-    sweeps = () if (companion := find_companion(study)) is None else kept_sweeps(companion)
+    sweeps = (
+        ()
+        if (evaluation_study := find_evaluation_study(study)) is None
+        else load_sweeps(evaluation_study)
+    )
     drawn = _draw(study, verdict, sweeps) | {id_: figure for id_, (_, figure) in further.items()}
     counts = [f"{n} {_OUTCOMES[state]}" for state, n in history.counts.items() if n]
     page = _template().render(
@@ -122,14 +132,14 @@ def write_report(
         history=history,
         generations=f"{history.n_finished} of {history.recipe.search.n_generations}",
         summary=_summary(verdict, other_loss),
-        numbers=_numbers(history, winner, choice, verdict),
+        numbers=_numbers(history, winner, selection, verdict),
         recipe_in_words=recipe_in_words(history.recipe, optimizer),
         found_with=found_with(history.recipe, optimizer),
         recipe_yaml=yaml.safe_dump(history.recipe.to_dict(), sort_keys=False, allow_unicode=True),
         pilot=study.user_attrs.get(EVALUATION_LENGTH),
         winner=None if winner is None else _winner(history, winner),
         undecided=undecided,
-        choice=None if choice is None else _choice(choice, history.recipe),
+        selection=None if selection is None else _selection(selection, history.recipe),
         outcomes=", ".join(counts),
         verdict=verdict,
         other_loss=other_loss,
@@ -157,7 +167,7 @@ def _template() -> Template:
 
 
 def _draw(
-    study: Study, verdict: Verdict | None, sweeps: Iterable[KeptSweep]
+    study: Study, verdict: Verdict | None, sweeps: Iterable[SavedSweep]
 ) -> dict[str, go.Figure]:
     """Figures of the study, its verdict and its sweeps, by the ids of their elements."""
     from optuna_taylorglo import visualization
@@ -183,7 +193,7 @@ def _draw(
     return drawn
 
 
-def _sweep(sweep: KeptSweep) -> dict[str, str]:
+def _sweep(sweep: SavedSweep) -> dict[str, str]:
     """A sweep's figure, and what it shows."""
     if sweep.data is None:
         caption = (
@@ -202,7 +212,7 @@ def _sweep(sweep: KeptSweep) -> dict[str, str]:
     return {"id": f"figure-sweep-{sweep.over}", "caption": caption}
 
 
-def _about_another(verdict: Verdict, winner: ChosenLoss) -> str:
+def _about_another(verdict: Verdict, winner: SelectedLoss) -> str:
     """Why the loss of the verdict is not the winner's."""
     before, now = loss_name(verdict), winner.name
     difference = f"{before}, not about the winner, {now}"
@@ -221,22 +231,22 @@ def _summary(verdict: Verdict | None, other_loss: str) -> str:
 
 def _numbers(
     history: SearchHistory,
-    winner: ChosenLoss | None,
-    choice: Choice | None,
+    winner: SelectedLoss | None,
+    selection: Selection | None,
     verdict: Verdict | None,
 ) -> list[tuple[str, str]]:
     """What a hurried reader wants: numbers, and of what they are."""
     metric, cross_entropy = history.recipe.fitness.metric, history.cross_entropy
     numbers = []
-    if choice is not None:
-        text = f"{metric} of the winner, mean of {len(choice.winner.values)} full trainings"
-        numbers.append((f"{choice.winner.mean:.4f}", text))
+    if selection is not None:
+        text = f"{metric} of the winner, mean of {len(selection.winner.values)} full trainings"
+        numbers.append((f"{selection.winner.mean:.4f}", text))
     elif winner is not None and winner.trial is not None and winner.trial.values:
         text = f"{metric} of the best candidate, one training"
         numbers.append((f"{winner.trial.values[0]:.4f}", text))
     if cross_entropy is not None:
         seeds = len(cross_entropy.by_seed)
-        budget = "same" if choice is None else "evaluations'"
+        budget = "same" if selection is None else "evaluations'"
         text = f"{metric} of cross-entropy at the {budget} budget, mean of {seeds} seeds"
         numbers.append((f"{cross_entropy.mean:.4f}", text))
     for sample in () if verdict is None else verdict.samples[:2]:
@@ -251,9 +261,9 @@ def _numbers(
     return numbers
 
 
-def _winner(history: SearchHistory, winner: ChosenLoss) -> dict[str, Any]:
+def _winner(history: SearchHistory, winner: SelectedLoss) -> dict[str, Any]:
     """The reported loss."""
-    from optuna_taylorglo.losses.description import describe
+    from optuna_taylorglo.losses.describe import describe
 
     loss, attributes = winner.loss, {} if winner.trial is None else winner.trial.user_attrs
     described, facts = describe(loss, history.n_classes)
@@ -303,7 +313,7 @@ def _anchor_rows(anchor: Anchor) -> list[tuple[str, str, str]]:
     ]
 
 
-def _choice(choice: Choice, recipe: Recipe) -> dict[str, Any]:
+def _selection(selection: Selection, recipe: Recipe) -> dict[str, Any]:
     """How the winner was chosen."""
     rows = [
         (
@@ -313,16 +323,16 @@ def _choice(choice: Choice, recipe: Recipe) -> dict[str, Any]:
             str(len(c.values)),
             str(c.values.count(None)),
         )
-        for c in choice.contenders
+        for c in selection.finalists
     ]
     return {
         "header": ("loss", "evaluation", "mean of full trainings", "trainings", "diverged"),
         "rows": rows,
-        "advice": evaluation_advice(choice, recipe),
+        "advice": evaluation_advice(selection, recipe),
     }
 
 
-def _commands(study: Study, winner: ChosenLoss | None, storage: str | None) -> dict[str, str]:
+def _commands(study: Study, winner: SelectedLoss | None, storage: str | None) -> dict[str, str]:
     """Commands of ours for this study, to be copied."""
     name = study.study_name
     where = [] if storage is None else ["--storage", shown_url(storage)]
@@ -331,7 +341,7 @@ def _commands(study: Study, winner: ChosenLoss | None, storage: str | None) -> d
         return shlex.join(["taylorglo", *words, *where])
 
     other = []
-    if winner is not None and winner.trial is not None and winner.name != chosen_loss(study).name:
+    if winner is not None and winner.trial is not None and winner.name != selected_loss(study).name:
         other = ["--trial", str(winner.trial.number)]
     whole = (
         command("run", "recipe.yaml", "--study-name", name),

@@ -16,7 +16,7 @@ from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_taylorglo.attributes import DRAWN, KEPT_LOSS
+from optuna_taylorglo.attributes import DRAWN, SAVED_LOSS
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.search.history import (
     SearchHistory,
@@ -24,17 +24,16 @@ from optuna_taylorglo.search.history import (
     recipe_and_classes,
     trial_loss,
 )
-from optuna_taylorglo.study.open import find_companion
+from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
-from optuna_taylorglo.verdict.choice import chosen_loss, evaluation_advice, kept_choice
-from optuna_taylorglo.verdict.files import kept_verdict
-from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, kept_sweeps
+from optuna_taylorglo.verdict.output import SavedSweep, load_sweeps, load_verdict
+from optuna_taylorglo.verdict.winner import evaluation_advice, load_selection, selected_loss
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from pytorch_lightning import LightningModule
 
-    from optuna_taylorglo.losses.loading import EvolvedLoss
+    from optuna_taylorglo.losses.load import EvolvedLoss
     from optuna_taylorglo.verdict.statistics import Verdict
 
 ARTIFACT_DIR = Path("taylorglo-artifacts")
@@ -103,7 +102,7 @@ def show_verdict(study: Study, verdict: Verdict) -> None:
     _show(study, draw)
 
 
-def show_sweep(study: Study, sweep: KeptSweep) -> None:
+def show_sweep(study: Study, sweep: SavedSweep) -> None:
     """Show a sweep's figure among those of its study, if there is a dashboard."""
 
     def draw() -> dict[str, go.Figure]:
@@ -114,15 +113,15 @@ def show_sweep(study: Study, sweep: KeptSweep) -> None:
     _show(study, draw)
 
 
-def show_kept(study: Study) -> None:
+def show_saved(study: Study) -> None:
     """Show the newest verdict and sweeps, which may come from where there was no dashboard."""
-    companion = find_companion(study)
-    if companion is None:
+    evaluation_study = find_evaluation_study(study)
+    if evaluation_study is None:
         return
     with contextlib.suppress(StudyError):  # of another version
-        if (verdict := kept_verdict(companion)) is not None:
+        if (verdict := load_verdict(evaluation_study)) is not None:
             show_verdict(study, verdict)
-    for sweep in kept_sweeps(companion):
+    for sweep in load_sweeps(evaluation_study):
         show_sweep(study, sweep)
 
 
@@ -190,16 +189,16 @@ def refresh(study: Study) -> None:
 def _study_note(study: Study, history: SearchHistory, best: float) -> str:
     """What a person wants to know first, in Markdown."""
     search, metric = history.recipe.search, history.recipe.fitness.metric
-    chosen, choice = chosen_loss(study), kept_choice(study)
-    if choice is None:
+    chosen, selection = selected_loss(study), load_selection(study)
+    if selection is None:
         heading = (
             f"**Best so far**: {chosen.name}, {metric} {best:.4f} (one training; expect worse on "
             "other seeds)."
         )
     else:
         heading = (
-            f"**Winner**: {chosen.name}, {metric} {choice.winner.mean:.4f} (mean of "
-            f"{len(choice.winner.values)} full trainings)."
+            f"**Winner**: {chosen.name}, {metric} {selection.winner.mean:.4f} (mean of "
+            f"{len(selection.winner.values)} full trainings)."
         )
     if search.glo is None:
         progress = (
@@ -219,8 +218,8 @@ def _study_note(study: Study, history: SearchHistory, best: float) -> str:
         "",
         *(f"- {line}" for line in _description(chosen.loss)),
     ]
-    if choice is not None:
-        lines += ["", evaluation_advice(choice, history.recipe)]
+    if selection is not None:
+        lines += ["", evaluation_advice(selection, history.recipe)]
     if history.cross_entropy is not None:
         lines += ["", f"**Cross-entropy** at the same budget: {history.cross_entropy}."]
     return "\n".join(lines)
@@ -228,15 +227,15 @@ def _study_note(study: Study, history: SearchHistory, best: float) -> str:
 
 def _description(loss: EvolvedLoss) -> list[str]:
     """What a loss does, line by line."""
-    from optuna_taylorglo.losses.description import describe
+    from optuna_taylorglo.losses.describe import describe
 
     return str(describe(loss, loss.n_classes or 2)).splitlines()
 
 
-def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
+def save_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
     """Keep the winner as an artifact of the study, unless it is there already."""
     try:
-        chosen = chosen_loss(study)
+        chosen = selected_loss(study)
     except StudyError:
         return
     kept: str | int
@@ -244,7 +243,7 @@ def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
         kept = chosen.trial.number
     else:  # of a search that was made longer it is another one
         kept = f"{chosen.name} of {recipe_and_classes(study)[0].search.n_generations} generations"
-    if study.user_attrs.get(KEPT_LOSS) == kept:
+    if study.user_attrs.get(SAVED_LOSS) == kept:
         return
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "best_loss.json"
@@ -253,10 +252,10 @@ def keep_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
         upload_artifact(
             artifact_store=artifact_store(artifact_dir), file_path=str(path), study_or_trial=study
         )
-    study.set_user_attr(KEPT_LOSS, kept)
+    study.set_user_attr(SAVED_LOSS, kept)
 
 
-def keep_network(trial: Trial, module: LightningModule, artifact_dir: Path = ARTIFACT_DIR) -> None:
+def save_network(trial: Trial, module: LightningModule, artifact_dir: Path = ARTIFACT_DIR) -> None:
     """Keep the weights of a trained module as an artifact of its trial, for ``torch.load``."""
     import torch
 

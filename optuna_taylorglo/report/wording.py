@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from optuna_taylorglo.losses.expansion import VARIABLES
 from optuna_taylorglo.losses.tree import OPERATORS
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.recipes.search_settings import SearchSettings
-from optuna_taylorglo.recipes.training_settings import Component, OptimizerSettings
+from optuna_taylorglo.recipes.settings import Component, OptimizerSettings, SearchSettings
 from optuna_taylorglo.search.candidates import parameter_names
-from optuna_taylorglo.verdict.learning_rates import MODULE, RECIPE
+from optuna_taylorglo.verdict.families import MODULE, RECIPE
 
 _ANCHORED = {
     "log_scale": "the logarithm of that scale",
@@ -24,7 +23,7 @@ def recipe_in_words(recipe: Recipe, optimizer: str | None = RECIPE) -> list[str]
 
     Args:
         recipe: The recipe.
-        optimizer: Whose optimizer trained, as `verdict.learning_rates.whose_optimizer` says.
+        optimizer: Whose optimizer trained, as `verdict.learning_rates.optimizer_owner` says.
     """
     paragraphs = [
         _family(recipe),
@@ -135,8 +134,8 @@ def _rules(recipe: Recipe) -> str:
         )
     if search.scale == "normalized":
         rules.append("All candidates were scaled to cross-entropy's first gradient.")
-    if recipe.choice is not None:
-        best = f"The {recipe.choice.candidates} best candidates that differ as functions"
+    if recipe.selection is not None:
+        best = f"The {recipe.selection.candidates} best candidates that differ as functions"
         trained = "are trained fully on validation, by successive halving over seeds."
         if search.glo is not None and not search.glo.coefficients.generations:
             rules.append(f"{best} {trained}")

@@ -11,7 +11,7 @@ from optuna.pruners import BasePruner, NopPruner
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.losses.anchor import Anchor, first_gradient, is_steady
+from optuna_taylorglo.losses.anchored import Anchor, first_gradient, is_steady
 from optuna_taylorglo.losses.canonical import (
     Canonical,
     collapse_ratio,
@@ -22,17 +22,14 @@ from optuna_taylorglo.losses.canonical import (
 )
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.form import form_of
-from optuna_taylorglo.search.generation_sampler import GenerationSampler
-from optuna_taylorglo.search.glo.points import TreePoint, stored_point
+from optuna_taylorglo.search.glo.replay import TreePoint, stored_point
 from optuna_taylorglo.search.glo.sampler import GLOSampler
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
-from optuna_taylorglo.search.sampler import TaylorGLOSampler
-from optuna_taylorglo.search.start import settle_start
-from optuna_taylorglo.search.study import slot_rules
+from optuna_taylorglo.search.sampler import GenerationSampler, TaylorGLOSampler
+from optuna_taylorglo.search.study import form_of, resolve_start, retry_policy
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.taylor import TaylorLoss
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
 Point = tuple[float, ...] | TreePoint
@@ -97,7 +94,7 @@ def candidate_loss(
     """
     if isinstance(parameters, TreePoint):
         return _tree_loss(recipe, parameters, n_classes)
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.taylor import TaylorLoss
 
     form, reduction = form_of(recipe), recipe.loss.class_reduction
     theta, anchor = _proposed(recipe, form, parameters)
@@ -155,7 +152,7 @@ def loss_conventions(recipe: Recipe) -> dict[str, Any]:
 
 def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
     """The sampler that proposes the recipe's candidates."""
-    search, rules = recipe.search, slot_rules(recipe)
+    search, rules = recipe.search, retry_policy(recipe)
     if search.glo is not None:
         limits = {"attempts": rules.attempts, "max_failures": rules.max_failures}
         return GLOSampler(search.glo, seed=search.seed, **limits)
@@ -177,7 +174,7 @@ def make_taylor_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
         return recipe.search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1
 
     anchored = _anchor_names(recipe)
-    start = settle_start(recipe).search.start
+    start = resolve_start(recipe).search.start
     theta = () if start is None or start.theta is None else start.theta
     if theta and recipe.search.space == "canonical":
         theta = to_canonical(theta, form)
@@ -185,7 +182,7 @@ def make_taylor_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
         names=parameter_names(recipe),
         sigma=recipe.search.sigma,
         seed=recipe.search.seed,
-        **asdict(slot_rules(recipe)),
+        **asdict(retry_policy(recipe)),
         accept=None if recipe.search.filter == "none" else promises,
         units={name: getattr(_ANCHOR_UNITS, name) for name in anchored},
         limits={name: _ANCHOR_LIMITS[name] for name in anchored},

@@ -44,7 +44,7 @@ MAX_STALE = 20
 
 
 @dataclass(frozen=True)
-class Rules:
+class RetryPolicy:
     """How slots are counted and when they close.
 
     Args:
@@ -89,7 +89,7 @@ class Slot:
     """
 
     number: int
-    rules: Rules
+    rules: RetryPolicy
     trials: tuple[FrozenTrial, ...] = ()
     place: tuple[int, int] | None = None
 
@@ -227,7 +227,7 @@ class GenerationLog:
         leftovers: Waiting trials of finished generations: duplicates.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: RetryPolicy) -> None:
         self.rules = rules
         self._forget()
 

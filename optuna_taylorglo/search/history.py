@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.in_study import settled_recipe
+from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import (
     Point,
@@ -29,7 +29,7 @@ from optuna_taylorglo.search.study import new_log
 from optuna_taylorglo.study.queue import counted_trials
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+    from optuna_taylorglo.losses.taylor import TaylorLoss
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
 

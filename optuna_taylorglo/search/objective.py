@@ -13,11 +13,11 @@ from optuna.trial import Trial
 from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.search.candidates import candidate_loss
-from optuna_taylorglo.search.generation_sampler import GenerationSampler
 from optuna_taylorglo.search.pruners import EarlyEndPruner
+from optuna_taylorglo.search.sampler import GenerationSampler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study.storages import release_connections
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.training import Training
 
 
 class Objective:

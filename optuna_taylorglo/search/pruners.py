@@ -10,7 +10,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
-from optuna_taylorglo.search.generations import Rules
+from optuna_taylorglo.search.generations import RetryPolicy
 from optuna_taylorglo.study.optuna_private import study_id_of
 
 
@@ -83,7 +83,11 @@ class FallingBehindPruner(BasePruner):
     ) -> None:
         if not 0 < keep < 1:
             raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
-        self.rules = Rules(overlap=overlap) if popsize is None else Rules(popsize, overlap=overlap)
+        self.rules = (
+            RetryPolicy(overlap=overlap)
+            if popsize is None
+            else RetryPolicy(popsize, overlap=overlap)
+        )
         self.place = None if popsize is None else math.ceil(keep * popsize)
         self.keep = keep
         self.step = step

@@ -15,8 +15,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import GENERATION, WORKER
-from optuna_taylorglo.search.generation_sampler import GenerationSampler
 from optuna_taylorglo.search.generations import Slot, slot_attrs
+from optuna_taylorglo.search.sampler import GenerationSampler
 from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, trial_id_of
 from optuna_taylorglo.study.queue import Plan, TrialQueue
 

@@ -10,7 +10,7 @@ import sqlalchemy
 from optuna.study import Study, StudyDirection
 from optuna.trial import TrialState
 
-from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, RECIPE
+from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StorageUnreachable, StorageURLError, StudyError
 from optuna_taylorglo.study.optuna_private import storage_of
 from optuna_taylorglo.study.outages import (
@@ -20,8 +20,14 @@ from optuna_taylorglo.study.outages import (
     retry,
     storage_errors,
 )
-from optuna_taylorglo.study.storages import RetryingStorage, connect, release_connections
-from optuna_taylorglo.study.urls import file_of, is_proxy, shown_url
+from optuna_taylorglo.study.storages import (
+    RetryingStorage,
+    connect,
+    file_of,
+    is_proxy,
+    release_connections,
+    shown_url,
+)
 
 Direction = Literal["maximize", "minimize"]
 
@@ -107,30 +113,30 @@ def _create(name: str, storage: RetryingStorage, direction: Direction, url: str)
     return study
 
 
-def companion_name(study_name: str) -> str:
+def evaluation_study_name(study_name: str) -> str:
     """Name of the study that holds the trainings for a study's verdict."""
     return f"{study_name}-verdict"
 
 
-def create_companion(study: Study, url: str) -> Study:
+def create_evaluation_study(study: Study, url: str) -> Study:
     """Create or load the study that holds the trainings for a study's verdict."""
     name, storage = study.study_name, storage_of(study)
     direction: Direction = "minimize" if study.direction == StudyDirection.MINIMIZE else "maximize"
-    companion = _create(companion_name(name), storage, direction, url)
-    if not companion.trials and COMPANION_OF not in companion.user_attrs:
-        companion.set_user_attr(COMPANION_OF, name)
-    if companion.user_attrs.get(COMPANION_OF) != name:
+    evaluation_study = _create(evaluation_study_name(name), storage, direction, url)
+    if not evaluation_study.trials and EVALUATION_OF not in evaluation_study.user_attrs:
+        evaluation_study.set_user_attr(EVALUATION_OF, name)
+    if evaluation_study.user_attrs.get(EVALUATION_OF) != name:
         raise StudyError(
-            f"study {companion.study_name!r} in {shown_url(url)} is not the companion of "
-            f"{name!r}; its name is needed for the verdict. Rename or delete it."
+            f"study {evaluation_study.study_name!r} in {shown_url(url)} is not the evaluation study "
+            f"of {name!r}; its name is needed for the verdict. Rename or delete it."
         )
-    return companion
+    return evaluation_study
 
 
-def find_companion(study: Study) -> Study | None:
+def find_evaluation_study(study: Study) -> Study | None:
     """The study that holds the trainings for a study's verdict, if there is one."""
     try:
-        name = companion_name(study.study_name)
+        name = evaluation_study_name(study.study_name)
         return optuna.load_study(study_name=name, storage=storage_of(study))
     except KeyError:
         return None
@@ -160,7 +166,7 @@ def _check(study: Study, url: str) -> None:
     """Refuse a study of something else."""
     if len(study.directions) > 1:
         check_direction(study, "maximize", url)
-    if RECIPE in study.user_attrs or COMPANION_OF in study.user_attrs:
+    if RECIPE in study.user_attrs or EVALUATION_OF in study.user_attrs:
         return
     strangers = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
     # Trials that wait are candidates that the user enqueued to start with.

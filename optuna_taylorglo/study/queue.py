@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import platform
 import random
 import threading
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -27,7 +30,8 @@ from optuna.logging import get_logger
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from optuna_taylorglo.attributes import FIRST_TRIAL, NEWS, RELEASED, STALE, WITHDRAWN
+from optuna_taylorglo.attributes import ERROR, FIRST_TRIAL, NEWS, RELEASED, STALE, WITHDRAWN
+from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.study.heartbeat import (
     GRACE_PERIOD,
     HEARTBEAT_INTERVAL,
@@ -375,3 +379,61 @@ def _last_report(trial: FrozenTrial) -> float | None:
     """What Optuna stores as the value of a pruned trial."""
     last = None if trial.last_step is None else trial.intermediate_values[trial.last_step]
     return None if last is None or math.isnan(last) else last
+
+
+_MAX_LINES, _MAX_CHARACTERS = 20, 4000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception as plain values that a database can hold.
+
+    A usage error, which only the user can fix, has no traceback: its message says it all.
+    """
+
+    type: str
+    message: str
+    traceback: str = ""
+    is_usage: bool = False
+    worker: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """An exception of this process."""
+        is_usage = isinstance(error, UsageError)
+        lines = [] if is_usage else "".join(traceback.format_exception(error)).splitlines()
+        return cls(
+            type(error).__name__,
+            str(error)[:_MAX_CHARACTERS],
+            "\n".join(lines[-_MAX_LINES:])[-_MAX_CHARACTERS:],
+            is_usage,
+            f"process {os.getpid()} on {platform.node()}",
+        )
+
+    @property
+    def in_words(self) -> str:
+        """The exception without its traceback."""
+        return self.message if self.is_usage else f"{self.type}: {self.message}"
+
+    def __str__(self) -> str:
+        return self.traceback or self.in_words
+
+
+def record_failure(trial: Trial, error: Exception) -> Failure:
+    """Store an exception with the trial that it ends."""
+    failure = Failure.of(error)
+    with contextlib.suppress(UpdateFinishedTrialError):  # it has failed as stale
+        trial.set_user_attr(ERROR, asdict(failure))
+    return failure
+
+
+def failure_of(trial: FrozenTrial) -> Failure | None:
+    """The exception that a trial ended with; None if its worker was killed."""
+    content = trial.user_attrs.get(ERROR)
+    return None if content is None else Failure(**content)
+
+
+def last_exception(study: Study) -> Failure | None:
+    """The newest exception that a trial of a study ended with, if there is one."""
+    failures = map(failure_of, reversed(counted_trials(study)))
+    return next(filter(None, failures), None)

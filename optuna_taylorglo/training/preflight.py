@@ -22,13 +22,13 @@ import lightning_modules
 import optuna_taylorglo
 from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested, UsageError, UserCodeError
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training, test_metric
+from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.training import Training, test_metric
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """What a rehearsal found, of a recipe that works.
+    """What a dry_run found, of a recipe that works.
 
     Attributes:
         n_classes: Number of classes of the data.
@@ -61,7 +61,7 @@ def preflight(recipe: Recipe, machine: Machine) -> Preflight:
         _check_hooks(training)
         witness = _Witness(recipe, training.n_classes)
         observer = _Observer(recipe)
-        value = _rehearse(training, witness, observer)
+        value = _dry_run(training, witness, observer)
     except (UsageError, StopRequested):
         raise
     except Exception as error:
@@ -84,10 +84,10 @@ def preflight(recipe: Recipe, machine: Machine) -> Preflight:
     )
 
 
-def _rehearse(training: Training, witness: _Witness, observer: _Observer) -> float:
+def _dry_run(training: Training, witness: _Witness, observer: _Observer) -> float:
     """The fitness after one step with the witness as the loss, which then says how it was used."""
     try:
-        value = training.run(witness, seed=0, steps=1, rehearsal=observer)
+        value = training.run(witness, seed=0, steps=1, dry_run=observer)
     except RuntimeError:
         witness.check_logits_need_gradient()  # PyTorch says so, too, but not of what
         raise
@@ -318,7 +318,7 @@ def _split_follows_the_seed(training: Training) -> bool:
 
 
 def _explained(error: Exception, recipe: Recipe) -> UsageError:
-    """An exception that came out of a rehearsal, with where the user has to look."""
+    """An exception that came out of a dry_run, with where the user has to look."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_the_users(frame.filename)]
     said = "".join(traceback.format_exception_only(error)).strip()

@@ -1,1 +1,1 @@
-"""Is it really better? Full trainings, opponents and controls, and what they allow to say."""
+"""Is it really better? Full trainings, baselines and controls, and what they allow to say."""

@@ -1,13 +1,21 @@
-"""Standard losses with the one parameter that is tuned, and names of all that `evaluate` knows.
-
-Plain values: the command line names them without waiting for torch.
-"""
+"""Standard losses with the parameter that is tuned, and the learning rates they are tried at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from optuna.study import Study
+
+from optuna_taylorglo.attributes import OPTIMIZER
+from optuna_taylorglo.recipes.class_paths import BUNDLED_PACKAGE
+from optuna_taylorglo.recipes.schema import Recipe
+
+if TYPE_CHECKING:
+    from optuna_taylorglo.training.runtime import Machine
+    from optuna_taylorglo.training.training import Training
 
 
 @dataclass(frozen=True)
@@ -88,3 +96,86 @@ BASELINES = (
     "best-standard",
 )
 DEFAULT_BASELINES = ("ce", "ce-tuned", "label-smoothing", "best-standard")
+
+
+RECIPE, MODULE = "recipe", "module"
+"""Whose optimizer trains."""
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """How learning rates are varied: rates are numbers, or factors on the module's own.
+
+    Attributes:
+        base: The recipe's learning rate; None: the module's own, whatever it is.
+        obstacle: Why it cannot be varied; None if it can.
+    """
+
+    base: float | None
+    obstacle: str | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> LearningRates:
+        """Those of a recipe whose network is trained by the recipe's optimizer, if it has one."""
+        return cls(None if recipe.optimizer is None else recipe.optimizer.lr)
+
+    @property
+    def start(self) -> float:
+        """The rate as the user has it."""
+        return 1.0 if self.base is None else self.base
+
+    def times(self, factors: Sequence[float]) -> list[float]:
+        """The rates to try; the user's alone where it cannot be varied."""
+        return [self.start * factor for factor in factors] if self.obstacle is None else [1.0]
+
+    def settings(self, rate: float) -> dict[str, Any]:
+        """Fields of a `ComparedLoss` that is trained at a rate."""
+        if self.base is not None:
+            return {"learning_rate": rate}
+        return {} if rate == 1 else {"learning_rate_factor": rate}
+
+    def words(self, rate: float) -> str:
+        """A rate for people."""
+        if self.base is not None:
+            return f"learning rate {rate:.3g}"
+        return f"learning rate × {rate:.3g}"
+
+    def in_words(self) -> str:
+        """What a verdict has to say about them; nothing where all is as expected."""
+        if self.obstacle is None:
+            return ""
+        return (
+            f"No learning rate was tuned, because that of {self.obstacle}. Cross-entropy at a "
+            "tuned rate is left out, and the other losses were tried at the module's own rate only."
+        )
+
+
+def optimizer_owner(study: Study, recipe: Recipe) -> str | None:
+    """`RECIPE` or `MODULE`; None if a study of an earlier version leaves it open."""
+    if recipe.optimizer is None:
+        return MODULE
+    if recipe.model.class_path.startswith(f"{BUNDLED_PACKAGE}."):
+        return RECIPE
+    known: str | None = study.user_attrs.get(OPTIMIZER)
+    return known
+
+
+def save_optimizer_owner(study: Study, training: Training) -> None:
+    """Keep in the study whose optimizer trains, for those who do not import the module."""
+    study.set_user_attr(OPTIMIZER, MODULE if training.own_optimizer else RECIPE)
+
+
+def find_learning_rates(study: Study, recipe: Recipe, machine: Machine) -> LearningRates:
+    """How the learning rate of a study's trainings can be varied.
+
+    A module's own is tried: one step is taken with it.
+    """
+    from optuna_taylorglo.training.training import Training
+
+    if optimizer_owner(study, recipe) == RECIPE:
+        return LearningRates.of(recipe)
+    training = Training(recipe, machine)
+    save_optimizer_owner(study, training)
+    if not training.own_optimizer:
+        return LearningRates.of(recipe)
+    return LearningRates(None, training.learning_rate_obstacle())

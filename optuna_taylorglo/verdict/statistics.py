@@ -13,6 +13,86 @@ import numpy as np
 import scipy
 from pydantic import BeforeValidator
 
+from optuna_taylorglo.errors import OperationError
+from optuna_taylorglo.recipes.schema import Recipe
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """Spearman's rank correlation.
+
+    Attributes:
+        value: The correlation; NaN if one side has no order at all.
+        low: Lower end of its 95 % confidence interval; NaN for fewer than four pairs.
+        high: Its upper end.
+        n: Number of pairs.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} (95 % interval {self.low:.2f} to {self.high:.2f}, n = {self.n})"
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> RankCorrelation:
+    """Spearman's rank correlation of pairs, with an interval.
+
+    The interval is Fisher's z with the variance (1 + r²/2) / (n − 3) (D. G. Bonett and T. A.
+    Wright, "Sample size requirements for estimating Pearson, Kendall and Spearman correlations",
+    Psychometrika 65, 2000).
+    """
+    r, n = spearman(a, b), len(a)
+    if n < 4 or math.isnan(r):
+        return RankCorrelation(r, math.nan, math.nan, n)
+    # The same order has no z: take it for half a step short of that, a swap of two neighbors
+    # being a whole one.
+    greatest = 1 - 6 / (n * (n**2 - 1))
+    z = math.atanh(max(-greatest, min(r, greatest)))
+    width = 1.96 * math.sqrt((1 + r**2 / 2) / (n - 3))
+    return RankCorrelation(r, math.tanh(z - width), math.tanh(z + width), n)
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Correlation of the ranks, equal values sharing theirs; NaN if all on one side are equal."""
+    ranks = [scipy.stats.rankdata(side) for side in (a, b)]
+    if len(a) < 2 or any(np.ptp(side) == 0 for side in ranks):
+        return math.nan
+    # A number such as 0.9999999999999998 is a rounded 1.
+    return float(np.round(np.corrcoef(*ranks)[0, 1], 12))
+
+
+def is_accuracy(metric: str, mode: str) -> bool:
+    """Whether a metric is a share of right answers, so that guessing comes to 1/n."""
+    return mode == "max" and "accuracy" in metric.lower()
+
+
+def value_of_divergence(
+    values: Sequence[float | None], recipe: Recipe, n_classes: int | None
+) -> float:
+    """What each diverged training among some counts as.
+
+    Args:
+        values: What the trainings reached; None for those that diverged.
+        recipe: Their recipe.
+        n_classes: Number of classes; None if unknown.
+
+    Raises:
+        OperationError: If all diverged, so that there is nothing to compare.
+    """
+    fitness = recipe.fitness
+    reached = [value for value in values if value is not None]
+    if not reached:
+        raise OperationError(
+            f"all {len(values)} trainings diverged, the evolved loss's and the others': there is "
+            "nothing to compare. A smaller learning rate may help."
+        )
+    guessing = [1 / n_classes] if n_classes and is_accuracy(fitness.metric, fitness.mode) else []
+    return min([*reached, *guessing], key=lambda value: fitness.sign * value)
+
+
 # JSON has no NaN: what does not exist is null there.
 MaybeNan = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 
@@ -41,7 +121,7 @@ class Role(StrEnum):
     """Cross-entropy with the evolved loss's first gradient: what it gains is scale."""
 
     @property
-    def is_opponent(self) -> bool:
+    def is_baseline(self) -> bool:
         """Whether the evolved loss has to beat it."""
         return self in (Role.REFERENCE, Role.BASELINE)
 
@@ -59,7 +139,7 @@ class Sample:
             diverged or crashed.
         diverged: Places of the trainings that diverged; what they count as is in the values.
         also: Names of other losses whose trainings are the very same.
-        keys: Keys of its trainings in the companion study; none in verdicts of earlier versions.
+        keys: Keys of its trainings in the evaluation study; none in verdicts of earlier versions.
     """
 
     name: str

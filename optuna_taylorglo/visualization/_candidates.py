@@ -13,10 +13,10 @@ from optuna_taylorglo.losses.canonical import has_canonical_form, to_canonical
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import Point
-from optuna_taylorglo.search.form import form_of
-from optuna_taylorglo.search.glo.points import TreePoint
+from optuna_taylorglo.search.glo.replay import TreePoint
 from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
-from optuna_taylorglo.verdict.choice import kept_choice
+from optuna_taylorglo.search.study import form_of
+from optuna_taylorglo.verdict.winner import load_selection
 from optuna_taylorglo.visualization import _style as style
 
 TITLE = "All candidates by fitness (t-SNE)"
@@ -77,17 +77,17 @@ def _get_candidates_info(
 
 
 def _winner(study: Study, history: SearchHistory) -> Winner | None:
-    choice = kept_choice(study)
-    if choice is not None:
+    selection = load_selection(study)
+    if selection is not None:
         return Winner(
-            f"winner, {choice.winner.name}", choice.winner.parameters, choice.winner.trial
+            f"winner, {selection.winner.name}", selection.winner.parameters, selection.winner.trial
         )
     trained = [c for c in history.candidates if c.fitness is not None]
     best = None if history.best is None else history.best.number
     found = next((c for c in trained if c.trial == best), None)
     if found is None:
         return None
-    decided = history.finished and history.recipe.choice is None
+    decided = history.finished and history.recipe.selection is None
     return Winner(
         f"{'winner' if decided else 'best so far'}, trial {found.trial}",
         found.parameters,
@@ -121,7 +121,7 @@ def _tree_values(point: TreePoint) -> FloatArray:
     """A tree as a function: its values over the output, for both targets, 0 where not finite."""
     import torch
 
-    from optuna_taylorglo.losses.tree_values import tree_values
+    from optuna_taylorglo.losses.tree_loss import tree_values
 
     x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     y = torch.linspace(0.05, 0.95, 10, dtype=torch.float64)[None]

@@ -79,11 +79,11 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
 
     Examples:
         >>> import optuna
-        >>> from optuna_taylorglo.study.open import find_companion
-        >>> from optuna_taylorglo.verdict.files import kept_verdict
+        >>> from optuna_taylorglo.study.open import find_evaluation_study
+        >>> from optuna_taylorglo.verdict.output import load_verdict
         >>> from optuna_taylorglo.visualization import plot_comparison
         >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
-        >>> verdict = kept_verdict(find_companion(study))
+        >>> verdict = load_verdict(find_evaluation_study(study))
         >>> figure = plot_comparison(verdict)
         >>> [trace.name for trace in figure.data]
         ['baseline', 'control of scale']

@@ -8,10 +8,10 @@ import numpy as np
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.recipes.in_study import settled_recipe
-from optuna_taylorglo.study.open import find_companion
-from optuna_taylorglo.verdict.curves import RecordedCurves, recorded_curves, shown_curves
-from optuna_taylorglo.verdict.files import kept_verdict
+from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.study.open import find_evaluation_study
+from optuna_taylorglo.verdict.compare import RecordedCurves, recorded_curves, shown_curves
+from optuna_taylorglo.verdict.output import load_verdict
 from optuna_taylorglo.verdict.statistics import Role, Verdict
 from optuna_taylorglo.visualization import _style as style
 
@@ -47,8 +47,8 @@ class LearningCurve:
     n_trainings: int
 
 
-def _get_learning_curves_info(companion: Study, verdict: Verdict) -> list[LearningCurve]:
-    shown = shown_curves(recorded_curves(companion, verdict), verdict.mode)
+def _get_learning_curves_info(evaluation_study: Study, verdict: Verdict) -> list[LearningCurve]:
+    shown = shown_curves(recorded_curves(evaluation_study, verdict), verdict.mode)
     return [_mean_curve(recorded) for recorded in shown]
 
 
@@ -93,12 +93,12 @@ def plot_learning_curves(study: Study, *, verdict: Verdict | None = None) -> go.
         >>> [trace.name for trace in figure.data if trace.name]
         ['evolved loss', 'cross-entropy', 'cross-entropy, learning rate 0.005<br>(tuned)']
     """
-    recipe, companion = settled_recipe(study), find_companion(study)
-    if companion is not None and verdict is None:
-        verdict = kept_verdict(companion)
-    if recipe is None or companion is None or verdict is None:
+    recipe, evaluation_study = settled_recipe(study), find_evaluation_study(study)
+    if evaluation_study is not None and verdict is None:
+        verdict = load_verdict(evaluation_study)
+    if recipe is None or evaluation_study is None or verdict is None:
         return style.nothing_to_plot(TITLE, "there is no verdict yet.")
-    curves = _get_learning_curves_info(companion, verdict)
+    curves = _get_learning_curves_info(evaluation_study, verdict)
     if not curves:
         return style.nothing_to_plot(
             TITLE, "the verdict's trainings were made without recording any."

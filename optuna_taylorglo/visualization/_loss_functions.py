@@ -11,11 +11,11 @@ from optuna.study import Study
 
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.history import SearchHistory, read_history
-from optuna_taylorglo.verdict.choice import ChosenLoss, chosen_loss, is_undecided
+from optuna_taylorglo.verdict.winner import SelectedLoss, is_undecided, selected_loss
 from optuna_taylorglo.visualization import _style as style
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.loading import EvolvedLoss
+    from optuna_taylorglo.losses.load import EvolvedLoss
 
 TITLE = "Winner and best losses"
 
@@ -54,13 +54,13 @@ class LossFunctionsInfo:
 
 def _get_loss_functions_info(
     history: SearchHistory,
-    winner: ChosenLoss | None = None,
+    winner: SelectedLoss | None = None,
     *,
     undecided: bool = False,
     normalize: bool = False,
     progress: float = 0.0,
 ) -> LossFunctionsInfo:
-    from optuna_taylorglo.losses.description import target_curve
+    from optuna_taylorglo.losses.describe import target_curve
     from optuna_taylorglo.losses.tree_loss import TreeLoss
     from optuna_taylorglo.search.candidates import candidate_loss
 
@@ -146,7 +146,7 @@ def plot_loss_functions(
         return style.nothing_to_plot(title, style.NO_GENERATION)
     info = _get_loss_functions_info(
         history,
-        chosen_loss(study),
+        selected_loss(study),
         undecided=is_undecided(study, history.recipe),
         normalize=normalize,
         progress=progress,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import plotly.graph_objects as go
 from optuna.study import Study
 
-from optuna_taylorglo.study.open import find_companion
-from optuna_taylorglo.verdict.kept_sweeps import SETTINGS, KeptSweep, kept_sweeps
+from optuna_taylorglo.study.open import find_evaluation_study
+from optuna_taylorglo.verdict.output import SETTINGS, SavedSweep, load_sweeps
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._data_fractions import SettingAxis, draw_data_sweep
 
@@ -48,15 +48,15 @@ def plot_sweep(study: Study, *, over: str = "fraction") -> go.Figure:
     """
     if over not in SETTINGS:
         raise ValueError(f"over must be one of {', '.join(SETTINGS)}, not {over!r}.")
-    companion = find_companion(study)
-    sweeps = [] if companion is None else kept_sweeps(companion)
+    evaluation_study = find_evaluation_study(study)
+    sweeps = [] if evaluation_study is None else load_sweeps(evaluation_study)
     sweep = next((sweep for sweep in sweeps if sweep.over == over), None)
     if sweep is None:
         return style.nothing_to_plot(TITLES[over], "there was no such sweep yet.")
     return draw_sweep(sweep)
 
 
-def draw_sweep(sweep: KeptSweep) -> go.Figure:
+def draw_sweep(sweep: SavedSweep) -> go.Figure:
     """The figure of a sweep."""
     title = TITLES[sweep.over]
     if sweep.data is None:
@@ -64,7 +64,7 @@ def draw_sweep(sweep: KeptSweep) -> go.Figure:
     return draw_data_sweep(title, sweep.data.accuracies, sweep.measured, _AXES[sweep.over])
 
 
-def _draw_agreement(title: str, sweep: KeptSweep) -> go.Figure:
+def _draw_agreement(title: str, sweep: SavedSweep) -> go.Figure:
     agreements = sorted(sweep.agreements, key=lambda agreement: agreement.length)
     if not agreements:
         return style.nothing_to_plot(title, "no two lengths were compared.")

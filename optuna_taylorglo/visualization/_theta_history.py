@@ -9,11 +9,10 @@ import plotly.graph_objects as go
 from optuna.study import Study
 from plotly.subplots import make_subplots
 
-from optuna_taylorglo.losses.tree import Tree
-from optuna_taylorglo.losses.tree_formula import formula
-from optuna_taylorglo.search.form import form_of
+from optuna_taylorglo.losses.tree import Tree, formula
 from optuna_taylorglo.search.glo.sampler import GLOSampler
 from optuna_taylorglo.search.history import SearchHistory, read_history
+from optuna_taylorglo.search.study import form_of
 from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Where the search looks: mean ± σ"

@@ -6,13 +6,12 @@ import pytest
 import torch
 from searches import ROOT
 
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import candidate_loss
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss, compared_evolved_loss
+from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.tasks import ComparedLoss, Task, compared_evolved_loss
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 STEPS = 40

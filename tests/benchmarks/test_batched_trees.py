@@ -11,8 +11,7 @@ from searches import ROOT
 from torch.nn.functional import one_hot
 
 from optuna_taylorglo.losses.tree_loss import TreeLoss
-from optuna_taylorglo.search.glo.breeding import first_tree
-from optuna_taylorglo.search.glo.equal_functions import depends_on_outputs
+from optuna_taylorglo.search.glo.trees import depends_on_outputs, first_tree
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

@@ -19,7 +19,7 @@ from searches import load, process
 
 from optuna_taylorglo import worker
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
+from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import open_storage
 

@@ -31,9 +31,9 @@ from optuna_taylorglo.attributes import STALE
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import MAX_FAILURES
 from optuna_taylorglo.study import queue as queue_module
-from optuna_taylorglo.study.failures import record_failure
 from optuna_taylorglo.study.heartbeat import fail_trial
 from optuna_taylorglo.study.open import open_storage
+from optuna_taylorglo.study.queue import record_failure
 
 JOB = SearchJob(generations=2, popsize=3, seconds=0.0)
 SERIAL = dict(JOB.expected())

@@ -13,7 +13,7 @@ from searches import descendants_of, is_alive, load, process, small_recipe, wait
 
 from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.cli.verbs import run
-from optuna_taylorglo.recipes.in_study import replace_recipe
+from optuna_taylorglo.recipes.load import replace_recipe
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.heartbeat import WorkerProcess
@@ -130,7 +130,7 @@ def test_the_baseline_is_not_trained_twice(finished, monkeypatch, capsys):
     monkeypatch.chdir(directory)
     before = load(url, "tiny").user_attrs["taylorglo:cross_entropy"]
     assert len(before) == 3
-    from optuna_taylorglo.training.run import Training
+    from optuna_taylorglo.training.training import Training
 
     monkeypatch.setattr(Training, "run", lambda *a, **k: pytest.fail("trained again"))
     assert cli.main(["baseline", "tiny"]) == cli.DONE

@@ -18,7 +18,7 @@ from optuna_taylorglo.process import DONE
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.verdict.choice import chosen_loss, kept_choice
+from optuna_taylorglo.verdict.winner import load_selection, selected_loss
 
 URL = "sqlite:///taylorglo.db"
 
@@ -64,7 +64,7 @@ def test_killed_and_resumed_it_is_the_serial_search(study: optuna.Study, tmp_pat
     alone = load(url, "serial")
     assert candidates(study) == candidates(alone)
     ours, theirs = (
-        [(c.parameters, c.evaluation, c.values) for c in kept_choice(each).contenders]
+        [(c.parameters, c.evaluation, c.values) for c in load_selection(each).finalists]
         for each in (study, alone)
     )
     assert ours == theirs
@@ -77,9 +77,9 @@ def test_killed_and_resumed_it_is_the_serial_search(study: optuna.Study, tmp_pat
 def test_the_winner_is_a_tree_that_trains(directory: Path, study: optuna.Study) -> None:
     loss = load_loss(directory / "best_loss.json")
     assert isinstance(loss, TreeLoss)
-    choice = kept_choice(study)
-    assert choice is not None
-    assert tuple(loss.tree.to_prefix()) == choice.winner.parameters.prefix
+    selection = load_selection(study)
+    assert selection is not None
+    assert tuple(loss.tree.to_prefix()) == selection.winner.parameters.prefix
     assert loss.origin is not None
     assert loss.origin.study == "tiny"
     logits = torch.randn(4, 10, requires_grad=True)
@@ -141,4 +141,4 @@ def test_verdict_report_and_dashboard_are_about_the_tree(
     dashboard.refresh(study)
     note = get_note(study)
     assert "**GLO search**: 5 of 5 generations" in note
-    assert chosen_loss(study).name in note
+    assert selected_loss(study).name in note

@@ -11,16 +11,15 @@ from rich.console import Console
 
 from optuna_taylorglo.cli.local_trainings import LocalTrainings
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.verdict.compared_losses import cross_entropy
-from optuna_taylorglo.verdict.task_queue import TaskQueue
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.runner import TaskQueue
+from optuna_taylorglo.verdict.tasks import Task, cross_entropy
 
 
 class OneAtATime:
     """A supervisor whose worker does one task at each look, and takes down what is shown."""
 
-    def __init__(self, companion: optuna.Study, live: LiveProgress) -> None:
-        self.queue = TaskQueue(companion)
+    def __init__(self, evaluation_study: optuna.Study, live: LiveProgress) -> None:
+        self.queue = TaskQueue(evaluation_study)
         self.live = live
         self.shown: list[str] = []
 
@@ -43,11 +42,11 @@ def tasks(name: str, label: str, seeds: range, *, on_test_set: bool = False) -> 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_stages_are_named_and_counted_over_several_calls(terminal):
-    companion = optuna.create_study(direction="maximize")
+    evaluation_study = optuna.create_study(direction="maximize")
     output = io.StringIO()
     with LiveProgress(Console(file=output, force_terminal=terminal, width=80)) as live:
-        supervisor = OneAtATime(companion, live)
-        train = LocalTrainings(companion, supervisor, threading.Event(), live)
+        supervisor = OneAtATime(evaluation_study, live)
+        train = LocalTrainings(evaluation_study, supervisor, threading.Event(), live)
         train(tasks("ce-smoothed", "a", range(2)))
         train(tasks("ce-smoothed", "b", range(2, 3)))
         ends = tasks("ce", "cross-entropy", range(2), on_test_set=True)

@@ -15,9 +15,9 @@ from optuna_taylorglo.cli import progress
 from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
+from optuna_taylorglo.recipes.load import freeze, frozen_recipe
 from optuna_taylorglo.search.history import SearchHistory, read_history
-from optuna_taylorglo.verdict.choice import Choice, Contender
+from optuna_taylorglo.verdict.winner import Finalist, Selection
 
 
 @pytest.fixture
@@ -121,16 +121,16 @@ def test_rounds_outside_the_search_are_told_once_without_a_terminal():
     output = io.StringIO()
     with LiveProgress(Console(file=output)) as live:
         for done in range(3):
-            live.show_round("choice of the winner, round 1", done, 22)
-        live.show_round("choice of the winner, round 2", 0, 12)
+            live.show_round("selection of the winner, round 1", done, 22)
+        live.show_round("selection of the winner, round 2", 0, 12)
     first, second = output.getvalue().splitlines()
-    assert first == "choice of the winner, round 1: 22 trainings"
-    assert second == "choice of the winner, round 2: 12 trainings"
+    assert first == "selection of the winner, round 1: 22 trainings"
+    assert second == "selection of the winner, round 2: 12 trainings"
 
 
 def test_the_line_at_the_end_is_of_the_chosen_loss():
-    winner = Contender(None, (0.0,), None, (0.5, 0.75), 0.625)
-    first, second = fitness_line(read_history(searched_study()), Choice((winner,))).splitlines()
+    winner = Finalist(None, (0.0,), None, (0.5, 0.75), 0.625)
+    first, second = fitness_line(read_history(searched_study()), Selection((winner,))).splitlines()
     assert first == (
         "val_accuracy: 0.6250, mean of 2 full trainings of the mean of the final distribution, "
         "the best of 1 losses"
@@ -145,8 +145,8 @@ def test_a_winner_behind_cross_entropy_is_called_so(mean, length, told):
     # Only where cross-entropy was trained as long: at another length nothing is known.
     budget = {"unit": "steps", "evaluation": length, "full": 50}
     history = read_history(searched_study(budget=budget))
-    winner = Contender(None, (0.0,), None, (mean, mean), mean)
-    assert ("found no loss to take instead" in fitness_line(history, Choice((winner,)))) is told
+    winner = Finalist(None, (0.0,), None, (mean, mean), mean)
+    assert ("found no loss to take instead" in fitness_line(history, Selection((winner,)))) is told
 
 
 def test_the_line_at_the_end_leaves_out_what_is_not_there():

@@ -22,7 +22,7 @@ import yaml
 from databases import postgresql_directory
 
 import optuna_taylorglo
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"

@@ -35,9 +35,13 @@ import yaml
 from kept_studies import keep_complete_study
 
 from optuna_taylorglo import TaylorLoss, cli, worker
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.recipes.reference import SCHEMA_FILE, recipe_json_schema, recipe_reference
-from optuna_taylorglo.recipes.schema import recipe_from_dict
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.recipes.schema import (
+    SCHEMA_FILE,
+    recipe_from_dict,
+    recipe_json_schema,
+    recipe_reference,
+)
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "docs" / "recipes.md"

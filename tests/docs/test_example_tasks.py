@@ -14,12 +14,12 @@ from torch import nn
 
 from optuna_taylorglo import worker
 from optuna_taylorglo.cli.main import main
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.recipes.loading import Recipe, load_recipe
+from optuna_taylorglo.recipes.load import Recipe, load_recipe
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.training import Training
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -86,7 +86,7 @@ def test_every_example_is_in_the_readme_and_here() -> None:
 def test_the_recipe_starts_at_cross_entropy(task: Example) -> None:
     recipe = task.recipe
     assert (recipe.loss.base, recipe.search.space) == ("cross_entropy", "canonical")
-    assert (recipe.search.filter, recipe.choice is not None) == ("steady", True)
+    assert (recipe.search.filter, recipe.selection is not None) == ("steady", True)
     assert recipe.budget.evaluation == recipe.budget.full
 
 
@@ -102,7 +102,7 @@ def test_a_short_search_comes_to_its_end(task: Example, tmp_path: Path) -> None:
     short = recipe.changed(
         search=recipe.search.changed(population=4, generations=1),
         budget=recipe.budget.changed(evaluation=1),
-        choice=None,
+        selection=None,
     )
     path = tmp_path / "short.yaml"
     path.write_text(yaml.safe_dump(short.to_dict()))

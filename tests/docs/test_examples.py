@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from optuna_taylorglo import load_loss, worker
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.process import DONE, USAGE
-from optuna_taylorglo.recipes.loading import Recipe, load_recipe
-from optuna_taylorglo.recipes.training_settings import OptimizerSettings
+from optuna_taylorglo.recipes.load import Recipe, load_recipe
+from optuna_taylorglo.recipes.settings import OptimizerSettings
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.training import Training
 
 ROOT = Path(__file__).parents[2]
 OWN_MODEL = ROOT / "docs" / "examples" / "own_model"

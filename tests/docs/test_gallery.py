@@ -9,7 +9,7 @@ from searches import ROOT
 
 from optuna_taylorglo import visualization
 from optuna_taylorglo.attributes import WORKER
-from optuna_taylorglo.study.open import find_companion
+from optuna_taylorglo.study.open import find_evaluation_study
 
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
@@ -43,9 +43,9 @@ def test_the_evolution_of_glo_tells_its_stages_apart() -> None:
 def test_kept_studies_are_small_whole_and_tell_nothing_of_machines() -> None:
     assert kept_studies.FILE.stat().st_size < 300_000
     for study in kept_studies.load().values():
-        companion = find_companion(study)
-        assert companion is not None
-        for trial in [*study.trials, *companion.trials]:
+        evaluation_study = find_evaluation_study(study)
+        assert evaluation_study is not None
+        for trial in [*study.trials, *evaluation_study.trials]:
             assert trial.state.is_finished()
             assert WORKER not in trial.user_attrs
 
@@ -75,4 +75,4 @@ def test_studies_are_kept_as_they_are_but_for_their_workers(
         assert study.user_attrs == {"kept": name}
         assert trial.user_attrs == {"other": 1}
         assert (trial.value, list(trial.params)) == (0.5, ["theta_0"])
-        assert find_companion(study) is not None
+        assert find_evaluation_study(study) is not None

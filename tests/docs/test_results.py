@@ -43,7 +43,7 @@ def test_the_page_of_glo_shows_what_the_kept_outcomes_say():
 
 
 def test_the_page_of_the_search_on_mnist_shows_its_verdict():
-    from optuna_taylorglo.verdict.files import from_json, to_markdown
+    from optuna_taylorglo.verdict.output import from_json, to_markdown
 
     page = (ROOT / "docs" / "results-mnist-search.md").read_text(encoding="utf-8")
     verdict = from_json(json.loads((RESULTS / "mnist" / "judged.json").read_text()))
@@ -52,9 +52,8 @@ def test_the_page_of_the_search_on_mnist_shows_its_verdict():
 
 def test_the_searches_on_mnist_can_go_on_and_hold_the_losses_beside_them(tmp_path):
     from optuna_taylorglo import load_loss
-    from optuna_taylorglo.recipes.in_study import frozen_recipe, recipe_differences
-    from optuna_taylorglo.recipes.loading import load_recipe
-    from optuna_taylorglo.verdict.choice import chosen_loss
+    from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe, recipe_differences
+    from optuna_taylorglo.verdict.winner import selected_loss
 
     for family in ("short", "anchored"):
         file = tmp_path / f"{family}.db"
@@ -65,7 +64,7 @@ def test_the_searches_on_mnist_can_go_on_and_hold_the_losses_beside_them(tmp_pat
         assert held is not None
         assert not recipe_differences(held, recipe)
         kept = load_loss(RESULTS / "mnist" / f"{name}.json")
-        assert kept.theta == chosen_loss(study).loss.theta
+        assert kept.theta == selected_loss(study).loss.theta
 
 
 @pytest.mark.parametrize("study", STUDIES)

@@ -12,7 +12,7 @@ import pytest
 from browser import CHROMIUM
 from devtools import ask
 
-from optuna_taylorglo.recipes.bundled import bundled_recipes
+from optuna_taylorglo.recipes.load import bundled_recipes
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"

@@ -22,10 +22,10 @@ from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, LogWriter
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
-from optuna_taylorglo.study.failures import record_failure
 from optuna_taylorglo.study.heartbeat import Heartbeat
 from optuna_taylorglo.study.open import open_storage
-from optuna_taylorglo.study.urls import is_proxy, parse_url
+from optuna_taylorglo.study.queue import record_failure
+from optuna_taylorglo.study.storages import is_proxy, parse_url
 
 fork = multiprocessing.get_context("fork")
 

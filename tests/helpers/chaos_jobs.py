@@ -27,10 +27,9 @@ from optuna_taylorglo.search.study import MAX_FAILURES
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study.open import WORKER_PATIENCE, open_storage
 from optuna_taylorglo.study.queue import TrialQueue
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss
+from optuna_taylorglo.verdict.runner import TaskQueue
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.task_queue import TaskQueue
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.tasks import ComparedLoss, Task
 
 Place = str
 """What an evaluation is of, on any machine: "generation/index/attempt", or a task's key."""

@@ -12,12 +12,12 @@ from searches import DIGITS
 from verdicts import sample
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, CURVE, KEY, N_CLASSES
-from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
+from optuna_taylorglo.recipes.load import freeze, frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
-from optuna_taylorglo.study.open import companion_name
-from optuna_taylorglo.verdict.evaluate import Plan, evaluate
-from optuna_taylorglo.verdict.files import keep_verdict
+from optuna_taylorglo.study.open import evaluation_study_name
+from optuna_taylorglo.verdict.compare import Plan, evaluate
+from optuna_taylorglo.verdict.output import save_verdict
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts
 from optuna_taylorglo.verdict.tasks import Task
 
@@ -77,8 +77,8 @@ def verdict_with_curves(
         study: The study.
         value: Metric of a training at a step; None for trainings that left no curve.
     """
-    companion = optuna.create_study(
-        study_name=companion_name(study.study_name), storage=study._storage
+    evaluation_study = optuna.create_study(
+        study_name=evaluation_study_name(study.study_name), storage=study._storage
     )
     tested: list[Task] = []
 
@@ -90,6 +90,6 @@ def verdict_with_curves(
     for task in tested:
         curve = [[step, value(task, step)] for step in (100, 500, 1000)]
         attrs = {KEY: task.key} | ({CURVE: curve} if curve[0][1] is not None else {})
-        companion.add_trial(optuna.create_trial(value=0.9, user_attrs=attrs))
-    keep_verdict(companion, verdict)
+        evaluation_study.add_trial(optuna.create_trial(value=0.9, user_attrs=attrs))
+    save_verdict(evaluation_study, verdict)
     return verdict

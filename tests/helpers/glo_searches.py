@@ -25,7 +25,7 @@ def small_glo_recipe(path: Path) -> Path:
         "elite": 2,
         "coefficients": stage,
     }
-    content["choice"] = {"candidates": 1}
+    content["selection"] = {"candidates": 1}
     path.write_text(yaml.safe_dump(content))
     return path
 

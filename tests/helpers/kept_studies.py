@@ -7,8 +7,8 @@ from pathlib import Path
 import optuna
 from drawn_studies import GENERATIONS, POPULATION, searched_study, verdict_with_curves
 
-from optuna_taylorglo.study.open import companion_name, find_companion
-from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep
+from optuna_taylorglo.study.open import evaluation_study_name, find_evaluation_study
+from optuna_taylorglo.verdict.output import DataSweep, RankAgreement, SavedSweep, save_sweep
 
 
 def complete_study(name: str = "drawn", *, generations: int = GENERATIONS) -> optuna.Study:
@@ -16,13 +16,13 @@ def complete_study(name: str = "drawn", *, generations: int = GENERATIONS) -> op
     search = {"generations": generations}
     study = searched_study(POPULATION * generations, name=name, search=search)
     verdict_with_curves(study)
-    companion = find_companion(study)
-    assert companion is not None
+    evaluation_study = find_evaluation_study(study)
+    assert evaluation_study is not None
     data = DataSweep({"evolved loss": {0.5: [0.9], 1.0: [0.95]}}, {}, None)
     for over in ("fraction", "label_noise"):
-        keep_sweep(companion, KeptSweep(over, "test_accuracy", data))
+        save_sweep(evaluation_study, SavedSweep(over, "test_accuracy", data))
     agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8),)
-    keep_sweep(companion, KeptSweep("length", "steps", agreements=agreements))
+    save_sweep(evaluation_study, SavedSweep("length", "steps", agreements=agreements))
     return study
 
 
@@ -30,7 +30,7 @@ def keep_complete_study(folder: Path, *names: str, generations: int = GENERATION
     """Write such studies to taylorglo.db in a folder, where commands look without a URL."""
     for name in names:
         study = complete_study(name, generations=generations)
-        for kept in (name, companion_name(name)):
+        for kept in (name, evaluation_study_name(name)):
             optuna.copy_study(
                 from_study_name=kept,
                 from_storage=study._storage,

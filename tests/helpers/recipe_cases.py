@@ -168,9 +168,9 @@ BAD_VALUES: list[tuple[str, object, list[str]]] = [
     ("search.scale", "normalized", ["did you mean normalized?"]),
     ("search.repeats", 0, ["at least 1"]),
     ("search.seed_policy", "shared", ["independent or common"]),
-    ("choice", True, ["true is not allowed", "null or a mapping"]),
-    ("choice.candidates", 0, ["at least 1 and at most 100"]),
-    ("choice.candidates", 101, ["at most 100"]),
+    ("selection", True, ["true is not allowed", "null or a mapping"]),
+    ("selection.candidates", 0, ["at least 1 and at most 100"]),
+    ("selection.candidates", 101, ["at most 100"]),
 ]
 
 # Settings of a schedule that do not go together, and the field to blame.

@@ -10,10 +10,9 @@ import torch
 from searches import small_recipe
 from torch import nn
 
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.bfloat16 import crashes_in_bfloat16, has_bfloat16
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.runtime import Machine, crashes_in_bfloat16, has_bfloat16
+from optuna_taylorglo.training.training import Training
 
 
 def _has_bfloat16_that_crashes() -> bool:

@@ -15,7 +15,7 @@ from lightning_modules.classifier import Classifier
 from lightning_modules.data import MNIST, Digits
 from lightning_modules.nets import DigitsCNN
 from optuna_taylorglo.errors import Diverged
-from optuna_taylorglo.recipes.training_settings import (
+from optuna_taylorglo.recipes.settings import (
     OptimizerSettings,
     ScheduleSettings,
     TrainerSettings,

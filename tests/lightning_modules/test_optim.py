@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lightning_modules.optim import build_optimizer, build_schedule
-from optuna_taylorglo.recipes.training_settings import OptimizerSettings, ScheduleSettings
+from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn import functional as F
 
-from optuna_taylorglo.losses.anchor import (
+from optuna_taylorglo.losses.anchored import (
     MAX_ONE_CLASS_SHARE,
     PACE,
     Anchor,
@@ -21,9 +21,9 @@ from optuna_taylorglo.losses.anchor import (
     one_class_share,
 )
 from optuna_taylorglo.losses.canonical import from_canonical, uniform_curvature
-from optuna_taylorglo.losses.description import describe, minimum_on_target, target_curve
-from optuna_taylorglo.losses.loading import load_loss
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss, taylor_loss
+from optuna_taylorglo.losses.describe import describe, minimum_on_target, target_curve
+from optuna_taylorglo.losses.load import load_loss
+from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 THETA = from_canonical((1.3, -0.6, 0.7, -0.4))
 ZERO = (0.0,) * 8

@@ -24,7 +24,7 @@ from optuna_taylorglo.losses.canonical import (
     trainability,
 )
 from optuna_taylorglo.losses.expansion import Expansion
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss, taylor_loss
+from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 PUBLISHED_MNIST = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)
 PUBLISHED = [

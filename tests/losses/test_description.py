@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from optuna_taylorglo import TaylorLoss, TreeLoss, describe
-from optuna_taylorglo.losses.description import minimum_on_target, target_curve
-from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS, CROSS_ENTROPY
+from optuna_taylorglo.losses.describe import minimum_on_target, target_curve
+from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS, CROSS_ENTROPY_TREE
 
 MNIST_THETA = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)
 
@@ -116,7 +116,7 @@ def test_trees_are_lowest_where_published_and_closed_forms_say():
     assert minimum_on_target(TreeLoss(BAIKAL), 2) == pytest.approx(0.7071, abs=1e-4)
     baikal_cma = TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS)
     assert minimum_on_target(baikal_cma, 2) == pytest.approx(0.7720, abs=1e-3)
-    assert minimum_on_target(TreeLoss(CROSS_ENTROPY), 10) == 1
+    assert minimum_on_target(TreeLoss(CROSS_ENTROPY_TREE), 10) == 1
     # A polynomial as a tree and as a Taylor loss: xy - y².
     tree = TreeLoss(["-", "*", "x", "y", "square", "y"])
     taylor = TaylorLoss((0, 0, 0, -2, 0, 1, 0, 0))
@@ -132,7 +132,7 @@ def test_facts_of_trees():
     assert facts["nearest_known_loss"] == "Baikal"
     assert facts["nearest_known_loss_cosine"] == pytest.approx(1, abs=1e-9)
     assert json.loads(json.dumps(facts)) == facts
-    _, facts = describe(TreeLoss(CROSS_ENTROPY, class_reduction="sum"), 10)
+    _, facts = describe(TreeLoss(CROSS_ENTROPY_TREE, class_reduction="sum"), 10)
     assert facts["nearest_known_loss"] == "cross-entropy"
     assert facts["gradient_scale"] == pytest.approx(1, abs=1e-12)
     assert facts["minimum"] == 1

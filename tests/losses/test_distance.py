@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from optuna_taylorglo.losses.distance import logit_gradients, relative_distance
-from optuna_taylorglo.losses.loading import EvolvedLoss
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.load import EvolvedLoss, logit_gradients, relative_distance
+from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 
 THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.4)

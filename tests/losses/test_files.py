@@ -14,8 +14,8 @@ import torch
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.files import Origin
-from optuna_taylorglo.losses.loading import load_loss
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.load import load_loss
+from optuna_taylorglo.losses.taylor import TaylorLoss
 
 THETA = [0.1, -0.2, 0.3, 0.5, 0.7, 1.1, -1.3, 1.7]
 ORIGIN = Origin(

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from optuna_taylorglo.losses.expansion import Expansion
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss, taylor_loss
+from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 FORMS = [("x", "y"), ("x", "y", "t"), ("x", "y", "z"), ("y",)]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from optuna_taylorglo.losses.expansion import Expansion
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss, taylor_loss
+from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 FORMS = [("x", "y"), ("x", "y", "t"), ("x", "y", "z"), ("y",), ("x", "z"), ("x", "y", "z", "t")]

@@ -12,7 +12,7 @@ from random_trees import random_trees
 
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
-    CROSS_ENTROPY,
+    CROSS_ENTROPY_TREE,
     MAX_DEPTH,
     MAX_SIZE,
     OPERATORS,
@@ -107,4 +107,4 @@ def test_operators_take_as_many_operands_as_they_take(operator):
 )
 def test_wrong_coefficients_are_named(coefficients, message):
     with pytest.raises(ValueError, match=message):
-        check_coefficients(CROSS_ENTROPY, coefficients)
+        check_coefficients(CROSS_ENTROPY_TREE, coefficients)

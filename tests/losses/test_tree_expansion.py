@@ -14,11 +14,11 @@ from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
     BAIKAL_CMA_COEFFICIENTS,
-    CROSS_ENTROPY,
+    CROSS_ENTROPY_TREE,
+    expanded_theta,
     tree_from_prefix,
 )
-from optuna_taylorglo.losses.tree_expansion import expanded_theta
-from optuna_taylorglo.losses.tree_values import tree_values
+from optuna_taylorglo.losses.tree_loss import tree_values
 
 
 def test_baikal_by_hand():
@@ -52,7 +52,7 @@ def test_coefficients_of_the_nodes_are_in_it():
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("center", [0.5, 0.2, (0.7, 0.3)])
 def test_cross_entropy_is_what_its_own_constructor_gives(order, folded, center):
-    ours = TreeLoss(CROSS_ENTROPY, class_reduction="sum").expand(order, center, folded=folded)
+    ours = TreeLoss(CROSS_ENTROPY_TREE, class_reduction="sum").expand(order, center, folded=folded)
     theirs = TaylorLoss.from_cross_entropy(order, center, folded=folded)
     assert (ours.form, ours.class_reduction) == (theirs.form, theirs.class_reduction)
     assert ours.theta == pytest.approx(theirs.theta, rel=1e-13)

@@ -12,11 +12,11 @@ from random_trees import random_trees
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
     BAIKAL_CMA_COEFFICIENTS,
-    CROSS_ENTROPY,
+    CROSS_ENTROPY_TREE,
     Tree,
+    formula,
     tree_from_prefix,
 )
-from optuna_taylorglo.losses.tree_formula import formula
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_formulas_have_the_brackets_that_they_need(prefix, text):
 def test_coefficients_are_multiplied_out():
     assert formula(BAIKAL, BAIKAL_CMA_COEFFICIENTS) == ("2.728·(0.9863·log(1.535·y) - 1.816·x / y)")
     assert formula(tree_from_prefix(["+", "1", "-1"]), [1, 0.5, 0.25]) == "0.5 - 0.25"
-    assert formula(CROSS_ENTROPY, [-1, 1, 1, 1]) == "-x·log(y)"
-    assert formula(CROSS_ENTROPY, [2, 3, 1, 1]) == "6·x·log(y)"
+    assert formula(CROSS_ENTROPY_TREE, [-1, 1, 1, 1]) == "-x·log(y)"
+    assert formula(CROSS_ENTROPY_TREE, [2, 3, 1, 1]) == "6·x·log(y)"
     assert formula(tree_from_prefix(["square", "y"]), [2, -3]) == "18·y²"
     assert formula(tree_from_prefix(["/", "1", "y"]), [1, 3, -2]) == "-1.5 / y"
-    assert formula(CROSS_ENTROPY, [1, 1.00001, 1, 1]) == "x·log(y)"
+    assert formula(CROSS_ENTROPY_TREE, [1, 1.00001, 1, 1]) == "x·log(y)"
 
 
 def test_a_quotient_by_zero_is_seen():

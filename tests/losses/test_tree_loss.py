@@ -17,7 +17,7 @@ from optuna_taylorglo.losses.conventions import ClassificationLoss
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
     BAIKAL_CMA_COEFFICIENTS,
-    CROSS_ENTROPY,
+    CROSS_ENTROPY_TREE,
     tree_from_prefix,
 )
 
@@ -86,7 +86,7 @@ def test_weights_ignored_targets_and_shapes_mean_what_they_mean_for_the_baseline
 def test_the_tree_of_cross_entropy_is_cross_entropy(spread):
     logits = spread * torch.randn(16, 5, dtype=torch.float64)
     target = torch.randint(0, 5, (16,))
-    ours = TreeLoss(CROSS_ENTROPY, class_reduction="sum", label_smoothing=0.1)
+    ours = TreeLoss(CROSS_ENTROPY_TREE, class_reduction="sum", label_smoothing=0.1)
     assert_same(ours, torch.nn.CrossEntropyLoss(label_smoothing=0.1), logits, target)
 
 

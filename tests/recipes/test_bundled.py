@@ -9,9 +9,7 @@ from optuna_taylorglo import cli, worker
 from optuna_taylorglo.cli.verbs import run
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.process import USAGE
-from optuna_taylorglo.recipes.bundled import bundled_recipes, find_recipe
-from optuna_taylorglo.recipes.in_study import frozen_recipe
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import bundled_recipes, find_recipe, frozen_recipe, load_recipe
 
 ROOT = Path(__file__).parents[2]
 STUDIES = {path.name for path in ROOT.glob("studies/*.yaml")}

@@ -21,9 +21,8 @@ from recipe_cases import (
 )
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.loading import load_recipe, read_yaml
-from optuna_taylorglo.recipes.reference import SCHEMA_FILE
-from optuna_taylorglo.recipes.schema import recipe_from_dict
+from optuna_taylorglo.recipes.load import load_recipe, read_yaml
+from optuna_taylorglo.recipes.schema import SCHEMA_FILE, recipe_from_dict
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(ROOT.glob("studies/*.yaml"))

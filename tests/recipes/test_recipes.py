@@ -23,17 +23,15 @@ from recipe_cases import (
 
 from optuna_taylorglo.attributes import RECIPE
 from optuna_taylorglo.errors import RecipeError, RecipeMismatch
-from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe, recipe_differences
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.recipes.reference import recipe_reference
+from optuna_taylorglo.recipes.load import freeze, frozen_recipe, load_recipe, recipe_differences
 from optuna_taylorglo.recipes.schema import (
     EarlyAbortSettings,
     LossSettings,
     Recipe,
     recipe_from_dict,
+    recipe_reference,
 )
-from optuna_taylorglo.recipes.search_settings import SearchSettings
-from optuna_taylorglo.recipes.training_settings import Component
+from optuna_taylorglo.recipes.settings import Component, SearchSettings
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
@@ -520,10 +518,10 @@ def test_reference_names_every_field_with_its_default() -> None:
         "early_abort": {"threshold": 3.0},
         "early_stop": {"at": 5},
         "search": {"overlap": 5, "start": {"loss": "baikal"}},
-        "choice": {},
+        "selection": {},
     }
     glo = {**minimal(), "search": {"method": "glo", "glo": {}}}
-    optional = {"checkpoint", "optimizer", "early_abort", "early_stop", "choice"}
+    optional = {"checkpoint", "optimizer", "early_abort", "early_stop", "selection"}
     expected = optional | {"search.start", "search.glo"}
     expected |= names_in(recipe_from_dict(filled).to_dict())
     expected |= names_in(recipe_from_dict(glo).to_dict())
@@ -536,7 +534,7 @@ def test_reference_names_every_field_with_its_default() -> None:
 def test_what_earlier_versions_do_not_know_is_written_only_where_it_is_used() -> None:
     """Such a version refuses unknown fields, and may share the study."""
     plain = recipe_from_dict(minimal()).to_dict()
-    assert {"checkpoint", "trainer", "choice"}.isdisjoint(plain)
+    assert {"checkpoint", "trainer", "selection"}.isdisjoint(plain)
     assert set(plain["schedule"]) == {"unit", "milestones", "gamma"}
     assert "overlap" not in plain["search"]
     newer = {

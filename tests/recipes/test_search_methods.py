@@ -10,9 +10,7 @@ from jsonschema import Draft202012Validator
 from recipe_cases import minimal
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.reference import SCHEMA_FILE
-from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
-from optuna_taylorglo.recipes.wording import search_size
+from optuna_taylorglo.recipes.schema import SCHEMA_FILE, Recipe, recipe_from_dict, search_size
 
 SCHEMA = Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
 

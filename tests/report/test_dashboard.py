@@ -17,15 +17,15 @@ from torch import nn
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.losses.loading import load_loss
+from optuna_taylorglo.losses.load import load_loss
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.recipes.in_study import frozen_recipe
+from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
-from optuna_taylorglo.study.open import find_companion, open_study
-from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss
-from optuna_taylorglo.verdict.choosing import choose
-from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, keep_sweep
+from optuna_taylorglo.study.open import find_evaluation_study, open_study
+from optuna_taylorglo.verdict.output import DataSweep, SavedSweep, save_sweep
+from optuna_taylorglo.verdict.selection import choose
+from optuna_taylorglo.verdict.winner import FINAL_MEAN, selected_loss
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +62,16 @@ def test_notes_tell_what_the_winner_does(searched):
 
 
 def test_the_note_and_the_artifact_are_of_the_chosen_loss(tmp_path):
-    study = searched_study(choice={"candidates": 4})
+    study = searched_study(selection={"candidates": 4})
     recorder = Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5)
     choose(study, frozen_recipe(study), recorder)
     dashboard.refresh(study)
     assert "**Winner**: the mean of the final distribution, val_accuracy 0.7500" in get_note(study)
     for _ in range(2):
-        dashboard.keep_best_loss(study, tmp_path)
+        dashboard.save_best_loss(study, tmp_path)
     (artifact,) = tmp_path.iterdir()
-    assert load_loss(artifact).theta == chosen_loss(study).loss.theta
-    assert study.user_attrs[dashboard.KEPT_LOSS] == f"{FINAL_MEAN} of 4 generations"
+    assert load_loss(artifact).theta == selected_loss(study).loss.theta
+    assert study.user_attrs[dashboard.SAVED_LOSS] == f"{FINAL_MEAN} of 4 generations"
 
 
 def test_a_verdict_is_shown_beside_the_search():
@@ -83,12 +83,12 @@ def test_a_verdict_is_shown_beside_the_search():
 
 def test_curves_and_sweeps_are_shown_beside_the_search():
     study = searched_study()
-    dashboard.show_kept(study)
+    dashboard.show_saved(study)
     assert graph_ids(study) == set()
     verdict_with_curves(study)
     data = DataSweep({"evolved loss": {0.5: [0.9]}}, {}, None)
-    keep_sweep(find_companion(study), KeptSweep("fraction", "test_accuracy", data))
-    dashboard.show_kept(study)
+    save_sweep(find_evaluation_study(study), SavedSweep("fraction", "test_accuracy", data))
+    dashboard.show_saved(study)
     expected = {"learning-curves", "comparison", "sweep-fraction"}
     assert graph_ids(study) == {f"taylorglo-{name}" for name in expected}
 
@@ -156,12 +156,12 @@ def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
 def test_artifacts_are_kept_once(searched, tmp_path):
     study = open_study("digits", searched[1])
     for _ in range(2):
-        dashboard.keep_best_loss(study, tmp_path)
+        dashboard.save_best_loss(study, tmp_path)
     (meta,) = get_all_artifact_meta(study)
     assert meta.filename == "best_loss.json"
     assert len(list(tmp_path.iterdir())) == 1
     trial = study.ask()
-    dashboard.keep_network(trial, nn.Linear(2, 2), tmp_path)
+    dashboard.save_network(trial, nn.Linear(2, 2), tmp_path)
     (network,) = get_all_artifact_meta(trial)
     assert network.filename == "network.pt"
     study.tell(trial, state=optuna.trial.TrialState.FAIL)

@@ -26,14 +26,14 @@ from optuna_taylorglo.attributes import EVALUATION_LENGTH, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 from optuna_taylorglo.losses.tree_loss import TreeLoss
-from optuna_taylorglo.recipes.in_study import frozen_recipe
+from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report.build import write_report
 from optuna_taylorglo.search.history import trial_loss, winner
-from optuna_taylorglo.study.open import find_companion
-from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, chosen_loss, kept_choice
-from optuna_taylorglo.verdict.choosing import choose
-from optuna_taylorglo.verdict.kept_sweeps import DataSweep, KeptSweep, RankAgreement, keep_sweep
+from optuna_taylorglo.study.open import find_evaluation_study
+from optuna_taylorglo.verdict.output import DataSweep, RankAgreement, SavedSweep, save_sweep
+from optuna_taylorglo.verdict.selection import choose
+from optuna_taylorglo.verdict.winner import FINAL_MEAN, SelectedLoss, load_selection, selected_loss
 from optuna_taylorglo.visualization import plot_data_fractions
 from optuna_taylorglo.visualization._style import VERMILION
 
@@ -63,7 +63,7 @@ def test_the_best_candidate_is_no_winner_before_the_choice(study, tmp_path):
     note = "The winner is not chosen yet. This is the candidate with the best evaluation."
     write_report(study, path)
     assert note not in text_of(path)
-    undecided = searched_study(choice={"candidates": 2})
+    undecided = searched_study(selection={"candidates": 2})
     write_report(undecided, path)
     assert note in text_of(path)
     assert "best so far, trial" in path.read_text()
@@ -116,14 +116,14 @@ def test_without_a_verdict_it_says_how_to_get_one(study, tmp_path):
 def test_the_trial_put_to_the_test_can_be_another_than_the_best(study, tmp_path):
     path = tmp_path / "report.html"
     other = next(t for t in study.trials if t.state == TrialState.COMPLETE and t != winner(study))
-    write_report(study, path, winner=ChosenLoss(trial_loss(study, other), other))
+    write_report(study, path, winner=SelectedLoss(trial_loss(study, other), other))
     assert f"Trial {other.number} " in text_of(path)
     assert f"--trial {other.number}" in text_of(path)
 
 
 def test_a_tree_is_reported_with_its_formula_and_every_coefficient(study, tmp_path):
     path, tree = tmp_path / "report.html", TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS)
-    write_report(study, path, winner=ChosenLoss(tree, winner(study)))
+    write_report(study, path, winner=SelectedLoss(tree, winner(study)))
     text = html.unescape(text_of(path))
     assert f"L = −(1/n) Σᵢ [ {tree.formula} ]" in text
     assert "Its first gradient is 4.95 times cross-entropy's" in text
@@ -164,7 +164,7 @@ def test_the_table_says_which_test_it_has(study, tmp_path, test, said):
 
 
 def test_a_chosen_mean_is_reported_with_how_it_was_chosen(tmp_path):
-    study = searched_study(choice={"candidates": 5})
+    study = searched_study(selection={"candidates": 5})
     recipe = frozen_recipe(study)
     choose(study, recipe, Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5))
     path = tmp_path / "report.html"
@@ -172,8 +172,8 @@ def test_a_chosen_mean_is_reported_with_how_it_was_chosen(tmp_path):
     text = " ".join(text_of(path).split())
     assert "<p>The mean of the final distribution" in text
     assert "<b>0.7500</b><span>val_accuracy of the winner, mean of 8 full trainings" in text
-    for contender in kept_choice(study).contenders:
-        assert f"<td>{contender.name}</td>" in text
+    for finalist in load_selection(study).finalists:
+        assert f"<td>{finalist.name}</td>" in text
     assert "Rank correlation" in text or "Too few candidates that differ" in text
     assert "--trial" not in text
 
@@ -184,7 +184,7 @@ def test_an_anchored_winner_is_reported_with_its_cross_entropy(tmp_path):
     )
     write_report(study, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
-    loss = chosen_loss(study).loss
+    loss = selected_loss(study).loss
     smoothing = f"CE on labels smoothed by {loss.anchor.smoothing:.3g}"
     assert f"L = {loss.anchor.scale:.3g} × ( {smoothing} − Σᵢ [ " in text
     for value in loss.anchor:
@@ -236,11 +236,11 @@ def test_curves_stand_on_top_and_sweeps_have_their_part(tmp_path):
     assert "figure-learning-curves" not in text_of(path)  # of an earlier version
     assert "One setting varied" not in text_of(path)
     verdict = verdict_with_curves(study)
-    companion = find_companion(study)
+    evaluation_study = find_evaluation_study(study)
     data = DataSweep({"evolved loss": {0.0: [0.9]}, "cross-entropy": {0.0: [0.8]}}, {}, 0.1)
-    keep_sweep(companion, KeptSweep("label_noise", "test_accuracy", data, loss="trial 3"))
+    save_sweep(evaluation_study, SavedSweep("label_noise", "test_accuracy", data, loss="trial 3"))
     agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8),)
-    keep_sweep(companion, KeptSweep("length", "steps", agreements=agreements))
+    save_sweep(evaluation_study, SavedSweep("length", "steps", agreements=agreements))
     write_report(study, path, verdict=verdict)
     text = text_of(path)
     assert text.index('id="figure-learning-curves"') < text.index('id="search"')

@@ -93,7 +93,7 @@ def test_a_glo_search_is_told_with_both_of_its_stages():
     stage = {"population": 4, "generations": 2, "sigma": 0.25}
     glo = {"population": 9, "generations": 7, "elite": 2, "max_depth": 5, "coefficients": stage}
     content = yaml.safe_load(DIGITS.read_text())
-    content |= {"loss": {"class_reduction": "sum"}, "choice": {}}
+    content |= {"loss": {"class_reduction": "sum"}, "selection": {}}
     content["search"] = {"method": "glo", "glo": glo}
     said = "\n".join(recipe_in_words(recipe_from_dict(content)))
     assert "trees of x, y, 1, -1, +, -, *, /, log, square, sqrt" in said

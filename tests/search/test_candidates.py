@@ -11,11 +11,11 @@ import torch
 from searches import DIGITS
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.losses.anchor import first_gradient
+from optuna_taylorglo.losses.anchored import first_gradient
 from optuna_taylorglo.losses.canonical import collapse_ratio, gradient_scale, trainability
 from optuna_taylorglo.losses.expansion import Expansion
-from optuna_taylorglo.losses.loading import load_loss
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.losses.load import load_loss
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (
     candidate_loss,

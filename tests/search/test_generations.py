@@ -14,7 +14,7 @@ from optuna_taylorglo.attributes import (
     WITHDRAWN,
     WORKER,
 )
-from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, rank
+from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, Slot, rank
 
 COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
@@ -50,7 +50,7 @@ def slot_number(log: GenerationLog, trial: FrozenTrial) -> int | None:
 
 
 def test_a_trial_without_a_place_takes_the_first_slot_that_no_earlier_trial_has() -> None:
-    log = GenerationLog(Rules(popsize=2, attempts=1, max_failures=3))
+    log = GenerationLog(RetryPolicy(popsize=2, attempts=1, max_failures=3))
     trials = study_of(
         done(), {"state": FAIL}, {"state": RUNNING, "place": (0, 1)}, {"state": RUNNING}
     )
@@ -61,7 +61,7 @@ def test_a_trial_without_a_place_takes_the_first_slot_that_no_earlier_trial_has(
 
 
 def test_an_enqueued_trial_keeps_its_slot_when_a_planned_one_comes_later() -> None:
-    log = GenerationLog(Rules(popsize=3))
+    log = GenerationLog(RetryPolicy(popsize=3))
     planned = [{"state": RUNNING, "place": (0, index)} for index in range(3)]
     waiting = {"state": WAITING}
     trials = study_of(planned[0], waiting, planned[1], planned[2], waiting)
@@ -77,14 +77,14 @@ def test_a_duplicate_that_is_being_withdrawn_does_not_count() -> None:
         {"state": WAITING, "place": place},
         {"state": RUNNING, "place": place, "withdrawn": True},
     )
-    slot = Slot(0, Rules(popsize=2), tuple(trials))
+    slot = Slot(0, RetryPolicy(popsize=2), tuple(trials))
     assert (slot.active, slot.superfluous) == (trials[0], [])
     trials[1].user_attrs[WORKER] = {"host": "there", "pid": 17}
     assert slot.active is trials[1], "what runs is not stopped"
 
 
 def test_stop_closes_a_slot_that_has_attempts_left() -> None:
-    rules = Rules(popsize=2, attempts=3, max_failures=3)
+    rules = RetryPolicy(popsize=2, attempts=3, max_failures=3)
     aborted, stopped = {"state": PRUNED}, {"state": PRUNED, "stopped": True}
     assert Slot(0, rules, tuple(study_of(aborted, stopped))).closed
     lost = {"state": FAIL, "stopped": True}
@@ -92,7 +92,7 @@ def test_stop_closes_a_slot_that_has_attempts_left() -> None:
 
 
 def test_stopped_slots_rank_below_complete_ones_and_above_aborted_ones() -> None:
-    rules = Rules(popsize=5)
+    rules = RetryPolicy(popsize=5)
     outcomes: list[dict[str, Any]] = [
         {"state": PRUNED, "reports": {5: 0.9}},
         {"state": PRUNED, "reports": {5: 0.5}, "stopped": True},
@@ -105,7 +105,7 @@ def test_stopped_slots_rank_below_complete_ones_and_above_aborted_ones() -> None
 
 
 def test_abort_uses_up_an_attempt_and_loss_repeats_it() -> None:
-    rules = Rules(popsize=2, attempts=3, max_failures=3)
+    rules = RetryPolicy(popsize=2, attempts=3, max_failures=3)
     aborted, lost = {"state": PRUNED}, {"state": FAIL}
     slot = Slot(0, rules, tuple(study_of(aborted, lost, lost)))
     assert (slot.next_attempt, slot.failures, slot.closed) == (1, 2, False)
@@ -115,7 +115,7 @@ def test_abort_uses_up_an_attempt_and_loss_repeats_it() -> None:
 
 @pytest.mark.parametrize(("failures", "closed"), [(3, False), (4, True)])
 def test_losses_are_limited(failures: int, closed: bool) -> None:
-    rules = Rules(popsize=2, max_failures=3)
+    rules = RetryPolicy(popsize=2, max_failures=3)
     released = {"state": FAIL, "released": True}
     trials = study_of(*[{"state": FAIL}] * failures, *[released] * 9)
     assert Slot(0, rules, tuple(trials)).closed == closed
@@ -136,13 +136,13 @@ def test_rank_puts_completed_before_aborted_before_nothing(maximize: bool) -> No
         [done(0.9 * sign)],
         [{"state": PRUNED}, done(0.2 * sign)],
     ]
-    rules = Rules(popsize=7)
+    rules = RetryPolicy(popsize=7)
     slots = [Slot(i, rules, tuple(study_of(*spec))) for i, spec in enumerate(specs)]
     assert rank(slots, maximize=maximize) == [5, 2, 6, 4, 1, 0, 3]
 
 
 def test_generation_finishes_when_every_slot_is_closed() -> None:
-    log = GenerationLog(Rules(popsize=2, attempts=2))
+    log = GenerationLog(RetryPolicy(popsize=2, attempts=2))
     log.read(study_of(done(1.0), {"state": PRUNED}))
     assert log.generation == 0
     log.read(study_of(done(1.0), {"state": PRUNED}, done(2.0, place=(0, 1))))
@@ -152,7 +152,7 @@ def test_generation_finishes_when_every_slot_is_closed() -> None:
 
 def test_reading_piece_by_piece_equals_reading_at_once() -> None:
     """Trials of later generations may come early, as in an ungated study."""
-    rules = Rules(popsize=3, attempts=2, max_failures=1)
+    rules = RetryPolicy(popsize=3, attempts=2, max_failures=1)
     specs: list[dict[str, Any]] = [
         done(1.0),
         {"state": FAIL},
@@ -177,7 +177,7 @@ def test_reading_piece_by_piece_equals_reading_at_once() -> None:
 
 
 def test_another_study_is_noticed() -> None:
-    log = GenerationLog(Rules(popsize=2))
+    log = GenerationLog(RetryPolicy(popsize=2))
     log.read(study_of(done(1.0), done(2.0), done(3.0)))
     log.read(study_of(done(4.0), done(5.0)))
     assert [slot.result.value for slot in log.finished[0] if slot.result] == [4.0, 5.0]
@@ -189,7 +189,7 @@ def test_another_study_is_noticed() -> None:
 @pytest.mark.parametrize("index", [-1, "0", None, True])
 def test_a_place_that_is_none_is_ignored(index: object) -> None:
     trials = study_of(done(), {"state": RUNNING, "place": (0, index)})
-    log = GenerationLog(Rules(popsize=4))
+    log = GenerationLog(RetryPolicy(popsize=4))
     log.read(trials)
     assert slot_number(log, trials[1]) == 1
 
@@ -210,17 +210,17 @@ def test_bad_rules_are_named(field: str, value: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"{field} must be an integer of at least \d, got {value}"
     ):
-        Rules(**{field: value})
+        RetryPolicy(**{field: value})
 
 
 def test_overlap_of_a_whole_generation_is_refused() -> None:
     with pytest.raises(ValueError, match="overlap must be smaller than popsize 4, got 4"):
-        Rules(popsize=4, overlap=4)
-    assert Rules(popsize=4, overlap=3).overlap == 3
+        RetryPolicy(popsize=4, overlap=4)
+    assert RetryPolicy(popsize=4, overlap=3).overlap == 3
 
 
 def test_slots_are_open_in_the_order_in_which_they_start() -> None:
-    log = GenerationLog(Rules(popsize=3, overlap=2))
+    log = GenerationLog(RetryPolicy(popsize=3, overlap=2))
     log.read(study_of(done(), {"state": RUNNING}, done(), done()))
     assert [slot.number for slot in log.current_slots()] == [0, 1, 2]
     assert [slot.number for slot in log.open_slots()] == [0, 1, 2, 3, 4]
@@ -230,7 +230,7 @@ def test_slots_are_open_in_the_order_in_which_they_start() -> None:
 
 
 def test_trials_that_wait_for_a_closed_slot_are_superfluous() -> None:
-    log = GenerationLog(Rules(popsize=2, attempts=2, max_failures=3, overlap=1))
+    log = GenerationLog(RetryPolicy(popsize=2, attempts=2, max_failures=3, overlap=1))
     early = (1, 0)
     trials = study_of(
         done(place=(0, 0)),

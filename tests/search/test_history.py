@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, N_CLASSES
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.in_study import freeze, frozen_recipe
+from optuna_taylorglo.recipes.load import freeze, frozen_recipe
 from optuna_taylorglo.search.history import (
     CrossEntropy,
     SearchHistory,

@@ -18,7 +18,7 @@ from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import N_CLASSES, STOPPED
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.process import USAGE
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.history import SearchHistory, ranked_trials, winner
@@ -28,7 +28,7 @@ from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.training import Training
 
 MODES = {"min": 1, "max": -1}
 

@@ -16,7 +16,7 @@ from trainings import RecordedTraining, digits_training
 
 from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.errors import StopRequested
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.sampler import THETA_NAMES

@@ -11,25 +11,24 @@ from optuna.trial import TrialState, create_trial
 from searches import small_recipe
 
 from optuna_taylorglo.attributes import (
-    CHOICE,
     CROSS_ENTROPY,
     FIRST_TRIAL,
     GENERATION,
     INDEX,
+    SELECTION,
     WITHDRAWN,
 )
 from optuna_taylorglo.errors import RecipeMismatch
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.recipe_changes import check_recipe
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.study import attach_recipe, check_recipe
 from optuna_taylorglo.study import queue
 from optuna_taylorglo.study.heartbeat import WorkerProcess
-from optuna_taylorglo.study.open import companion_name, create_companion, create_study
+from optuna_taylorglo.study.open import create_evaluation_study, create_study, evaluation_study_name
 
 
 class Studies:
@@ -92,26 +91,26 @@ def test_workers_with_the_older_file_join_the_longer_search(
 
 
 @pytest.mark.parametrize(
-    "changes", [generations(3), {"choice": {"candidates": 7}}, {"choice": None}]
+    "changes", [generations(3), {"selection": {"candidates": 7}}, {"selection": None}]
 )
 def test_the_winner_is_chosen_again(studies: Studies, changes: dict[str, Any]) -> None:
-    study = studies.searched("s", studies.recipe(choice={"candidates": 3}))
-    contender = {"trial": 5, "parameters": [0.0], "evaluation": 0.5, "values": [], "mean": 0.5}
-    study.set_user_attr(CHOICE, {"contenders": [contender]})
-    attach_recipe(study, studies.recipe(**{"choice": {"candidates": 3}} | changes))
-    assert study.user_attrs[CHOICE] is None
+    study = studies.searched("s", studies.recipe(selection={"candidates": 3}))
+    finalist = {"trial": 5, "parameters": [0.0], "evaluation": 0.5, "values": [], "mean": 0.5}
+    study.set_user_attr(SELECTION, {"finalists": [finalist]})
+    attach_recipe(study, studies.recipe(**{"selection": {"candidates": 3}} | changes))
+    assert study.user_attrs[SELECTION] is None
 
 
 def test_with_results_the_rest_is_refused_with_the_commands_that_help(studies: Studies) -> None:
     study = studies.searched("my study", studies.recipe())
-    create_companion(study, studies.url)
+    create_evaluation_study(study, studies.url)
     with pytest.raises(RecipeMismatch) as caught:
         attach_recipe(study, studies.recipe(optimizer={"lr": 0.7}, **generations(5)))
     text = str(caught.value)
     assert "optimizer.lr: study has 0.05, file has 0.7" in text
-    assert "only search.generations, to a greater number, and choice may change" in text
+    assert "only search.generations, to a greater number, and selection may change" in text
     assert "--study-name 'my study-2'" in text
-    for name in ("my study", companion_name("my study")):
+    for name in ("my study", evaluation_study_name("my study")):
         assert f"optuna delete-study --study-name '{name}' --storage {studies.url}" in text
     assert attach_recipe(study, None) == studies.recipe()
 
@@ -120,7 +119,7 @@ def test_trainings_beside_the_search_are_results_too(studies: Studies) -> None:
     """Their keys do not name the recipe: under another one they would be taken for its own."""
     study = create_study("s", studies.url)
     attach_recipe(study, studies.recipe())
-    create_companion(study, studies.url).add_trial(create_trial(value=0.5))
+    create_evaluation_study(study, studies.url).add_trial(create_trial(value=0.5))
     with pytest.raises(RecipeMismatch, match="has results"):
         attach_recipe(study, studies.recipe(optimizer={"lr": 0.7}))
 

@@ -12,14 +12,12 @@ from recipe_cases import minimal
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.canonical import to_canonical
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
-from optuna_taylorglo.search.form import form_of
-from optuna_taylorglo.search.start import settle_start
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.study import attach_recipe, form_of, resolve_start
 
 
 def recipe(start: dict[str, Any], loss: dict[str, Any] | None = None, **search: Any) -> Recipe:
@@ -82,7 +80,7 @@ def test_a_taylor_loss_of_the_same_form_is_a_start_as_it_is(tmp_path: Path) -> N
     assert first_mean(recipe({"loss": str(tmp_path / "taylor.json")})) == theta
     assert first_mean(recipe({"theta": list(theta)})) == theta
     with pytest.raises(RecipeError, match="has a loss of another form"):
-        settle_start(recipe({"loss": str(tmp_path / "taylor.json")}, {"order": 2}))
+        resolve_start(recipe({"loss": str(tmp_path / "taylor.json")}, {"order": 2}))
 
 
 @pytest.mark.parametrize(
@@ -95,5 +93,5 @@ def test_a_taylor_loss_of_the_same_form_is_a_start_as_it_is(tmp_path: Path) -> N
 )
 def test_starts_that_are_none_are_named(start: dict[str, Any], field: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said) as caught:
-        settle_start(recipe(start))
+        resolve_start(recipe(start))
     assert caught.value.field == f"search.start.{field}"

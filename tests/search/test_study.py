@@ -12,15 +12,15 @@ from searches import small_recipe
 from optuna_taylorglo.attributes import RECIPE
 from optuna_taylorglo.errors import RecipeMismatch, StudyError
 from optuna_taylorglo.losses.canonical import Canonical
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.search import recipe_changes
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.search import study as study_module
 from optuna_taylorglo.search.candidates import parameter_names
-from optuna_taylorglo.search.generations import Rules
-from optuna_taylorglo.search.recipe_changes import check_recipe
+from optuna_taylorglo.search.generations import RetryPolicy
 from optuna_taylorglo.search.study import (
     MAX_FAILURES,
     attach_recipe,
-    slot_rules,
+    check_recipe,
+    retry_policy,
 )
 from optuna_taylorglo.study.open import create_study, open_study
 
@@ -67,15 +67,15 @@ def test_of_two_recipes_given_at_once_one_stays_and_the_other_worker_is_told(
 ) -> None:
     mine, theirs = recipe_with(tmp_path), recipe_with(tmp_path, search={"sigma": 0.5})
     study, other = create_study("s", sqlite_url), open_study("s", sqlite_url)
-    freeze = recipe_changes.freeze
+    freeze = study_module.freeze
 
     def freeze_after_them(study: optuna.Study, recipe: Any) -> None:
-        monkeypatch.setattr(recipe_changes, "freeze", freeze)
+        monkeypatch.setattr(study_module, "freeze", freeze)
         attach_recipe(other, theirs)
         study.set_user_attr(RECIPE, None)  # as it was when this worker read it
         freeze(study, recipe)
 
-    monkeypatch.setattr(recipe_changes, "freeze", freeze_after_them)
+    monkeypatch.setattr(study_module, "freeze", freeze_after_them)
     assert attach_recipe(study, mine) == mine
     with pytest.raises(RecipeMismatch, match=r"search\.sigma"):
         check_recipe(other, theirs)
@@ -83,10 +83,10 @@ def test_of_two_recipes_given_at_once_one_stays_and_the_other_worker_is_told(
 
 def test_slots_follow_the_recipe(tmp_path: Path) -> None:
     recipe = recipe_with(tmp_path, search={"population": 7}, early_abort={"attempts": 3})
-    assert slot_rules(recipe) == Rules(popsize=7, attempts=3, max_failures=MAX_FAILURES)
-    assert slot_rules(recipe_with(tmp_path, early_abort=None)).attempts == 1
+    assert retry_policy(recipe) == RetryPolicy(popsize=7, attempts=3, max_failures=MAX_FAILURES)
+    assert retry_policy(recipe_with(tmp_path, early_abort=None)).attempts == 1
     overlapping = recipe_with(tmp_path, search={"population": 7, "overlap": 3})
-    assert slot_rules(overlapping).overlap == 3
+    assert retry_policy(overlapping).overlap == 3
 
 
 def test_parameters_are_those_of_the_space(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from lightning_modules.data import ImageData
 from optuna_taylorglo.losses.canonical import to_canonical
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
-from optuna_taylorglo.losses.tree import CROSS_ENTROPY
+from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.losses.tree import CROSS_ENTROPY_TREE
 from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (
     candidate_loss,
@@ -22,9 +22,9 @@ from optuna_taylorglo.search.candidates import (
     make_sampler,
     parameter_names,
 )
-from optuna_taylorglo.search.glo.points import TreePoint
-from optuna_taylorglo.training.machine import Machine
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.search.glo.replay import TreePoint
+from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.training import Training
 
 STUDIES = Path(__file__).parents[2] / "studies"
 NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
@@ -84,7 +84,7 @@ def write_images(data_dir: Path, data: type[ImageData], size: int) -> None:
 def cross_entropy(recipe: Recipe) -> tuple[float, ...] | TreePoint:
     """What comes nearest to cross-entropy among the recipe's candidates."""
     if recipe.search.method == "glo":
-        return TreePoint(tuple(CROSS_ENTROPY.to_prefix()))
+        return TreePoint(tuple(CROSS_ENTROPY_TREE.to_prefix()))
     form = form_of(recipe)
     parameters = TaylorLoss.from_cross_entropy(form.order, folded=form.folded).theta
     if recipe.search.space == "canonical":

@@ -16,21 +16,26 @@ import sqlalchemy
 from databases import PostgreSQL
 from optuna.trial import TrialState, create_trial
 
-from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, RECIPE
+from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StopRequested, StorageUnreachable, StorageURLError, StudyError
 from optuna_taylorglo.study import outages
 from optuna_taylorglo.study.open import (
     Direction,
     create_command,
-    create_companion,
+    create_evaluation_study,
     create_study,
-    find_companion,
+    find_evaluation_study,
     open_storage,
     open_study,
 )
 from optuna_taylorglo.study.outages import stop_waiting_when
-from optuna_taylorglo.study.storages import shown_storage
-from optuna_taylorglo.study.urls import file_of, parse_url, resolve_storage_url, shown_url
+from optuna_taylorglo.study.storages import (
+    file_of,
+    parse_url,
+    resolve_storage_url,
+    shown_storage,
+    shown_url,
+)
 
 fork = multiprocessing.get_context("fork")
 
@@ -333,12 +338,12 @@ def test_the_companion_is_created_once_and_knows_its_study(
     sqlite_url: str, direction: Direction
 ) -> None:
     study = create_study("s", sqlite_url, direction=direction)
-    assert find_companion(study) is None
-    create_companion(study, sqlite_url).add_trial(create_trial(value=1.0))
-    again = create_companion(study, sqlite_url)
+    assert find_evaluation_study(study) is None
+    create_evaluation_study(study, sqlite_url).add_trial(create_trial(value=1.0))
+    again = create_evaluation_study(study, sqlite_url)
     assert (again.study_name, len(again.trials)) == ("s-verdict", 1)
-    assert again.user_attrs == {COMPANION_OF: "s"}
-    found = find_companion(study)
+    assert again.user_attrs == {EVALUATION_OF: "s"}
+    found = find_evaluation_study(study)
     assert found is not None
     assert found.direction == study.direction
     # Its trials have no generation, and are no strangers.
@@ -349,17 +354,17 @@ def test_a_foreign_companion_is_refused_and_left_alone(sqlite_url: str) -> None:
     study = create_study("s", sqlite_url)
     foreign = create_study("s-verdict", sqlite_url)
     foreign.add_trial(create_trial(value=1.0))
-    with pytest.raises(StudyError, match=r"'s-verdict' in .* is not the companion of 's'"):
-        create_companion(study, sqlite_url)
+    with pytest.raises(StudyError, match=r"'s-verdict' in .* is not the evaluation_study of 's'"):
+        create_evaluation_study(study, sqlite_url)
     assert foreign.user_attrs == {}
     others = create_study("t-verdict", sqlite_url)
-    others.set_user_attr(COMPANION_OF, "somebody")
-    with pytest.raises(StudyError, match="is not the companion of 't'"):
-        create_companion(create_study("t", sqlite_url), sqlite_url)
-    assert others.user_attrs == {COMPANION_OF: "somebody"}
+    others.set_user_attr(EVALUATION_OF, "somebody")
+    with pytest.raises(StudyError, match="is not the evaluation_study of 't'"):
+        create_evaluation_study(create_study("t", sqlite_url), sqlite_url)
+    assert others.user_attrs == {EVALUATION_OF: "somebody"}
 
 
 def test_a_companion_of_the_other_direction_is_refused(sqlite_url: str) -> None:
     optuna.create_study(study_name="s-verdict", storage=sqlite_url, direction="minimize")
     with pytest.raises(StudyError, match="'s-verdict' has direction minimize"):
-        create_companion(create_study("s", sqlite_url), sqlite_url)
+        create_evaluation_study(create_study("s", sqlite_url), sqlite_url)

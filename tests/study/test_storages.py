@@ -36,10 +36,10 @@ from optuna_taylorglo.study.outages import is_outage, outage_reason
 from optuna_taylorglo.study.storages import (
     JournalLock,
     RetryingStorage,
+    parse_url,
     release_connections,
     shown_storage,
 )
-from optuna_taylorglo.study.urls import parse_url
 
 fork = multiprocessing.get_context("fork")
 
@@ -294,7 +294,7 @@ def test_settings_of_a_mariadb_session(mariadb_url: str) -> None:
     database = open_storage(mariadb_url).database
     assert database is not None
     with database.engine.connect() as connection:
-        query = "SELECT @@time_zone, @@wait_timeout, @@innodb_lock_wait_timeout"
+        query = "SELECT choicetime_zone, choicewait_timeout, choiceinnodb_lock_wait_timeout"
         assert tuple(connection.execute(sqlalchemy.text(query)).one()) == ("+00:00", 30, 10)
 
 

@@ -14,11 +14,14 @@ from trainings import cpu
 
 from optuna_taylorglo import worker
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.recipes.class_paths import data_module_class
-from optuna_taylorglo.recipes.lightnings import data_module_for, imported_lightnings
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.class_paths import (
+    data_module_class,
+    data_module_for,
+    imported_lightnings,
+)
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.training import Training
 
 pytest.importorskip("lightning")
 

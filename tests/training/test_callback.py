@@ -14,8 +14,8 @@ from trainings import cpu
 
 from lightning_modules.monitor import STEPS_BETWEEN_CHECKS
 from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.training import Training
 
 MODELS = ["lightning_modules.nets.digits_cnn.DigitsCNN", "own_nets.OwnModule"]
 

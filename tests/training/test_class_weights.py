@@ -14,9 +14,9 @@ from trainings import cpu, digits_training
 
 from lightning_modules.data import Digits
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.class_weights import balanced_weights
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.criterion import balanced_weights
+from optuna_taylorglo.training.training import Training
 
 LABELS = torch.tensor([0] * 6 + [1] * 3 + [2] * 2)
 

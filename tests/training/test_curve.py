@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from trainings import cpu
 
 from optuna_taylorglo.errors import StopRequested
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training import curve as curve_module
-from optuna_taylorglo.training.curve import POINTS, Curve
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training import callbacks as curve_module
+from optuna_taylorglo.training.callbacks import POINTS, Curve
+from optuna_taylorglo.training.training import Training
 
 STEPS = 48
 HERE = "dropping_nets"

@@ -13,11 +13,10 @@ from torch import nn
 from trainings import cpu, digits_training
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import FitnessSettings
-from optuna_taylorglo.training.fitness import bundled_metric
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.training import Training, bundled_metric
 
 OWN = {"class_path": "own_nets.OwnModule", "init_args": {}}
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from trainings import cpu
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.learning_rate import CannotScale
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.callbacks import CannotScale
+from optuna_taylorglo.training.training import Training
 
 CE = nn.CrossEntropyLoss()
 KINDS = ["constant", "two_groups", "warm_up", "one_cycle", "milestones", "plateau", "sequence"]

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import resource
 import torch
-from optuna_taylorglo.training.machine import keep_freed_memory
+from optuna_taylorglo.training.runtime import keep_freed_memory
 
 if {keep}:
     assert keep_freed_memory()

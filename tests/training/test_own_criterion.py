@@ -13,10 +13,10 @@ from torch import nn
 from trainings import cpu
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import LossSettings
-from optuna_taylorglo.training.own_criterion import refuse_lost_settings
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.training.criterion import refuse_lost_settings
+from optuna_taylorglo.training.training import Training
 
 WEIGHT = torch.tensor([0.1, 1 / 3, 0.0123456])
 

@@ -10,10 +10,10 @@ import torch
 from searches import small_recipe
 from trainings import cpu
 
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import loss_conventions
-from optuna_taylorglo.training.run import Training
-from optuna_taylorglo.verdict.compared_losses import KINDS, ComparedLoss
+from optuna_taylorglo.training.training import Training
+from optuna_taylorglo.verdict.tasks import KINDS, ComparedLoss
 
 THETA = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.training import bfloat16, precision
-from optuna_taylorglo.training.precision import Precision, resolve_precision
+from optuna_taylorglo.training import runtime
+from optuna_taylorglo.training.runtime import Precision, resolve_precision
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return torch.zeros(1, requires_grad=True)
 
     monkeypatch.setattr(torch.nn.Sequential, "forward", train)
-    bfloat16.crashes_in_bfloat16.cache_clear()
+    runtime.crashes_in_bfloat16.cache_clear()
     yield signals
-    bfloat16.crashes_in_bfloat16.cache_clear()
+    runtime.crashes_in_bfloat16.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_auto_takes_bfloat16_where_the_cpu_computes_in_it_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    with caplog.at_level(logging.INFO, logger=precision.__name__):
+    with caplog.at_level(logging.INFO, logger=runtime.__name__):
         assert resolve_precision("auto", "cpu") == Precision(expected, channels_last=True)
     assert expected in caplog.text
 
@@ -68,7 +68,7 @@ def test_a_cpu_that_announces_bfloat16_and_crashes_in_it_trains_in_float32(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     attempts.append(how)
-    with caplog.at_level(logging.INFO, logger=precision.__name__):
+    with caplog.at_level(logging.INFO, logger=runtime.__name__):
         assert resolve_precision("auto", "cpu").trainer == "32-true"
     assert "announces bfloat16" in caplog.text
     with pytest.raises(UsageError, match=r"'bf16-mixed'.*32-true"):

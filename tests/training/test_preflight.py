@@ -11,8 +11,8 @@ import yaml
 from optuna_taylorglo.cli.main import main
 from optuna_taylorglo.errors import RecipeError, UserCodeError
 from optuna_taylorglo.recipes.schema import recipe_from_dict
-from optuna_taylorglo.training.machine import Machine
 from optuna_taylorglo.training.preflight import Preflight, preflight
+from optuna_taylorglo.training.runtime import Machine
 
 OWN = {"model": "Own", "optimizer": None}
 
@@ -35,21 +35,21 @@ def content(
     return {name: value for name, value in recipe.items() if value is not None}
 
 
-def rehearse(tmp_path: Path, **changes: Any) -> Preflight:
+def dry_run(tmp_path: Path, **changes: Any) -> Preflight:
     machine = Machine(data_dir=tmp_path, device="cpu", allowed_packages=("mistakes",))
     return preflight(recipe_from_dict(content(**changes)), machine)
 
 
 @pytest.mark.parametrize("changes", [{}, OWN], ids=["net", "LightningModule"])
 def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[str, Any]) -> None:
-    found = rehearse(tmp_path, **changes)
+    found = dry_run(tmp_path, **changes)
     assert (found.n_classes, found.steps_per_pass, found.n_parameters) == (3, 8, 9)
     assert 0 <= found.metric <= 1
     assert found.warnings == ()
 
 
 def test_ignored_labels_may_lie_out_of_range(tmp_path: Path) -> None:
-    found = rehearse(tmp_path, data="NegativeLabels", loss={"ignore_index": -1})
+    found = dry_run(tmp_path, data="NegativeLabels", loss={"ignore_index": -1})
     assert found.warnings == ()
 
 
@@ -116,7 +116,7 @@ def test_mistakes_are_named(
     tmp_path: Path, changes: dict[str, Any], field: str, problem: str
 ) -> None:
     with pytest.raises(RecipeError, match=problem) as refused:
-        rehearse(tmp_path, **changes)
+        dry_run(tmp_path, **changes)
     assert refused.value.field == field
 
 
@@ -136,7 +136,7 @@ def test_bugs_of_the_user_come_with_their_own_traceback(
     tmp_path: Path, changes: dict[str, Any], line: str, said: str
 ) -> None:
     with pytest.raises(UserCodeError) as raised:
-        rehearse(tmp_path, **changes)
+        dry_run(tmp_path, **changes)
     message = str(raised.value)
     assert line in message
     assert "mistakes.py" in message
@@ -146,7 +146,7 @@ def test_bugs_of_the_user_come_with_their_own_traceback(
 
 def test_inputs_that_do_not_fit_a_bundled_net(tmp_path: Path) -> None:
     with pytest.raises(UserCodeError, match=r"does not go with the data of mistakes\.Points"):
-        rehearse(tmp_path, model="lightning_modules.nets.digits_cnn.DigitsCNN")
+        dry_run(tmp_path, model="lightning_modules.nets.digits_cnn.DigitsCNN")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_inputs_that_do_not_fit_a_bundled_net(tmp_path: Path) -> None:
 def test_what_may_be_meant_is_a_warning(
     tmp_path: Path, changes: dict[str, Any], warning: str
 ) -> None:
-    (said,) = rehearse(tmp_path, **changes).warnings
+    (said,) = dry_run(tmp_path, **changes).warnings
     assert warning in said
 
 

@@ -14,8 +14,8 @@ from trainings import cpu, digits_training
 
 from lightning_modules.data import Digits
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.training import Training
 
 STEPS_PER_PASS = 16
 CE = nn.CrossEntropyLoss()

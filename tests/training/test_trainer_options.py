@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from trainings import cpu, digits_training, needs_bfloat16
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.training.run import Training
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.training import Training
 
 CE = nn.CrossEntropyLoss()
 PLAIN, OWN = "two_lightnings.PlainNet", "own_optimizers.Scheduled"

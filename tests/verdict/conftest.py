@@ -6,8 +6,7 @@ from optuna.trial import create_trial
 from searches import small_recipe
 
 from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.recipes.in_study import freeze
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import freeze, load_recipe
 
 THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.0)
 

@@ -7,29 +7,29 @@ from drawn_studies import made_verdict, searched_study
 from optuna.trial import create_trial
 from verdicts import Recorder
 
-from optuna_taylorglo.attributes import CHOICE, EVALUATION_LENGTH
+from optuna_taylorglo.attributes import EVALUATION_LENGTH, SELECTION
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.in_study import settled_recipe
+from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.history import ranked_trials, winner
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.verdict.choice import (
+from optuna_taylorglo.verdict.output import is_about
+from optuna_taylorglo.verdict.selection import WinnerSelection, choose, finalists
+from optuna_taylorglo.verdict.winner import (
     FINAL_MEAN,
-    Choice,
-    Contender,
-    chosen_loss,
+    Finalist,
+    Selection,
     evaluation_advice,
     evaluation_check,
     is_undecided,
-    keep_choice,
-    kept_choice,
+    load_selection,
+    save_selection,
+    selected_loss,
 )
-from optuna_taylorglo.verdict.choosing import Choosing, choose, contenders
-from optuna_taylorglo.verdict.files import is_about
 
 
 def study_with_choice(*trials, candidates=4, **changes):
-    return searched_study(*trials, choice={"candidates": candidates}, **changes)
+    return searched_study(*trials, selection={"candidates": candidates}, **changes)
 
 
 def in_favor_of(name):
@@ -40,7 +40,7 @@ def in_favor_of(name):
 def test_contenders_are_the_best_different_candidates_and_the_final_mean():
     study = study_with_choice()
     recipe = settled_recipe(study)
-    *candidates, mean = contenders(study, recipe)
+    *candidates, mean = finalists(study, recipe)
     assert len(candidates) == 4
     values = [c.evaluation for c in candidates]
     assert values == sorted(values, reverse=True)
@@ -57,7 +57,7 @@ def test_the_same_function_is_a_contender_once():
     params = best.params | {"theta_2": 7.0}
     value = best.values[0] + 1e-3
     study.add_trial(create_trial(value=value, params=params, distributions=best.distributions))
-    found = contenders(study, settled_recipe(study))
+    found = finalists(study, settled_recipe(study))
     assert best.number not in [c.trial for c in found]
     assert found[0].trial == len(study.trials) - 1
 
@@ -72,9 +72,9 @@ def test_a_candidate_can_win_and_so_can_the_mean():
         chosen = choose(study, recipe, in_favor_of(name))
         assert chosen.name == name
         assert not is_undecided(study, recipe)
-        again = chosen_loss(study)
+        again = selected_loss(study)
         assert again.name == name
-        parameters = kept_choice(study).winner.parameters
+        parameters = load_selection(study).winner.parameters
         assert again.loss.theta == candidate_loss(recipe, parameters, 10).theta
         origin = again.loss.origin
         assert origin.final_mean == (name == FINAL_MEAN)
@@ -85,13 +85,13 @@ def test_a_candidate_can_win_and_so_can_the_mean():
 def test_the_first_decision_stands():
     study = study_with_choice()
     recipe = settled_recipe(study)
-    steps = Choosing(study, recipe)
+    steps = WinnerSelection(study, recipe)
     first, second = (
-        steps.next_step(in_favor_of(name)) for name in (FINAL_MEAN, steps.contenders[1].name)
+        steps.next_step(in_favor_of(name)) for name in (FINAL_MEAN, steps.finalists[1].name)
     )
-    assert keep_choice(study, first, recipe)
-    assert not keep_choice(study, second, recipe)
-    assert kept_choice(study) == first
+    assert save_selection(study, first, recipe)
+    assert not save_selection(study, second, recipe)
+    assert load_selection(study) == first
 
 
 def test_without_the_field_the_single_best_evaluation_wins():
@@ -101,7 +101,7 @@ def test_without_the_field_the_single_best_evaluation_wins():
     chosen = choose(study, recipe, nothing)
     assert chosen.trial.number == winner(study).number
     assert chosen.loss.origin.full_validation is None
-    assert CHOICE not in study.user_attrs
+    assert SELECTION not in study.user_attrs
     assert not is_undecided(study, recipe)
 
 
@@ -109,11 +109,11 @@ def test_a_search_under_way_has_a_best_but_no_winner():
     study = study_with_choice(7)
     recipe = settled_recipe(study)
     assert not is_undecided(study, recipe)
-    assert chosen_loss(study).trial.number == winner(study).number
+    assert selected_loss(study).trial.number == winner(study).number
     with pytest.raises(StudyError, match="has no winner yet"):
         choose(study, recipe, in_favor_of(FINAL_MEAN))
     with pytest.raises(StudyError, match="no complete trial"):
-        chosen_loss(study_with_choice(0))
+        selected_loss(study_with_choice(0))
 
 
 def test_trainings_that_all_fail_leave_the_best_evaluation():
@@ -123,10 +123,10 @@ def test_trainings_that_all_fail_leave_the_best_evaluation():
 
 
 def choice_of(evaluations, *rows):
-    """A choice whose contenders had these evaluations and full trainings."""
+    """A selection whose finalists had these evaluations and full trainings."""
     places = enumerate(zip(evaluations, zip(*rows, strict=True), strict=True))
-    candidates = [Contender(i, (0.0,), value, values, 0.0) for i, (value, values) in places]
-    return Choice((*candidates, Contender(None, (0.0,), None, (0.5, 0.5), 0.5)))
+    candidates = [Finalist(i, (0.0,), value, values, 0.0) for i, (value, values) in places]
+    return Selection((*candidates, Finalist(None, (0.0,), None, (0.5, 0.5), 0.5)))
 
 
 ASCENDING = [i / 10 for i in range(10)]
@@ -175,7 +175,7 @@ def test_full_evaluations_are_never_too_short(recipe):
         choice_of(ASCENDING, SHUFFLED, SHUFFLED), recipe.changed(budget=budget)
     )
     assert "Both are full trainings" in text
-    assert "the noise of seeds, which the choice averages out" in text
+    assert "the noise of seeds, which the selection averages out" in text
     assert "n = 10" in text
     assert "longer" not in text
 
@@ -194,19 +194,19 @@ def test_a_verdict_is_not_about_the_winner_of_a_longer_search(name):
     chosen = choose(study, recipe, in_favor_of(name or f"trial {ranked_trials(study)[2].number}"))
     number = None if chosen.trial is None else chosen.trial.number
     verdict = replace(made_verdict(), trial=number, loss=chosen.loss.settings())
-    assert is_about(verdict, chosen_loss(study))
+    assert is_about(verdict, selected_loss(study))
     longer = recipe.search.changed(generations=recipe.search.generations + 1)
     grown = attach_recipe(study, recipe.changed(search=longer))
-    assert kept_choice(study) is None
+    assert load_selection(study) is None
     assert not is_undecided(study, grown), "the search is not over"
-    assert not is_about(verdict, chosen_loss(study))
+    assert not is_about(verdict, selected_loss(study))
 
 
 def test_a_choice_that_was_made_for_a_shorter_search_is_not_kept():
     study = study_with_choice()
     recipe = settled_recipe(study)
-    late = Choosing(study, recipe).next_step(in_favor_of(FINAL_MEAN))
+    late = WinnerSelection(study, recipe).next_step(in_favor_of(FINAL_MEAN))
     longer = recipe.search.changed(generations=recipe.search.generations + 1)
     attach_recipe(study, recipe.changed(search=longer))
-    assert not keep_choice(study, late, recipe)
-    assert kept_choice(study) is None
+    assert not save_selection(study, late, recipe)
+    assert load_selection(study) is None

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from optuna_taylorglo.losses.baikal import BaikalCMALoss, BaikalLoss
 from optuna_taylorglo.losses.standard import (
     FocalLoss,
     GeneralizedCrossEntropyLoss,
@@ -19,17 +18,17 @@ from optuna_taylorglo.losses.standard import (
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
 )
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
-from optuna_taylorglo.losses.tree_loss import TreeLoss
-from optuna_taylorglo.verdict.compared_losses import (
+from optuna_taylorglo.losses.tree_loss import BaikalCMALoss, BaikalLoss, TreeLoss
+from optuna_taylorglo.verdict.statistics import Role
+from optuna_taylorglo.verdict.tasks import (
     KINDS,
     ComparedLoss,
     compared_evolved_loss,
     cross_entropy,
     scale_controls,
 )
-from optuna_taylorglo.verdict.statistics import Role
 
 THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.0)
 N_CLASSES = 10

@@ -1,4 +1,4 @@
-"""The best standard loss: same budget, same choice, the same whoever trains and whenever."""
+"""The best standard loss: same budget, same selection, the same whoever trains and whenever."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from verdicts import Recorder
 
 from optuna_taylorglo.errors import StopRequested
-from optuna_taylorglo.verdict.equal_budget import FINALISTS, best_standard_loss
+from optuna_taylorglo.verdict.baselines import FINALISTS, best_standard_loss
 from optuna_taylorglo.verdict.families import FAMILIES
 from optuna_taylorglo.verdict.tasks import Task
 

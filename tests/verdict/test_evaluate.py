@@ -12,23 +12,22 @@ from searches import ROOT, load, process, small_recipe, wait_until
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.attributes import CHOICE, KEY, TASK, VERDICT
+from optuna_taylorglo.attributes import KEY, SELECTION, TASK, VERDICT
 from optuna_taylorglo.cli import workers
 from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import gradient_scale
 from optuna_taylorglo.process import BROKEN, DONE
-from optuna_taylorglo.recipes.in_study import settled_recipe
+from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
-from optuna_taylorglo.verdict import task_queue
-from optuna_taylorglo.verdict.choice import FINAL_MEAN, chosen_loss, kept_choice
-from optuna_taylorglo.verdict.compared_losses import ScaledLoss
-from optuna_taylorglo.verdict.evaluate import Plan, evaluate
-from optuna_taylorglo.verdict.files import kept_verdict
+from optuna_taylorglo.verdict import runner
+from optuna_taylorglo.verdict.compare import Plan, evaluate
+from optuna_taylorglo.verdict.output import load_verdict
+from optuna_taylorglo.verdict.runner import MAX_FAILURES, TaskRunner
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.task_queue import MAX_FAILURES
-from optuna_taylorglo.verdict.task_runner import TaskRunner
+from optuna_taylorglo.verdict.tasks import ScaledLoss
+from optuna_taylorglo.verdict.winner import FINAL_MEAN, load_selection, selected_loss
 
 
 def test_losses_controls_and_budgets(study, recipe):
@@ -76,7 +75,7 @@ def test_tuning_takes_the_best_on_validation_never_on_test(study, recipe):
 
 
 def test_a_winner_that_is_still_to_be_chosen_is_chosen_first():
-    study = searched_study(choice={"candidates": 4}, budget={"evaluation": 100, "full": 1000})
+    study = searched_study(selection={"candidates": 4}, budget={"evaluation": 100, "full": 1000})
     recipe = settled_recipe(study)
 
     def value(task):
@@ -87,9 +86,9 @@ def test_a_winner_that_is_still_to_be_chosen_is_chosen_first():
     do = Recorder(value)
     verdict = evaluate(study, recipe, Plan(seeds=2, against=("ce",)), do)
     assert verdict.trial is None
-    assert chosen_loss(study).trial is None
+    assert selected_loss(study).trial is None
     tested = next(task.loss for task in do.tasks if task.on_test_set)
-    assert tested.settings["theta"] == list(chosen_loss(study).loss.theta)
+    assert tested.settings["theta"] == list(selected_loss(study).loss.theta)
     assert "Rank correlation of evaluations (100 steps) with full trainings (1000" in verdict.text
     # What chose the winner says nothing about it: the test has other seeds.
     seeds = [{t.seed for t in do.tasks if t.on_test_set == test} for test in (True, False)]
@@ -147,13 +146,13 @@ def test_tuning_that_kept_the_recipes_rate_adds_no_row(study, recipe):
     label = f"cross-entropy (learning rate {recipe.optimizer.lr:g}; tuning kept it)"
     assert (reference.label, reference.name, reference.also) == (label, "ce", ("ce-tuned",))
     assert reference.role == Role.REFERENCE
-    assert [sample.role.is_opponent for sample in controls] == [False, False]
+    assert [sample.role.is_baseline for sample in controls] == [False, False]
     assert len([task for task in do.tasks if task.on_test_set]) == 3 * 4
     assert len(verdict.contrasts) == 3
 
 
 def test_an_opponent_that_is_the_winner_is_no_row_of_its_own(study, recipe, tmp_path):
-    chosen_loss(study).loss.save(tmp_path / "best_loss.json")
+    selected_loss(study).loss.save(tmp_path / "best_loss.json")
     plan = Plan(seeds=2, against=("ce", str(tmp_path / "best_loss.json")))
     verdict = evaluate(study, recipe, plan, Recorder(lambda task: 0.5 + task.seed % 97 / 1e3))
     names = [sample.name for sample in verdict.samples]
@@ -219,20 +218,20 @@ def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
     # And if a worker is the first to find out, on a machine of its own:
     caplog.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(workers, "rehearse", lambda *args: None)
+        patch.setattr(workers, "dry_run", lambda *args: None)
         assert cli.main(words) == cli.USAGE
     assert refusal in caplog.text
     assert not list(tmp_path.glob("verdict*"))
-    companion = load(url, "mine-verdict")
-    assert VERDICT not in companion.user_attrs
+    evaluation_study = load(url, "mine-verdict")
+    assert VERDICT not in evaluation_study.user_attrs
     # Failures as an earlier version left them: without a reason, and final.
-    for waiting in companion.get_trials(states=(TrialState.WAITING,)):
+    for waiting in evaluation_study.get_trials(states=(TrialState.WAITING,)):
         for _ in range(MAX_FAILURES):
             attrs = {name: waiting.user_attrs[name] for name in (KEY, TASK)}
-            companion.add_trial(create_trial(state=TrialState.FAIL, user_attrs=attrs))
-        storage_of(companion).set_trial_state_values(trial_id_of(waiting), TrialState.FAIL)
+            evaluation_study.add_trial(create_trial(state=TrialState.FAIL, user_attrs=attrs))
+        storage_of(evaluation_study).set_trial_state_values(trial_id_of(waiting), TrialState.FAIL)
     assert cli.main([*words, "--allow", "own_nets"]) == cli.DONE
-    verdict = kept_verdict(load(url, "mine-verdict"))
+    verdict = load_verdict(load(url, "mine-verdict"))
     assert verdict is not None
     assert [len(sample.values) for sample in verdict.samples] == [2] * 4
     assert verdict.loss is not None
@@ -240,8 +239,8 @@ def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
 
 
 def test_a_choice_whose_trainings_crash_is_not_made(tmp_path, monkeypatch, caplog):
-    url = own_study(tmp_path, monkeypatch, choice={"candidates": 2})
-    monkeypatch.setattr(task_queue, "IDLE_SECONDS", 0.0)
+    url = own_study(tmp_path, monkeypatch, selection={"candidates": 2})
+    monkeypatch.setattr(runner, "IDLE_SECONDS", 0.0)
     words = [*SEARCH, "--storage", url]
 
     def crash(self, *arguments):
@@ -252,11 +251,11 @@ def test_a_choice_whose_trainings_crash_is_not_made(tmp_path, monkeypatch, caplo
         assert worker.main(words) == BROKEN
     assert "every evaluation fails with the same exception" in caplog.text
     assert "KeyError: 'a bug of mine'" in caplog.text
-    assert CHOICE not in load(url, "mine").user_attrs
+    assert SELECTION not in load(url, "mine").user_attrs
     assert worker.main(words) == DONE
-    choice = kept_choice(load(url, "mine"))
-    assert choice is not None
-    assert None not in choice.winner.values
+    selection = load_selection(load(url, "mine"))
+    assert selection is not None
+    assert None not in selection.winner.values
 
 
 def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypatch, capsys):

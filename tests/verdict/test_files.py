@@ -10,16 +10,15 @@ from drawn_studies import searched_study
 from searches import ROOT
 from verdicts import sample, verdict_of
 
-from optuna_taylorglo.attributes import COMPANION_OF, VERDICT
+from optuna_taylorglo.attributes import EVALUATION_OF, VERDICT
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.verdict.choice import FINAL_MEAN, ChosenLoss, chosen_loss
-from optuna_taylorglo.verdict.files import (
+from optuna_taylorglo.verdict.output import (
     from_json,
     is_about,
-    keep_verdict,
-    kept_verdict,
+    load_verdict,
     loss_name,
     rows,
+    save_verdict,
     short_rows,
     to_csv,
     to_json,
@@ -27,6 +26,7 @@ from optuna_taylorglo.verdict.files import (
     write_verdict,
 )
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts
+from optuna_taylorglo.verdict.winner import FINAL_MEAN, SelectedLoss, selected_loss
 
 
 def test_every_form_of_a_verdict_says_the_same():
@@ -66,15 +66,15 @@ def test_a_verdict_of_an_earlier_version_is_shown_as_it_was_made():
 
 
 def test_a_kept_verdict_without_a_single_result_is_none():
-    companion = optuna.create_study(direction="maximize")
+    evaluation_study = optuna.create_study(direction="maximize")
     samples = (sample("winner", "evolved loss", (), 3), sample("ce", "cross-entropy", (), 3))
-    keep_verdict(companion, Verdict(samples, (), "not better", "test_accuracy"))
-    assert kept_verdict(companion) is None
+    save_verdict(evaluation_study, Verdict(samples, (), "not better", "test_accuracy"))
+    assert load_verdict(evaluation_study) is None
 
 
 def test_a_verdict_knows_its_loss():
-    chosen = chosen_loss(searched_study())
-    other = chosen_loss(searched_study(search={"seed": 5}))
+    chosen = selected_loss(searched_study())
+    other = selected_loss(searched_study(search={"seed": 5}))
     verdict = dataclasses.replace(verdict_of(winner=0.95, ce=0.90), trial=chosen.trial.number)
     assert loss_name(verdict) == chosen.name
     assert is_about(verdict, chosen)
@@ -82,7 +82,7 @@ def test_a_verdict_knows_its_loss():
     told = dataclasses.replace(verdict, loss=chosen.loss.settings())
     assert is_about(from_json(json.loads(json.dumps(to_json(told)))), chosen)
     assert not is_about(dataclasses.replace(verdict, loss=other.loss.settings()), chosen)
-    mean = ChosenLoss(chosen.loss, None)
+    mean = SelectedLoss(chosen.loss, None)
     assert loss_name(dataclasses.replace(told, trial=None)) == mean.name == FINAL_MEAN
     assert is_about(dataclasses.replace(told, trial=None), mean)
 
@@ -108,16 +108,16 @@ def test_numbers_that_do_not_exist_are_null_in_json():
     ],
 )
 def test_a_verdict_of_another_version_is_refused_with_what_to_type(change):
-    companion = optuna.create_study(direction="maximize")
-    companion.set_user_attr(COMPANION_OF, "mine")
-    assert kept_verdict(companion) is None
-    keep_verdict(companion, verdict_of(winner=0.95, ce=0.90))
-    assert kept_verdict(companion) == verdict_of(winner=0.95, ce=0.90)
-    content = companion.user_attrs[VERDICT]
+    evaluation_study = optuna.create_study(direction="maximize")
+    evaluation_study.set_user_attr(EVALUATION_OF, "mine")
+    assert load_verdict(evaluation_study) is None
+    save_verdict(evaluation_study, verdict_of(winner=0.95, ce=0.90))
+    assert load_verdict(evaluation_study) == verdict_of(winner=0.95, ce=0.90)
+    content = evaluation_study.user_attrs[VERDICT]
     change(content)
-    companion.set_user_attr(VERDICT, content)
+    evaluation_study.set_user_attr(VERDICT, content)
     with pytest.raises(StudyError, match="taylorglo evaluate mine"):
-        kept_verdict(companion)
+        load_verdict(evaluation_study)
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):

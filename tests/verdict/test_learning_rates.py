@@ -1,4 +1,4 @@
-"""Opponents of a module with its own optimizer: rates are factors, or the verdict says why not."""
+"""Baselines of a module with its own optimizer: rates are factors, or the verdict says why not."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from verdicts import Recorder
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import OPTIMIZER
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.verdict.compared_losses import cross_entropy
-from optuna_taylorglo.verdict.evaluate import Plan, evaluate
-from optuna_taylorglo.verdict.learning_rates import LearningRates, find_learning_rates
-from optuna_taylorglo.verdict.opponents import GRID_FACTORS, LEARNING_RATE_FACTORS, opponent
-from optuna_taylorglo.verdict.task_runner import TaskRunner
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.baselines import GRID_FACTORS, LEARNING_RATE_FACTORS, baseline
+from optuna_taylorglo.verdict.compare import Plan, evaluate
+from optuna_taylorglo.verdict.families import LearningRates, find_learning_rates
+from optuna_taylorglo.verdict.runner import TaskRunner
+from optuna_taylorglo.verdict.tasks import Task, cross_entropy
 
 MODULES_OWN = LearningRates(base=None)
 STUCK = LearningRates(base=None, obstacle="my.Module cannot be multiplied: it has no optimizer")
@@ -45,7 +44,7 @@ def test_the_tuned_rates_of_an_own_module_are_different_trainings(tmp_path: Path
             values += [runner(task, lambda m: found.append(tuple(m.net[1].bias.tolist())))] * 2
         return values
 
-    best = opponent("ce-tuned", recipe, do, MODULES_OWN)
+    best = baseline("ce-tuned", recipe, do, MODULES_OWN)
     assert len(set(found)) == len(found) == len(LEARNING_RATE_FACTORS)
     assert best.label.startswith("cross-entropy, learning rate × ")
 
@@ -53,13 +52,13 @@ def test_the_tuned_rates_of_an_own_module_are_different_trainings(tmp_path: Path
 def test_rates_are_factors_on_the_modules_own(recipe: Any) -> None:
     recipe = recipe.changed(optimizer=None)
     do = Recorder(lambda task: -abs((task.loss.learning_rate_factor or 1) - 3))
-    best = opponent("ce-tuned", recipe, do, MODULES_OWN)
+    best = baseline("ce-tuned", recipe, do, MODULES_OWN)
     assert best.label == "cross-entropy, learning rate × 3 (tuned)"
     assert (best.learning_rate, best.learning_rate_factor) == (None, 3.0)
     tried = {task.loss.learning_rate_factor for task in do.tasks}
     assert tried == {None, *LEARNING_RATE_FACTORS} - {1.0}
     do.tasks.clear()
-    smoothed = opponent("label-smoothing", recipe, do, MODULES_OWN)
+    smoothed = baseline("label-smoothing", recipe, do, MODULES_OWN)
     assert len({task.key for task in do.tasks}) == 4 * len(GRID_FACTORS)
     assert "at learning rate × 3 (best of 20)" in smoothed.label
 
@@ -69,7 +68,7 @@ def test_the_equal_budget_varies_the_modules_own_rate(recipe: Any) -> None:
         optimizer=None, search=recipe.search.changed(population=8, generations=4)
     )
     do = Recorder(lambda task: 0.5)
-    opponent("best-standard", recipe, do, MODULES_OWN)
+    baseline("best-standard", recipe, do, MODULES_OWN)
     factors = {task.loss.learning_rate_factor for task in do.tasks}
     assert len(factors) > 20
     assert all(0.01 <= factor <= 10 for factor in factors if factor is not None)

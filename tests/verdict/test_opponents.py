@@ -1,4 +1,4 @@
-"""Opponents: what is tried, on what, and which of it is taken."""
+"""Baselines: what is tried, on what, and which of it is taken."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import torch
 from verdicts import Recorder
 
-from optuna_taylorglo.losses.taylor_loss import TaylorLoss
+from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.verdict.baselines import GRID_FACTORS, baseline
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES, FAMILIES
-from optuna_taylorglo.verdict.opponents import GRID_FACTORS, opponent
 from optuna_taylorglo.verdict.tasks import Task
 
 
@@ -34,7 +34,7 @@ def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, reci
         return -abs(math.log(task.loss.learning_rate / best_rate)) - abs(value - best_value)
 
     do = Recorder(fitness)
-    found = opponent(name, recipe, do)
+    found = baseline(name, recipe, do)
     assert found.settings == {family.parameter: best_value}
     assert found.learning_rate == pytest.approx(best_rate)
     n_tried = len(family.grid) * len(GRID_FACTORS)
@@ -51,7 +51,7 @@ def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, reci
 def test_every_value_that_a_family_allows_builds_a_loss(name: str, recipe: Any) -> None:
     family = FAMILIES[name]
     do = Recorder(lambda task: 0.0)
-    opponent(name, recipe, do)
+    baseline(name, recipe, do)
     logits, target = torch.randn(4, 10), torch.arange(4)
     for task in do.tasks:
         assert torch.isfinite(task.loss.criterion()(logits, target))
@@ -62,5 +62,5 @@ def test_every_value_that_a_family_allows_builds_a_loss(name: str, recipe: Any) 
 def test_a_loss_file_is_an_opponent_too(tmp_path: Any, recipe: Any) -> None:
     path = tmp_path / "mine.json"
     TaylorLoss([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).save(path)
-    loss = opponent(str(path), recipe, Recorder(lambda task: 0.0))
+    loss = baseline(str(path), recipe, Recorder(lambda task: 0.0))
     assert (loss.name, loss.label, loss.kind) == ("mine", str(path), "taylor")

@@ -7,8 +7,8 @@ from verdicts import Recorder
 
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.generations import Slot
-from optuna_taylorglo.verdict.halving import Round
-from optuna_taylorglo.verdict.pilot import CANDIDATES, Pilot, decide
+from optuna_taylorglo.verdict.selection import Round
+from optuna_taylorglo.verdict.sweep import CANDIDATES, Pilot, decide
 
 LENGTHS = {100: "a tenth", 333: "a third", 1000: "the whole"}
 GOOD = [0.50 + 0.03 * i for i in range(12)]

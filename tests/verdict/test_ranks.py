@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from optuna_taylorglo.verdict.ranks import rank_correlation, spearman
+from optuna_taylorglo.verdict.statistics import rank_correlation, spearman
 
 
 def test_the_value_is_scipys() -> None:

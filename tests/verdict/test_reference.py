@@ -13,7 +13,7 @@ from trainings import RecordedTraining, digits_training
 from optuna_taylorglo.attributes import CROSS_ENTROPY
 from optuna_taylorglo.errors import Diverged, StopRequested
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
-from optuna_taylorglo.verdict.reference import evaluate_cross_entropy
+from optuna_taylorglo.verdict.baselines import evaluate_cross_entropy
 
 
 def places(policy: SeedPolicy, n: int) -> list[tuple[int, int]]:

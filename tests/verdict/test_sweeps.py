@@ -7,7 +7,7 @@ from optuna.trial import create_trial
 from verdicts import Recorder
 
 from optuna_taylorglo import TaylorLoss
-from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
+from optuna_taylorglo.verdict.sweep import rank_agreement, sweep_data
 
 LOSS = TaylorLoss((0, 0, 0, -2, 0, 2, 0, 0), class_reduction="sum")
 

@@ -10,13 +10,12 @@ from schedulers import fail_running, read_anew
 
 from optuna_taylorglo.attributes import RELEASED, TASK
 from optuna_taylorglo.errors import RecipeError, TrainingFailed, UsageError
-from optuna_taylorglo.study.failures import record_failure
 from optuna_taylorglo.study.open import open_storage
-from optuna_taylorglo.verdict import task_queue
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss
+from optuna_taylorglo.study.queue import record_failure
+from optuna_taylorglo.verdict import runner
+from optuna_taylorglo.verdict.runner import MAX_FAILURES, TaskQueue
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.task_queue import MAX_FAILURES, TaskQueue
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.tasks import ComparedLoss, Task
 
 
 def task(seed, **changes):
@@ -54,7 +53,7 @@ def test_keys_are_those_of_studies_made_before():
     scaled = ComparedLoss(
         "w", "l", "taylor", Role.EVOLVED, {"theta": [0.5, 1.0]}, scale=2.5, learning_rate=0.1
     )
-    other = Task(scaled, 7, 9, "epochs", False, {"fraction": 0.5}, keep_network=True)
+    other = Task(scaled, 7, 9, "epochs", False, {"fraction": 0.5}, save_network=True)
     assert other.key == "c5c591d057e26e266037ddc6617b3e6c"
 
 
@@ -64,8 +63,8 @@ def test_tasks_survive_the_database_and_come_from_earlier_versions_too():
     (stored,) = queue.study.trials
     assert Task.of(stored) == task(1)
     content = json.loads(json.dumps(stored.user_attrs[TASK]))
-    content["contender"] = content.pop("loss")
-    del content["contender"]["role"]
+    content["finalist"] = content.pop("loss")
+    del content["finalist"]["role"]
     stored.user_attrs[TASK] = content
     assert Task.of(stored).key == task(1).key
     stored.user_attrs[TASK] = content | {"seed": "many"}
@@ -165,12 +164,12 @@ def test_a_queue_is_over_when_nothing_came_for_a_while(monkeypatch):
     queue = new_queue()
     queue.enqueue([task(1)])
     trial = take(queue)
-    monkeypatch.setattr(task_queue, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "IDLE_SECONDS", -1.0)
     assert (queue.claim(), queue.over) == (None, False), "one is in hand"
-    monkeypatch.setattr(task_queue, "IDLE_SECONDS", 1000.0)
+    monkeypatch.setattr(runner, "IDLE_SECONDS", 1000.0)
     queue.finish(trial, 0.5)
     assert (queue.claim(), queue.over) == (None, False)
-    monkeypatch.setattr(task_queue, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "IDLE_SECONDS", -1.0)
     other = new_queue(queue._storage)
     assert (other.claim(), other.over) == (None, True)
 
@@ -217,7 +216,7 @@ def test_a_malformed_task_is_left_out_with_a_word(caplog):
 
 
 def test_deaths_of_workers_are_not_charged_to_a_training(sqlite_url, monkeypatch):
-    monkeypatch.setattr(task_queue, "MAX_STALE", 6)
+    monkeypatch.setattr(runner, "MAX_STALE", 6)
     queue = new_queue(open_storage(sqlite_url))
     queue.enqueue([task(1)])
     for _ in range(6):

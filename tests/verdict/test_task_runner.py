@@ -11,10 +11,9 @@ from torch import nn
 from trainings import RecordedTraining, cpu, digits_training
 
 from optuna_taylorglo.errors import StopRequested
-from optuna_taylorglo.verdict import task_runner
-from optuna_taylorglo.verdict.compared_losses import ComparedLoss, ScaledLoss, cross_entropy
-from optuna_taylorglo.verdict.task_runner import TaskRunner
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict import runner
+from optuna_taylorglo.verdict.runner import TaskRunner
+from optuna_taylorglo.verdict.tasks import ComparedLoss, ScaledLoss, Task, cross_entropy
 
 
 class Built(list[RecordedTraining]):
@@ -28,7 +27,7 @@ class Built(list[RecordedTraining]):
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> Built:
     trainings = Built()
-    monkeypatch.setattr(task_runner, "Training", trainings)
+    monkeypatch.setattr(runner, "Training", trainings)
     return trainings
 
 

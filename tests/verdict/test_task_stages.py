@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from optuna_taylorglo.verdict.compared_losses import cross_entropy, standard_loss
-from optuna_taylorglo.verdict.families import FAMILIES
-from optuna_taylorglo.verdict.learning_rates import LearningRates
-from optuna_taylorglo.verdict.task_stages import stage_in_hand, stage_of
-from optuna_taylorglo.verdict.tasks import Task
+from optuna_taylorglo.verdict.families import FAMILIES, LearningRates
+from optuna_taylorglo.verdict.tasks import (
+    Task,
+    cross_entropy,
+    stage_in_hand,
+    stage_of,
+    standard_loss,
+)
 
 
 def task(loss, *, on_test_set=False, seed=0, **data_args):
@@ -32,7 +35,7 @@ def task(loss, *, on_test_set=False, seed=0, **data_args):
             ),
             "tuning label smoothing",
         ),
-        (task(cross_entropy("contender")), "choosing the winner"),
+        (task(cross_entropy("finalist")), "choosing the winner"),
         (task(cross_entropy("mine", "my loss")), "training my loss"),
     ],
 )

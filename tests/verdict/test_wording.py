@@ -4,8 +4,8 @@ import dataclasses
 
 from verdicts import sample, verdict_of
 
+from optuna_taylorglo.verdict.output import verdict_in_words
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts
-from optuna_taylorglo.verdict.wording import verdict_in_words
 
 
 def test_the_words_tell_scale_from_shape():

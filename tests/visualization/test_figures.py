@@ -29,24 +29,24 @@ from verdicts import Recorder, sample
 from optuna_taylorglo import visualization
 from optuna_taylorglo.attributes import GENERATION, SWEEP
 from optuna_taylorglo.losses.canonical import to_canonical
-from optuna_taylorglo.losses.description import target_curve
+from optuna_taylorglo.losses.describe import target_curve
 from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import TreeLoss
-from optuna_taylorglo.recipes.in_study import frozen_recipe
+from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.search import candidates
 from optuna_taylorglo.search.history import read_history, trial_loss, winner
-from optuna_taylorglo.study.open import companion_name
-from optuna_taylorglo.verdict.choice import FINAL_MEAN
-from optuna_taylorglo.verdict.choosing import choose
-from optuna_taylorglo.verdict.curves import RecordedCurves
-from optuna_taylorglo.verdict.kept_sweeps import (
+from optuna_taylorglo.study.open import evaluation_study_name
+from optuna_taylorglo.verdict.compare import RecordedCurves
+from optuna_taylorglo.verdict.output import (
     DataSweep,
-    KeptSweep,
     RankAgreement,
-    keep_sweep,
-    kept_sweeps,
+    SavedSweep,
+    load_sweeps,
+    save_sweep,
 )
+from optuna_taylorglo.verdict.selection import choose
 from optuna_taylorglo.verdict.statistics import Role, contrasts
+from optuna_taylorglo.verdict.winner import FINAL_MEAN
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._candidates import _add_trained, _get_candidates_info, _points
 from optuna_taylorglo.visualization._comparison import _get_comparison_info
@@ -288,7 +288,7 @@ def test_there_is_one_plane_of_functions_unless_there_is_no_such_form(history, s
 
 
 def test_a_winner_that_is_no_candidate_has_its_place_too():
-    study = searched_study(choice={"candidates": 4})
+    study = searched_study(selection={"candidates": 4})
     choose(
         study,
         frozen_recipe(study),
@@ -491,17 +491,17 @@ def test_curves_with_other_steps_are_interpolated():
 
 def test_sweeps_are_drawn_as_they_were_kept():
     study = searched_study()
-    companion = optuna.create_study(
-        study_name=companion_name(study.study_name), storage=study._storage
+    evaluation_study = optuna.create_study(
+        study_name=evaluation_study_name(study.study_name), storage=study._storage
     )
     with pytest.warns(UserWarning, match="no such sweep"):
         assert not visualization.plot_sweep(study).data
     accuracies = {"evolved loss": {0.0: [0.9, 0.92], 0.4: [0.8]}, "cross-entropy": {0.0: [0.9]}}
     data = DataSweep(accuracies, {label: {0.0: 0} for label in accuracies}, None)
-    keep_sweep(companion, KeptSweep("label_noise", "test_accuracy", data, loss="trial 3"))
+    save_sweep(evaluation_study, SavedSweep("label_noise", "test_accuracy", data, loss="trial 3"))
     agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8), RankAgreement(500, 1000, 0.9, 0.01, 8))
-    keep_sweep(companion, KeptSweep("length", "steps", agreements=agreements))
-    kept = kept_sweeps(companion)
+    save_sweep(evaluation_study, SavedSweep("length", "steps", agreements=agreements))
+    kept = load_sweeps(evaluation_study)
     assert [sweep.over for sweep in kept] == ["label_noise", "length"]
     assert kept[0].data == data
     assert kept[1].agreements == agreements
@@ -516,9 +516,9 @@ def test_sweeps_are_drawn_as_they_were_kept():
 
 
 def test_a_sweep_of_another_version_is_none():
-    companion = optuna.create_study()
-    companion.set_user_attr(SWEEP + "fraction", {"something": "else"})
-    assert kept_sweeps(companion) == []
+    evaluation_study = optuna.create_study()
+    evaluation_study.set_user_attr(SWEEP + "fraction", {"something": "else"})
+    assert load_sweeps(evaluation_study) == []
 
 
 def linear_task():

@@ -50,8 +50,8 @@ def run_process(study_name: str, url: str, runtime: options.RuntimeOptions) -> i
 def _train(
     opened: options.OpenedStudy, runtime: options.RuntimeOptions, seeds: int, stop: threading.Event
 ) -> int:
-    from optuna_taylorglo.training.run import Training
-    from optuna_taylorglo.verdict.reference import evaluate_cross_entropy
+    from optuna_taylorglo.training.training import Training
+    from optuna_taylorglo.verdict.baselines import evaluate_cross_entropy
 
     recipe = wait_for_evaluation_length(opened.study, stop)
     training = Training(recipe, runtime.machine())

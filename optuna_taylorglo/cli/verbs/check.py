@@ -8,12 +8,11 @@ from pathlib import Path
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole
-from optuna_taylorglo.cli.preflight import rehearse
+from optuna_taylorglo.cli.preflight import dry_run
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.recipes.bundled import find_recipe
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.recipes.wording import search_size
-from optuna_taylorglo.search.start import settle_start
+from optuna_taylorglo.recipes.load import find_recipe, load_recipe
+from optuna_taylorglo.recipes.schema import search_size
+from optuna_taylorglo.search.study import resolve_start
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -29,8 +28,8 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Rehearse, and say what was found."""
     path = find_recipe(arguments.recipe)
-    recipe = settle_start(load_recipe(path))
-    found = rehearse(recipe, options.machine_of(arguments), path)
+    recipe = resolve_start(load_recipe(path))
+    found = dry_run(recipe, options.machine_of(arguments), path)
     search, budget = recipe.search, recipe.budget
     console = PlainConsole()
     for name, fact in (

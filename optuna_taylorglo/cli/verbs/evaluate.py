@@ -47,18 +47,18 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     opened = options.open_study_of(arguments)
 
     from optuna_taylorglo.report.dashboard import show_verdict
-    from optuna_taylorglo.verdict.choice import chosen_loss
-    from optuna_taylorglo.verdict.evaluate import Plan, evaluate
-    from optuna_taylorglo.verdict.files import (
+    from optuna_taylorglo.verdict.compare import Plan, evaluate
+    from optuna_taylorglo.verdict.families import find_learning_rates
+    from optuna_taylorglo.verdict.output import (
         SHORT_HEADER,
         is_about,
-        keep_verdict,
-        kept_verdict,
+        load_verdict,
         loss_name,
+        save_verdict,
         short_rows,
         write_verdict,
     )
-    from optuna_taylorglo.verdict.learning_rates import find_learning_rates
+    from optuna_taylorglo.verdict.winner import selected_loss
 
     plan = Plan(arguments.seeds, tuple(arguments.against.split(",")))
     rates = find_learning_rates(opened.study, opened.recipe, options.machine_of(arguments))
@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         verdict = evaluate(opened.study, opened.recipe, plan, train, rates)
         before = None
         with contextlib.suppress(StudyError):  # of another version, and replaced now
-            before = kept_verdict(train.companion)
-        keep_verdict(train.companion, verdict)
+            before = load_verdict(train.evaluation_study)
+        save_verdict(train.evaluation_study, verdict)
     show_verdict(opened.study, verdict)
     budget = opened.recipe.budget
     table = Table(
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     console.print(table)
     name = loss_name(verdict)
     console.print(f"Winner: {name} of study {opened.study.study_name}", highlight=False)
-    if before is not None and not is_about(before, chosen_loss(opened.study)):
+    if before is not None and not is_about(before, selected_loss(opened.study)):
         console.print(
             f"The verdict kept until now was about another loss, {loss_name(before)}.",
             highlight=False,

@@ -13,7 +13,7 @@ from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.search.history import trial_loss
-from optuna_taylorglo.verdict.choice import chosen_loss
+from optuna_taylorglo.verdict.winner import selected_loss
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     options.check_output(arguments.output)
     study = options.open_study_of(arguments).study
     if arguments.trial is None:
-        chosen = chosen_loss(study)
+        chosen = selected_loss(study)
         loss, name = chosen.loss, chosen.name
     else:
         trial = _numbered(study, arguments.trial)

@@ -10,8 +10,8 @@ from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.study.open import companion_name, open_study
-from optuna_taylorglo.study.urls import resolve_storage_url
+from optuna_taylorglo.study.open import evaluation_study_name, open_study
+from optuna_taylorglo.study.storages import resolve_storage_url
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
@@ -29,12 +29,12 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study, url = opened.study, opened.url
 
     from optuna_taylorglo.report.build import write_report
-    from optuna_taylorglo.verdict.files import kept_verdict
+    from optuna_taylorglo.verdict.output import load_verdict
 
-    companion = None
+    evaluation_study = None
     with contextlib.suppress(StudyError):
-        companion = open_study(companion_name(study.study_name), url)
-    verdict = None if companion is None else kept_verdict(companion)
+        evaluation_study = open_study(evaluation_study_name(study.study_name), url)
+    verdict = None if evaluation_study is None else load_verdict(evaluation_study)
     storage = None if url == resolve_storage_url() else url
     write_report(study, arguments.output, verdict=verdict, storage=storage)
     PlainConsole().print("Report written to ", bold(arguments.output), ".", sep="")

@@ -14,30 +14,30 @@ from rich.console import Console
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.cli.preflight import rehearse
+from optuna_taylorglo.cli.preflight import dry_run
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.cli.verbs import baseline
 from optuna_taylorglo.cli.workers import add_workers_option, local_workers, log_dir
 from optuna_taylorglo.errors import OperationError, StopRequested, StudyError, WorkersFailed
 from optuna_taylorglo.local import Job, prepare
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.recipes.bundled import find_recipe
-from optuna_taylorglo.recipes.in_study import frozen_recipe, recipe_differences
-from optuna_taylorglo.recipes.loading import load_recipe
-from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.recipes.wording import own_loss_warning, search_size
+from optuna_taylorglo.recipes.load import (
+    find_recipe,
+    frozen_recipe,
+    load_recipe,
+    recipe_differences,
+)
+from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning, search_size
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.start import settle_start
-from optuna_taylorglo.search.study import attach_recipe, direction_of
-from optuna_taylorglo.study.failures import last_exception
-from optuna_taylorglo.study.open import create_study, find_companion, open_study
-from optuna_taylorglo.study.queue import has_results
-from optuna_taylorglo.study.urls import resolve_storage_url, shown_url
-from optuna_taylorglo.verdict.choice import (
-    chosen_loss,
+from optuna_taylorglo.search.study import attach_recipe, direction_of, resolve_start
+from optuna_taylorglo.study.open import create_study, find_evaluation_study, open_study
+from optuna_taylorglo.study.queue import has_results, last_exception
+from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
+from optuna_taylorglo.verdict.winner import (
     evaluation_advice,
     is_undecided,
-    kept_choice,
+    load_selection,
+    selected_loss,
 )
 
 
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     options.check_output(arguments.output)
     url = resolve_storage_url(arguments.storage)
     path = find_recipe(arguments.recipe)
-    recipe = settle_start(load_recipe(path))
+    recipe = resolve_start(load_recipe(path))
     name = arguments.recipe.stem
     if arguments.seed is not None:
         recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     name = arguments.study_name or name
     if not _is_complete(name, url, recipe):
         prepare()
-        rehearse(recipe, options.machine_of(arguments), path)
+        dry_run(recipe, options.machine_of(arguments), path)
     study = create_study(name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
@@ -150,8 +150,8 @@ def _tell_of_exception(study: Study) -> None:
     Raises:
         OperationError: If they ended with an exception.
     """
-    # With a pilot, the trainings of the companion come before those of the search.
-    for each in (study, find_companion(study)):
+    # With a pilot, the trainings of the evaluation_study come before those of the search.
+    for each in (study, find_evaluation_study(study)):
         failure = None if each is None or has_results(each) else last_exception(each)
         if failure is not None:
             raise OperationError(
@@ -163,7 +163,7 @@ def _tell_of_exception(study: Study) -> None:
 def _announce_winner(
     study: Study, url: str, arguments: argparse.Namespace, console: Console
 ) -> None:
-    from optuna_taylorglo.losses.description import describe
+    from optuna_taylorglo.losses.describe import describe
 
     history = SearchHistory(study, attach_recipe(study, None))
     if history.best is None:
@@ -175,14 +175,14 @@ def _announce_winner(
             f"no candidate of study {study.study_name!r} trained at all. A larger learning rate, "
             f"{helps} in the recipe may help."
         )
-    chosen, choice = chosen_loss(study), kept_choice(study)
+    chosen, selection = selected_loss(study), load_selection(study)
     chosen.loss.save(arguments.output)
     console.print()
     console.print(bold("Winner"), f": {chosen.name} of study {study.study_name}", sep="")
     console.print(str(describe(chosen.loss, chosen.loss.n_classes or 2)), highlight=False)
-    console.print(fitness_line(history, choice), highlight=False)
-    if choice is not None:
-        console.print(evaluation_advice(choice, history.recipe), highlight=False)
+    console.print(fitness_line(history, selection), highlight=False)
+    if selection is not None:
+        console.print(evaluation_advice(selection, history.recipe), highlight=False)
     console.print()
     console.print("Saved to ", bold(arguments.output), ". Next:", sep="")
     name = study.study_name

@@ -12,18 +12,18 @@ from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.table import Table
 
-from optuna_taylorglo.attributes import COMPANION_OF, GENERATION, INDEX, RECIPE
+from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX, RECIPE
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole, bold
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.recipes.in_study import settled_recipe
+from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.study.heartbeat import WorkerProcess
-from optuna_taylorglo.study.open import check_file_exists, find_companion, open_storage
-from optuna_taylorglo.study.urls import resolve_storage_url, shown_url
-from optuna_taylorglo.verdict.choice import is_undecided, kept_choice
+from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage
+from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
+from optuna_taylorglo.verdict.winner import is_undecided, load_selection
 
 SILENT = 120.0
 """Seconds without a heartbeat, of which there is one a minute, that are worth a line."""
@@ -71,12 +71,12 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     left = seconds_left(history)
     if running and not history.finished and left is not None:
         console.print(f"Time left: about {duration(left)} for the search at the current rate")
-    choice = kept_choice(study)
-    if choice is not None:
-        console.print(f"Winner: {choice.winner.name}")
-    elif recipe.choice is not None and history.finished:
+    selection = load_selection(study)
+    if selection is not None:
+        console.print(f"Winner: {selection.winner.name}")
+    elif recipe.selection is not None and history.finished:
         console.print("Winner: not chosen yet")
-    console.print(fitness_line(history, choice))
+    console.print(fitness_line(history, selection))
 
 
 def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> None:
@@ -103,10 +103,10 @@ def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> N
 
 def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
     """Trials that run, of the search and of the evaluation study, each with what it is."""
-    companion, running = find_companion(study), (TrialState.RUNNING,)
+    evaluation_study, running = find_evaluation_study(study), (TrialState.RUNNING,)
     found = [(_candidate(t), t) for t in study.get_trials(deepcopy=False, states=running)]
-    if companion is not None:
-        trainings = companion.get_trials(deepcopy=False, states=running)
+    if evaluation_study is not None:
+        trainings = evaluation_study.get_trials(deepcopy=False, states=running)
         found += [(f"training {t.number}: {t.user_attrs.get('loss')}", t) for t in trainings]
     return found
 
@@ -151,7 +151,7 @@ def _list_studies(url: str, console: Console) -> None:
     table = Table("study", "data", "model", "generation", "best", "state")
     for name in sorted(optuna.get_all_study_names(storage)):
         study = optuna.load_study(study_name=name, storage=storage)
-        if COMPANION_OF not in study.user_attrs:
+        if EVALUATION_OF not in study.user_attrs:
             table.add_row(name, *_cells(study))
     console.print(f"Studies in {shown_url(url)}" + ("" if table.row_count else ": none"))
     if table.row_count:

@@ -74,10 +74,10 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study, recipe = opened.study, opened.recipe
 
     from optuna_taylorglo.report.dashboard import show_sweep
-    from optuna_taylorglo.training.run import test_metric
-    from optuna_taylorglo.verdict.choice import chosen_loss
-    from optuna_taylorglo.verdict.kept_sweeps import KeptSweep, keep_sweep
-    from optuna_taylorglo.verdict.sweeps import rank_agreement, sweep_data
+    from optuna_taylorglo.training.training import test_metric
+    from optuna_taylorglo.verdict.output import SavedSweep, save_sweep
+    from optuna_taylorglo.verdict.sweep import rank_agreement, sweep_data
+    from optuna_taylorglo.verdict.winner import selected_loss
 
     console = PlainConsole()
     content: object
@@ -91,9 +91,9 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
                 table.add_row(*cells, str(a.n_candidates))
             table.title = f"Rank agreement with {agreements[0].longest} {recipe.budget.unit}"
             content = [asdict(agreement) for agreement in agreements]
-            sweep = KeptSweep("length", recipe.budget.unit, agreements=tuple(agreements))
+            sweep = SavedSweep("length", recipe.budget.unit, agreements=tuple(agreements))
         else:
-            chosen = chosen_loss(study)
+            chosen = selected_loss(study)
             values, seeds = arguments.values, arguments.seeds
             swept = sweep_data(chosen.loss, recipe, arguments.over, values, seeds, train)
             table = Table("loss", *(f"{value:g}" for value in values))
@@ -105,8 +105,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             if swept.divergence is not None:
                 table.caption += f" Trainings that diverged count as {swept.divergence:.4f}."
             content = swept.accuracies
-            sweep = KeptSweep(arguments.over, test_metric(recipe), swept, loss=chosen.name)
-        keep_sweep(train.companion, sweep)
+            sweep = SavedSweep(arguments.over, test_metric(recipe), swept, loss=chosen.name)
+        save_sweep(train.evaluation_study, sweep)
     show_sweep(study, sweep)
     console.print(table)
     write_atomically(output, json.dumps(content, indent=2) + "\n")

@@ -1,31 +1,83 @@
-"""GLO as a function of finished generations: both of its stages, replayed, never stored.
-
-Generation 0 is random. In every later one of the first stage, the best trees go on as they are, and
-children of parents that won a tournament fill it up. A tree that is the same function as one before
-(`equal_functions`) has that one's result and no slot. In the second stage CMA-ES searches the
-coefficients of the best tree.
-"""
+"""GLO as a function of finished generations: both of its stages, replayed, never stored."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from random import Random
+from typing import NamedTuple
 
 from optuna.trial import FrozenTrial
 
-from optuna_taylorglo.losses.tree import Tree
-from optuna_taylorglo.recipes.search_settings import GLOSettings
-from optuna_taylorglo.search.cma_replay import CMAReplay, SearchState
-from optuna_taylorglo.search.generations import GenerationLog, Rules, Slot, standing
-from optuna_taylorglo.search.glo.breeding import child, first_tree
-from optuna_taylorglo.search.glo.equal_functions import (
+from optuna_taylorglo.attributes import TREE
+from optuna_taylorglo.losses.tree import Tree, tree_from_prefix
+from optuna_taylorglo.recipes.settings import GLOSettings
+from optuna_taylorglo.search.cma import CMAReplay, SearchState
+from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, Slot, standing
+from optuna_taylorglo.search.glo.trees import (
     FunctionKey,
+    child,
     depends_on_outputs,
+    first_tree,
     function_key,
 )
-from optuna_taylorglo.search.glo.points import TreePoint, stored_point
 from optuna_taylorglo.seeds import tree_seed
+from optuna_taylorglo.study.optuna_private import FIXED_PARAMS
+
+
+class TreePoint(NamedTuple):
+    """A tree, and in the second stage what its nodes are multiplied by.
+
+    Attributes:
+        prefix: The tree in prefix form.
+        coefficients: One for each node; none in the first stage.
+    """
+
+    prefix: tuple[str, ...]
+    coefficients: tuple[float, ...] = ()
+
+    @property
+    def tree(self) -> Tree:
+        return known_tree(self.prefix)
+
+
+@lru_cache(maxsize=2**16)
+def known_tree(prefix: tuple[str, ...]) -> Tree:
+    """The tree of a prefix form.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    return tree_from_prefix(prefix)
+
+
+def coefficient_names(n: int) -> tuple[str, ...]:
+    """Parameters that hold the coefficients of a tree of n nodes."""
+    return tuple(f"c_{i}" for i in range(n))
+
+
+def stored_point(trial: FrozenTrial) -> TreePoint | None:
+    """The candidate that a trial holds; None if it holds none, or something that is none."""
+    prefix = trial.user_attrs.get(TREE)
+    if not isinstance(prefix, list) or not all(isinstance(entry, str) for entry in prefix):
+        return None
+    try:
+        tree = known_tree(tuple(prefix))
+    except ValueError:
+        return None
+    params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
+    values = [params.get(name) for name in coefficient_names(tree.size)]
+    if all(value is None for value in values):
+        return TreePoint(tuple(prefix))
+    numbers = [float(value) for value in values if _is_number(value)]
+    return TreePoint(tuple(prefix), tuple(numbers)) if len(numbers) == len(values) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
 
 BOUND = 1000.0
 """Coefficients lie in [−BOUND, BOUND], which is as good as unbounded."""
@@ -45,7 +97,7 @@ class CoefficientSearch:
     tree: Tree
     sigma: float
     seed: int
-    rules: Rules
+    rules: RetryPolicy
     accept: None = None
     source: None = None
     lr_adapt: bool = False
@@ -92,7 +144,9 @@ class GLOReplay:
         n_reused: Trees so far that had the result of an equal function, and no slot.
     """
 
-    def __init__(self, settings: GLOSettings, rules: Rules, seed: int, *, maximize: bool) -> None:
+    def __init__(
+        self, settings: GLOSettings, rules: RetryPolicy, seed: int, *, maximize: bool
+    ) -> None:
         self._settings = settings
         self._rules = rules
         self._seed = seed
@@ -251,7 +305,7 @@ class TreeLog(GenerationLog):
         replay: The search.
     """
 
-    def __init__(self, rules: Rules, replay: GLOReplay) -> None:
+    def __init__(self, rules: RetryPolicy, replay: GLOReplay) -> None:
         self.replay = replay
         super().__init__(rules)
 

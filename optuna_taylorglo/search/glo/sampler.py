@@ -12,16 +12,22 @@ from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.losses.tree import Tree
-from optuna_taylorglo.recipes.search_settings import GLOSettings
-from optuna_taylorglo.search.cma_replay import SearchState
-from optuna_taylorglo.search.generation_sampler import (
+from optuna_taylorglo.recipes.settings import GLOSettings
+from optuna_taylorglo.search.cma import SearchState
+from optuna_taylorglo.search.generations import RetryPolicy, Slot, slot_attrs
+from optuna_taylorglo.search.glo.replay import (
+    BOUND,
+    GLOReplay,
+    TreeLog,
+    TreePoint,
+    coefficient_names,
+    stored_point,
+)
+from optuna_taylorglo.search.sampler import (
     GenerationSampler,
     Proposal,
     fault_in_number,
 )
-from optuna_taylorglo.search.generations import Rules, Slot, slot_attrs
-from optuna_taylorglo.search.glo.points import TreePoint, coefficient_names, stored_point
-from optuna_taylorglo.search.glo.replay import BOUND, GLOReplay, TreeLog
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
 
@@ -74,7 +80,7 @@ class GLOSampler(GenerationSampler, BaseSampler):
             raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
         self.settings = GLOSettings() if settings is None else settings
         self.seed = seed
-        self.rules = Rules(self.settings.population, attempts, max_failures)
+        self.rules = RetryPolicy(self.settings.population, attempts, max_failures)
         self._others = RandomSampler(seed=seed % 2**32)
         self._start()
 

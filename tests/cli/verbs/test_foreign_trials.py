@@ -16,14 +16,14 @@ from searches import small_recipe
 from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.cli.verbs import status
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.history import SearchHistory, ranked_trials
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.study.optuna_private import storage_of, study_id_of
-from optuna_taylorglo.verdict.choice import chosen_loss
+from optuna_taylorglo.verdict.winner import selected_loss
 
 NAME = "x[/red]y\x1b[31m"
 
@@ -61,7 +61,7 @@ def test_trials_that_are_no_candidates_are_never_the_best(study, capsys):
     study.add_trial(foreign(math.inf, dict.fromkeys(names, 1.0)))
     assert [trial.value for trial in ranked_trials(study)] == [0.5, 0.375, 0.25, 0.125]
     history = SearchHistory(study, attach_recipe(study, None))
-    assert history.best.number == chosen_loss(study).trial.number == 1
+    assert history.best.number == selected_loss(study).trial.number == 1
     assert all(c.fitness is None or c.fitness <= 0.5 for c in history.candidates)
     for words in VERBS:
         assert cli.main(words) == cli.DONE

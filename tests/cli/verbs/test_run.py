@@ -12,9 +12,9 @@ from searches import load, small_recipe
 from optuna_taylorglo import cli
 from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RELEASED
 from optuna_taylorglo.cli import workers
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.study.failures import Failure
+from optuna_taylorglo.study.queue import Failure
 
 
 class Idle:

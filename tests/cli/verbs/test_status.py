@@ -15,12 +15,12 @@ from searches import small_recipe
 from optuna_taylorglo import cli
 from optuna_taylorglo.attributes import N_CLASSES, WORKER
 from optuna_taylorglo.cli.verbs.status import duration, seconds_left
-from optuna_taylorglo.recipes.loading import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.heartbeat import WorkerProcess
-from optuna_taylorglo.study.open import create_companion, create_study
+from optuna_taylorglo.study.open import create_evaluation_study, create_study
 from optuna_taylorglo.study.optuna_private import storage_of
 
 
@@ -52,7 +52,7 @@ def test_a_study_shows_its_workers_and_the_time_left(searching, capsys):
 
 
 def test_without_a_name_there_is_a_line_for_each_study(searching, sqlite_url, capsys):
-    create_companion(searching, sqlite_url)
+    create_evaluation_study(searching, sqlite_url)
     create_study("second", sqlite_url)
     assert cli.main(["status"]) == cli.DONE
     out = capsys.readouterr().out

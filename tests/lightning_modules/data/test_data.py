@@ -17,7 +17,7 @@ from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, I
 from lightning_modules.data.arrays import LabeledImages
 from lightning_modules.data.batches import Chunk
 from optuna_taylorglo.errors import MissingDataError, UsageError
-from optuna_taylorglo.recipes.training_settings import OptimizerSettings
+from optuna_taylorglo.recipes.settings import OptimizerSettings
 
 ALL = [Digits, MNIST, FashionMNIST, CIFAR10, SVHN]
 SGD = OptimizerSettings(name="sgd", lr=0.01, momentum=0.9)

@@ -7,8 +7,13 @@ from random import Random
 import pytest
 
 from optuna_taylorglo.losses.tree import BAIKAL, MAX_SIZE, Tree, tree_from_prefix
-from optuna_taylorglo.search.glo.breeding import FIRST_DEPTH, child, first_tree, random_tree
-from optuna_taylorglo.search.glo.equal_functions import depends_on_outputs
+from optuna_taylorglo.search.glo.trees import (
+    FIRST_DEPTH,
+    child,
+    depends_on_outputs,
+    first_tree,
+    random_tree,
+)
 
 
 def leaves_at(tree: Tree, depth: int = 0) -> set[int]:

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from optuna_taylorglo.losses.tree import BAIKAL, Tree, tree_from_prefix
-from optuna_taylorglo.losses.tree_values import tree_values
-from optuna_taylorglo.search.glo import equal_functions
-from optuna_taylorglo.search.glo.breeding import random_tree
-from optuna_taylorglo.search.glo.equal_functions import depends_on_outputs, function_key
+from optuna_taylorglo.losses.tree_loss import tree_values
+from optuna_taylorglo.search.glo import trees
+from optuna_taylorglo.search.glo.trees import depends_on_outputs, function_key, random_tree
 
 
 def tree(text: str) -> Tree:
@@ -74,7 +73,7 @@ def test_one_that_does_is_not(text: str) -> None:
 
 def test_values_are_those_that_a_loss_has() -> None:
     """Torch's, where they are finite; where they are not, neither is the key."""
-    grid = equal_functions._GRID
+    grid = trees._GRID
     x, y = (torch.tensor([float(p[i]) for p in grid], dtype=torch.float64) for i in (0, 1))
     finite = 0
     for seed in range(300):
@@ -95,6 +94,6 @@ def test_baikal_has_the_key_that_every_machine_computes() -> None:
     with mpmath.workdps(60):
         expected = [
             Decimal(mpmath.nstr(mpmath.log(y) - x / y, 12, strip_zeros=False))
-            for x, y in (map(mpmath.mpf, map(str, point)) for point in equal_functions._GRID)
+            for x, y in (map(mpmath.mpf, map(str, point)) for point in trees._GRID)
         ]
     assert list(function_key(BAIKAL)) == expected

@@ -15,11 +15,10 @@ from schedulers import take
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, TREE, WITHDRAWN
 from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
-from optuna_taylorglo.recipes.search_settings import CoefficientSettings, GLOSettings
-from optuna_taylorglo.search.glo.equal_functions import function_key
-from optuna_taylorglo.search.glo.points import TreePoint, stored_point
-from optuna_taylorglo.search.glo.replay import TreeLog
+from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
+from optuna_taylorglo.search.glo.replay import TreeLog, TreePoint, stored_point
 from optuna_taylorglo.search.glo.sampler import GLOSampler
+from optuna_taylorglo.search.glo.trees import function_key
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study import queue

@@ -1,0 +1,278 @@
+"""A recipe from a YAML file, from the package or from a study."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, EVALUATION_LENGTH, RECIPE
+from optuna_taylorglo.errors import RecipeError, RecipeMismatch
+from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
+from optuna_taylorglo.validation import show
+
+if TYPE_CHECKING:
+    import optuna
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def bundled_recipes() -> dict[str, Path]:
+    """Every bundled recipe: its name and its file."""
+    folder = _PACKAGE / "bundled_studies"
+    if not folder.is_dir():  # only wheels have it; in a checkout the recipes lie beside the package
+        folder = _PACKAGE.parent / "studies"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_recipe(path_or_name: str | os.PathLike[str]) -> Path:
+    """The file of a recipe.
+
+    Args:
+        path_or_name: A path, which wins if it exists, or the name of a bundled recipe.
+
+    Raises:
+        RecipeError: If there is neither.
+    """
+    path, recipes = Path(path_or_name), bundled_recipes()
+    if path.exists():
+        return path
+    if str(path) in recipes:
+        return recipes[str(path)]
+    near = difflib.get_close_matches(path.stem.lower(), recipes, n=5, cutoff=0.5)
+    raise RecipeError(
+        "",
+        "No such file, and no bundled recipe has this name; "
+        + (f"near to it are {', '.join(near)}" if near else f"there are {', '.join(recipes)}"),
+        str(path),
+    )
+
+
+def load_recipe(path: str | os.PathLike[str]) -> Recipe:
+    """Reads a recipe from a YAML file.
+
+    Raises:
+        RecipeError: If the file cannot be read, is no YAML mapping, or breaks a rule.
+    """
+    return recipe_from_dict(read_yaml(path), path)
+
+
+def read_yaml(path: str | os.PathLike[str]) -> object:
+    """What a YAML file holds, as plain values.
+
+    Raises:
+        RecipeError: If the file cannot be read or is no YAML.
+    """
+    source = os.fspath(path)
+    try:
+        with open(source, encoding="utf-8") as file:
+            text = file.read()
+    except UnicodeDecodeError as error:
+        raise RecipeError("", f"is not UTF-8 text: {error}", source) from error
+    except OSError as error:
+        raise RecipeError("", f"cannot be read: {error.strerror}", source) from error
+    try:
+        return yaml.load(text, Loader=_RecipeLoader)
+    except RecursionError as error:
+        raise RecipeError("", "is nested too deeply", source) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise RecipeError("", f"is not valid YAML: {error}", source) from error
+
+
+def line_of(path: str | os.PathLike[str], field: str) -> int | None:
+    """Line of a recipe's file on which a field stands, or the part of it that is there.
+
+    Args:
+        path: A YAML file that was read before.
+        field: Dotted path of the field.
+
+    Returns:
+        The line, from 1; None if not even the field's section is there.
+    """
+    with open(path, encoding="utf-8") as file:
+        node = yaml.compose(file, Loader=_RecipeLoader)
+    line = None
+    for name in field.split("."):
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = next(((key, value) for key, value in pairs if key.value == name), None)
+        if found is None:
+            break
+        key, node = found
+        line = key.start_mark.line + 1
+    return line
+
+
+class _RecipeLoader(yaml.SafeLoader):
+    """YAML's safe loader, without the surprises of YAML 1.1 and with duplicate keys refused.
+
+    PyYAML reads 1e-3 as text, 010 as eight, 1:30 as ninety, `no` as false and 2020-01-01 as a date.
+    Here numbers are decimal, only true and false are booleans, and the rest is text.
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own class attribute)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable):
+                if key in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"duplicate key {show(key)}", key_node.start_mark
+                    )
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+):
+    _RecipeLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first
+    )
+
+
+SCHEMA_VERSION = 2
+
+# MySQL keeps an attribute in a TEXT column of 65,535 bytes; the rest is room for the envelope.
+_MAX_RECIPE_BYTES = 60_000
+
+
+def recipe_differences(in_study: Recipe, in_file: Recipe) -> list[str]:
+    """One readable line for each field in which two recipes differ."""
+    return _differences("", in_study.to_dict(), in_file.to_dict())
+
+
+CHANGEABLE = "search.generations, to a greater number, and selection"
+"""What may change in a study with results: how far it goes, and what is made of it in the end."""
+
+
+def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
+    """The recipe that a study with results goes on by when it is given a file.
+
+    No candidate and no training depends on how many generations there will be, nor on how the
+    winner will be chosen. Of two numbers of generations the greater one holds, so that workers with
+    an older file can join a search that was made longer.
+
+    Returns:
+        The recipe; None if the two differ in anything else.
+    """
+    generations = max(in_study.search.generations, in_file.search.generations)
+    ours, theirs = (
+        recipe.changed(
+            search=recipe.search.changed(generations=generations), selection=in_file.selection
+        )
+        for recipe in (in_study, in_file)
+    )
+    return None if recipe_differences(ours, theirs) else theirs
+
+
+def replace_recipe(study: optuna.Study, recipe: Recipe) -> None:
+    """Keeps a recipe in the study in place of the one that is there.
+
+    Raises:
+        RecipeError: If the recipe is too long for the storage.
+    """
+    content = recipe.to_dict()
+    length = len(json.dumps(content))
+    if length > _MAX_RECIPE_BYTES:
+        raise RecipeError("", f"{length} bytes as JSON, at most {_MAX_RECIPE_BYTES} fit the study")
+    study.set_user_attr(RECIPE, {"schema": SCHEMA_VERSION, "recipe": content})
+
+
+def freeze(study: optuna.Study, recipe: Recipe) -> None:
+    """Keeps the recipe in the study, or makes sure that the study holds the same one.
+
+    Storages have no "write if absent": of two different recipes that are frozen in the same few
+    milliseconds the last one written stands, and the other caller may already have returned.
+    Calling again is cheap and tells.
+
+    Raises:
+        RecipeMismatch: If the study holds a different recipe.
+        RecipeError: If the recipe is too long for the storage, or the study's own is unreadable.
+    """
+    if frozen_recipe(study) is None:
+        replace_recipe(study, recipe)
+    # Read back, since another worker may have been the first at the same moment.
+    in_study = frozen_recipe(study)
+    if in_study is not None and (differences := recipe_differences(in_study, recipe)):
+        raise RecipeMismatch(study.study_name, differences)
+
+
+def frozen_recipe(study: optuna.Study) -> Recipe | None:
+    """The recipe kept in the study, or None when it has none yet.
+
+    Raises:
+        RecipeError: If the attribute holds no recipe that this version can read.
+    """
+    envelope = study.user_attrs.get(RECIPE)
+    if envelope is None:
+        return None
+    source = f"study {study.study_name!r}, attribute {RECIPE}"
+    version = envelope.get("schema") if isinstance(envelope, dict) else None
+    if isinstance(version, bool) or not isinstance(version, int) or "recipe" not in envelope:
+        raise RecipeError("", f"{show(envelope)} is not a frozen recipe", source)
+    if version != SCHEMA_VERSION:
+        raise RecipeError(
+            "schema",
+            f"{version} is not allowed, this version of optuna-taylorglo reads {SCHEMA_VERSION}: "
+            "install the version that started the study",
+            source,
+        )
+    return recipe_from_dict(envelope["recipe"], source)
+
+
+def settled_recipe(study: optuna.Study) -> Recipe | None:
+    """The recipe that the study works by: the frozen one, with what was settled since.
+
+    A pilot settles the length of evaluations, the training labels settle balanced weights.
+
+    Raises:
+        RecipeError: If it is none that this version can read.
+    """
+    recipe = frozen_recipe(study)
+    if recipe is None:
+        return None
+    attributes = study.user_attrs
+    if recipe.budget.evaluation == "auto" and (pilot := attributes.get(EVALUATION_LENGTH)):
+        recipe = recipe.changed(budget=recipe.budget.changed(evaluation=pilot["length"]))
+    if recipe.loss.class_weights == "balanced" and (weights := attributes.get(CLASS_WEIGHTS)):
+        recipe = recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
+    return recipe
+
+
+def _differences(path: str, in_study: object, in_file: object) -> list[str]:
+    if isinstance(in_study, dict) and isinstance(in_file, dict):
+        return [
+            line
+            for name in dict.fromkeys([*in_study, *in_file])
+            for line in _differences(
+                f"{path}.{name}" if path else name,
+                in_study.get(name, _ABSENT),
+                in_file.get(name, _ABSENT),
+            )
+        ]
+    if _text_or_absent(in_study) == _text_or_absent(in_file):
+        return []
+    return [f"{path}: study has {_text_or_absent(in_study)}, file has {_text_or_absent(in_file)}"]
+
+
+_ABSENT = object()
+
+
+def _text_or_absent(value: object) -> str:
+    return "nothing" if value is _ABSENT else json.dumps(value, sort_keys=True)
