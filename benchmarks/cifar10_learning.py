@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 
@@ -54,7 +54,7 @@ def main() -> None:
         optimizer=recipe.optimizer.changed(lr=arguments.lr or recipe.optimizer.lr),
         batch_size=arguments.batch_size or recipe.batch_size,
     )
-    training = Training(recipe, Machine(data_dir=arguments.data_dir))
+    training = Training(recipe, RuntimeConfig(data_dir=arguments.data_dir))
     recorder = Recorder()
     accuracies: list[float] = []
     begin = time.process_time()

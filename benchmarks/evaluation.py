@@ -59,8 +59,8 @@ from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import Heartbeat
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.runtime import (
-    Machine,
     Precision,
+    RuntimeConfig,
     keep_freed_memory,
     resolve_precision,
 )
@@ -191,7 +191,7 @@ class Ours:
         # Candidates that all train to the end, at one learning rate.
         settings["search"] |= {"space": "theta", "filter": "trainable", "scale": "normalized"}
         recipe = recipe_from_dict(settings, source="benchmark")
-        training = Training(recipe, Machine(data_dir, "cpu"))
+        training = Training(recipe, RuntimeConfig(data_dir, "cpu"))
         self.study = create_study("ours", f"sqlite:///{folder}/ours.db")
         self.study.sampler = sampler = make_sampler(recipe, training.n_classes)
         self.study.pruner = make_pruner(recipe, training.in_steps)
@@ -347,7 +347,7 @@ def build(way: str, task: Task, data_dir: Path, folder: Path) -> Callable[[], fl
     """The evaluation of one way, in a process that is set up as that way would have it."""
     best = resolve_precision("auto", "cpu")
     if way == OURS:
-        Machine(data_dir, "cpu").prepare(threads=1)
+        RuntimeConfig(data_dir, "cpu").prepare(threads=1)
         return Ours(task, data_dir, folder)
     if way == TUTORIAL:
         return Tutorial(task, data_dir, folder)

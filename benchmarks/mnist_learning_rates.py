@@ -26,7 +26,7 @@ from torch import nn
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 RECIPE = Path(__file__).parent.parent / "studies" / "mnist_basic_cnn.yaml"
@@ -91,7 +91,7 @@ def criterion(loss: str) -> nn.Module:
     return TaylorLoss(PUBLISHED, folded=True, class_reduction="sum")
 
 
-def train(setting: Setting, results: Results, machine: Machine) -> None:
+def train(setting: Setting, results: Results, machine: RuntimeConfig) -> None:
     """Train as a setting says, unless its result is known."""
     if setting in results.rows:
         return
@@ -133,7 +133,7 @@ def best_rate(loss: str, results: Results) -> float:
     return max(sweep(loss), key=results.accuracy).lr
 
 
-def run(results: Results, machine: Machine) -> None:
+def run(results: Results, machine: RuntimeConfig) -> None:
     """All trainings, the ones that choices depend on first."""
     for loss in SWEEP:
         for setting in sweep(loss):
@@ -177,7 +177,7 @@ def main() -> None:
     results = Results(arguments.results)
     if arguments.action == "run":
         torch.set_num_threads(1)
-        machine = Machine(arguments.data_dir, device="cpu", precision=arguments.precision)
+        machine = RuntimeConfig(arguments.data_dir, device="cpu", precision=arguments.precision)
         run(results, machine)
     print_tables(results)
 

@@ -22,7 +22,7 @@ from savings import TASKS, recipe_of
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.canonical import collapse_ratio, trainability
 from optuna_taylorglo.search.candidates import candidate_loss, form_of
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     sys.path.insert(0, str(Path(__file__).parent))
     recipe = recipe_of(arguments.task, "paper's search", seed=0)
-    machine = Machine(arguments.data_dir, "cpu", allowed_packages=("small_cnn",))
+    machine = RuntimeConfig(arguments.data_dir, "cpu", allowed_packages=("small_cnn",))
     machine.prepare(threads=1)
     torch.set_num_threads(1)
     training = Training(recipe, machine)

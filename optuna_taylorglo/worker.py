@@ -210,10 +210,10 @@ class Worker:
         if EVALUATION_OF in self.study.user_attrs:
             self.evaluation_study = self.study
             self.study = open_study(self.study.user_attrs[EVALUATION_OF], config.storage)
-        self.machine = config.runtime.machine()
+        self.runtime = config.runtime.machine()
         to_check = recipe or settled_recipe(self.study)
         if to_check is not None and config.check:
-            dry_run(to_check, self.machine, path)
+            dry_run(to_check, self.runtime, path)
         self.recipe = attach_recipe(self.study, recipe)
         self._deadline = time.monotonic() + config.timeout
 
@@ -265,7 +265,7 @@ class Worker:
         n_generations = recipe.search.n_generations
         n_generations = min(self.config.n_generations or n_generations, n_generations)
         scheduler = GenerationScheduler(study, n_generations=n_generations, **self._heartbeat)
-        logger.info("%s on %s", search_size(recipe.search), self.machine.torch_device)
+        logger.info("%s on %s", search_size(recipe.search), self.runtime.torch_device)
         figures = dashboard.DashboardRefresher(study, lambda: sampler.read(study).generation)
         objective = Objective(training, sampler, self._end_of_trial)
         self._evaluate_all(scheduler, objective, figures.refresh_if_due)
@@ -300,7 +300,7 @@ class Worker:
         """What trains candidates; what it finds in data and module is stored in the study."""
         from optuna_taylorglo.training.training import Training
 
-        training = Training(self.recipe, self.machine)
+        training = Training(self.recipe, self.runtime)
         self.study.set_user_attr(N_CLASSES, training.n_classes)
         save_optimizer_owner(self.study, training)
         if self.recipe.loss.class_weights == "balanced":
@@ -332,7 +332,7 @@ class Worker:
         from optuna_taylorglo.verdict.runner import TaskRunner
         from optuna_taylorglo.verdict.tasks import Task
 
-        runner = TaskRunner(self.recipe, self.machine, self._end_of_trial)
+        runner = TaskRunner(self.recipe, self.runtime, self._end_of_trial)
 
         def train(trial: Trial) -> float:
             task = Task.of(trial)

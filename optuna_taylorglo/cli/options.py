@@ -21,7 +21,7 @@ from optuna_taylorglo.study.storages import resolve_storage_url
 
 if TYPE_CHECKING:
     from optuna_taylorglo.recipes.schema import Recipe
-    from optuna_taylorglo.training.runtime import Machine, PrecisionName
+    from optuna_taylorglo.training.runtime import PrecisionName, RuntimeConfig
 
 Verbs = argparse._SubParsersAction
 Action = Callable[[argparse.Namespace, threading.Event], int]
@@ -189,19 +189,19 @@ class RuntimeOptions:
         given = {name: getattr(arguments, name) for name in names}
         return cls(allowed_packages=tuple(arguments.allow), **given)
 
-    def machine(self) -> Machine:
+    def machine(self) -> RuntimeConfig:
         """The machine that they describe, set up for training."""
         if self.allowed_packages:
             _find_modules_here()
         # Only now what takes seconds to import: wrong usage is answered before.
-        from optuna_taylorglo.training.runtime import Machine
+        from optuna_taylorglo.training.runtime import RuntimeConfig
 
-        machine = Machine(self.data_dir, self.device, self.precision, self.allowed_packages)
+        machine = RuntimeConfig(self.data_dir, self.device, self.precision, self.allowed_packages)
         machine.prepare(threads=self.threads)
         return machine
 
 
-def machine_of(arguments: argparse.Namespace) -> Machine:
+def machine_of(arguments: argparse.Namespace) -> RuntimeConfig:
     """The machine that the options of `add_machine_options` describe, set up for training."""
     return RuntimeOptions.of(arguments).machine()
 

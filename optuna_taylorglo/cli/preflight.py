@@ -12,17 +12,17 @@ from optuna_taylorglo.recipes.load import line_of
 if TYPE_CHECKING:
     from optuna_taylorglo.recipes.schema import Recipe
     from optuna_taylorglo.training.preflight import Preflight
-    from optuna_taylorglo.training.runtime import Machine
+    from optuna_taylorglo.training.runtime import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
 
-def dry_run(recipe: Recipe, machine: Machine, path: Path | None = None) -> Preflight:
+def dry_run(recipe: Recipe, runtime: RuntimeConfig, path: Path | None = None) -> Preflight:
     """Rehearse a recipe on this machine, with a warning for each thing that looks wrong.
 
     Args:
         recipe: The recipe.
-        machine: This machine.
+        runtime: This machine.
         path: Its file, whose line an error names; None for a recipe out of a study.
 
     Raises:
@@ -31,7 +31,7 @@ def dry_run(recipe: Recipe, machine: Machine, path: Path | None = None) -> Prefl
     from optuna_taylorglo.training.preflight import preflight
 
     try:
-        found = preflight(recipe, machine)
+        found = preflight(recipe, runtime)
     except RecipeError as error:
         if path is None:
             raise

@@ -127,8 +127,8 @@ def create_evaluation_study(study: Study, url: str) -> Study:
         evaluation_study.set_user_attr(EVALUATION_OF, name)
     if evaluation_study.user_attrs.get(EVALUATION_OF) != name:
         raise StudyError(
-            f"study {evaluation_study.study_name!r} in {shown_url(url)} is not the evaluation study "
-            f"of {name!r}; its name is needed for the verdict. Rename or delete it."
+            f"study {evaluation_study.study_name!r} in {shown_url(url)} is not the evaluation "
+            f"study of {name!r}; its name is needed for the verdict. Rename or delete it."
         )
     return evaluation_study
 

@@ -22,7 +22,7 @@ import lightning_modules
 import optuna_taylorglo
 from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested, UsageError, UserCodeError
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training, test_metric
 
 
@@ -45,19 +45,19 @@ class Preflight:
     warnings: tuple[str, ...]
 
 
-def preflight(recipe: Recipe, machine: Machine) -> Preflight:
+def preflight(recipe: Recipe, runtime: RuntimeConfig) -> Preflight:
     """Build data, model and loss, take one training step and validate on one batch.
 
     Args:
         recipe: The recipe.
-        machine: Where it runs.
+        runtime: Where it runs.
 
     Raises:
         RecipeError: If something is wrong that a field of the recipe, or what it names, can mend.
         UserCodeError: If the user's own code raised.
     """
     try:
-        training = Training(recipe, machine)
+        training = Training(recipe, runtime)
         _check_hooks(training)
         witness = _Witness(recipe, training.n_classes)
         observer = _Observer(recipe)

@@ -149,7 +149,7 @@ _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Machine:
+class RuntimeConfig:
     """Where trainings run.
 
     Attributes:

@@ -47,7 +47,7 @@ from optuna_taylorglo.training.callbacks import (
     TrainingCallback,
 )
 from optuna_taylorglo.training.criterion import refuse_lost_settings, with_settled_weights
-from optuna_taylorglo.training.runtime import Machine, Precision, resolve_precision
+from optuna_taylorglo.training.runtime import Precision, RuntimeConfig, resolve_precision
 
 _SHOWN = 5
 """Names of weights in a message, at most."""
@@ -204,7 +204,7 @@ class Training:
 
     Args:
         recipe: The recipe.
-        machine: Where it runs.
+        runtime: Where it runs.
 
     Attributes:
         n_classes: Number of classes of the data.
@@ -215,11 +215,11 @@ class Training:
         RecipeError: If the recipe names something that cannot be built.
     """
 
-    def __init__(self, recipe: Recipe, machine: Machine) -> None:
+    def __init__(self, recipe: Recipe, runtime: RuntimeConfig) -> None:
         _quieten_lightning()
         self.recipe = recipe
-        self.machine = machine
-        allowed = machine.allowed_packages
+        self.runtime = runtime
+        allowed = runtime.allowed_packages
         self._model_class = model_class(recipe.model.class_path, allowed)
         own_lightning = lightning_of(self._model_class)
         self.own_optimizer = own_lightning is not None
@@ -239,7 +239,7 @@ class Training:
                 _check_arguments(cls, part, f"trainer.{field}", part.init_args)
         self._learning_rate_factor = 1.0
         self._checkpoint = (
-            None if recipe.checkpoint is None else Checkpoint(recipe.checkpoint, machine.data_dir)
+            None if recipe.checkpoint is None else Checkpoint(recipe.checkpoint, runtime.data_dir)
         )
         data = self._build_data(seed=0)
         data.prepare_data()
@@ -434,7 +434,7 @@ class Training:
 
     def _build_data(self, seed: int) -> pl.LightningDataModule:
         offered = {
-            "data_dir": self.machine.data_dir,
+            "data_dir": self.runtime.data_dir,
             "batch_size": self.recipe.batch_size,
             "seed": seed,
         }
@@ -491,8 +491,8 @@ class Training:
     def _precision(self) -> Precision:
         asked_for = self.recipe.trainer.precision
         if asked_for is None:
-            return self.machine.resolved_precision
-        return resolve_precision(asked_for, self.machine.torch_device)
+            return self.runtime.resolved_precision
+        return resolve_precision(asked_for, self.runtime.torch_device)
 
     def _check_own_module(self, module: pl.LightningModule) -> None:
         """Tell what of the recipe a LightningModule does not use, and refuse what it cannot do."""
@@ -534,7 +534,7 @@ class Training:
             [_build(cls, part, f"trainer.{field}", {}) for cls, part in parts]
             for field, parts in self._trainer_parts.items()
         )
-        device = self.machine.torch_device
+        device = self.runtime.torch_device
         settings: dict[str, Any] = {
             "accelerator": {"cuda": "gpu"}.get(device.type, device.type),
             "devices": 1 if device.index is None else [device.index],

@@ -14,7 +14,7 @@ from optuna_taylorglo.recipes.class_paths import BUNDLED_PACKAGE
 from optuna_taylorglo.recipes.schema import Recipe
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.training.runtime import Machine
+    from optuna_taylorglo.training.runtime import RuntimeConfig
     from optuna_taylorglo.training.training import Training
 
 
@@ -165,7 +165,7 @@ def save_optimizer_owner(study: Study, training: Training) -> None:
     study.set_user_attr(OPTIMIZER, MODULE if training.own_optimizer else RECIPE)
 
 
-def find_learning_rates(study: Study, recipe: Recipe, machine: Machine) -> LearningRates:
+def find_learning_rates(study: Study, recipe: Recipe, runtime: RuntimeConfig) -> LearningRates:
     """How the learning rate of a study's trainings can be varied.
 
     A module's own is tried: one step is taken with it.
@@ -174,7 +174,7 @@ def find_learning_rates(study: Study, recipe: Recipe, machine: Machine) -> Learn
 
     if optimizer_owner(study, recipe) == RECIPE:
         return LearningRates.of(recipe)
-    training = Training(recipe, machine)
+    training = Training(recipe, runtime)
     save_optimizer_owner(study, training)
     if not training.own_optimizer:
         return LearningRates.of(recipe)

@@ -23,7 +23,7 @@ from optuna_taylorglo.search.generations import MAX_STALE
 from optuna_taylorglo.study.queue import Plan, TrialQueue, counted_trials, failure_of
 from optuna_taylorglo.study.storages import release_connections
 from optuna_taylorglo.training.callbacks import OnCurve
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import OnTrained, Training
 from optuna_taylorglo.verdict.tasks import Task
 
@@ -249,15 +249,15 @@ class TaskRunner:
 
     Args:
         recipe: The recipe of the study that the tasks belong to.
-        machine: Where it runs.
+        runtime: Where it runs.
         stop: Ends a task with `StopRequested` when set.
     """
 
     def __init__(
-        self, recipe: Recipe, machine: Machine, stop: threading.Event | None = None
+        self, recipe: Recipe, runtime: RuntimeConfig, stop: threading.Event | None = None
     ) -> None:
         self.recipe = recipe
-        self.machine = machine
+        self.runtime = runtime
         self.stop = stop
         self._trainings: dict[str, Training] = {}
 
@@ -296,7 +296,7 @@ class TaskRunner:
             if task.data_args:
                 data = recipe.data.changed(init_args=recipe.data.init_args | task.data_args)
                 recipe = recipe.changed(data=data)
-            self._trainings[variant] = Training(recipe, self.machine)
+            self._trainings[variant] = Training(recipe, self.runtime)
         training = self._trainings[variant]
         rate, factor = task.loss.learning_rate, task.loss.learning_rate_factor
         if factor is not None:

@@ -8,7 +8,7 @@ from searches import ROOT
 
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import candidate_loss
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import ComparedLoss, Task, compared_evolved_loss
@@ -30,7 +30,7 @@ def test_a_batched_training_is_a_worker_s(tmp_path, on_test_set):
         ComparedLoss("ce", "cross-entropy", "cross-entropy", scale=0.5),
     ]
     tasks = [Task(loss, seed, STEPS, "steps", on_test_set) for loss in losses for seed in (5, 6)]
-    training = Training(recipe, Machine(tmp_path, device="cpu", precision="32-true"))
+    training = Training(recipe, RuntimeConfig(tmp_path, device="cpu", precision="32-true"))
     expected = [
         (training.at_learning_rate(task.loss.learning_rate or 0.05)).run(
             task.loss.criterion(), seed=task.seed, steps=STEPS, on_test_set=on_test_set

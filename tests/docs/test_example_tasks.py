@@ -18,7 +18,7 @@ from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import Recipe, load_recipe
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -47,7 +47,7 @@ class Example:
         return load_recipe(self.path)
 
     def training(self, recipe: Recipe | None = None) -> Training:
-        machine = Machine(device="cpu", data_dir=Path("data"), allowed_packages=(self.name,))
+        machine = RuntimeConfig(device="cpu", data_dir=Path("data"), allowed_packages=(self.name,))
         return Training(recipe or self.recipe, machine)
 
 

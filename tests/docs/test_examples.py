@@ -19,7 +19,7 @@ from optuna_taylorglo.process import DONE, USAGE
 from optuna_taylorglo.recipes.load import Recipe, load_recipe
 from optuna_taylorglo.recipes.settings import OptimizerSettings
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def recipe_of(name: str) -> Recipe:
 
 
 def training_of(name: str) -> Training:
-    return Training(recipe_of(name), Machine(device="cpu", allowed_packages=("tabular",)))
+    return Training(recipe_of(name), RuntimeConfig(device="cpu", allowed_packages=("tabular",)))
 
 
 def write_short_recipe(name: str, folder: Path) -> Path:
@@ -124,7 +124,7 @@ def test_who_optimizes() -> None:
     untrained = {}
     tiny = OptimizerSettings(name="sgd", lr=1e-9)
     for name in RECIPES:
-        machine = Machine(device="cpu", allowed_packages=("tabular",))
+        machine = RuntimeConfig(device="cpu", allowed_packages=("tabular",))
         training = Training(recipe_of(name).changed(optimizer=tiny), machine)
         untrained[name] = training.run(nn.CrossEntropyLoss(), seed=0, steps=45) < 0.9
     assert untrained == {"breast_cancer_mlp": True, "breast_cancer_lightning": False}
@@ -158,7 +158,7 @@ def test_a_loss_in_t_is_told_how_far_training_is(name: str) -> None:
 def test_a_metric_that_the_module_does_not_log_is_named() -> None:
     recipe = recipe_of("breast_cancer_lightning")
     fitness = recipe.fitness.changed(metric="val_auc")
-    machine = Machine(device="cpu", allowed_packages=("tabular",))
+    machine = RuntimeConfig(device="cpu", allowed_packages=("tabular",))
     training = Training(recipe.changed(fitness=fitness), machine)
     with pytest.raises(RecipeError, match=r"'val_auc' is not logged by LightningMLP.*val_accuracy"):
         training.run(nn.CrossEntropyLoss(), seed=0, steps=2)

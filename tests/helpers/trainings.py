@@ -11,7 +11,7 @@ from searches import small_recipe
 from torch import nn
 
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.training.runtime import Machine, crashes_in_bfloat16, has_bfloat16
+from optuna_taylorglo.training.runtime import RuntimeConfig, crashes_in_bfloat16, has_bfloat16
 from optuna_taylorglo.training.training import Training
 
 
@@ -25,9 +25,9 @@ needs_bfloat16 = pytest.mark.skipif(
 )
 
 
-def cpu(data_dir: Path, *allowed: str) -> Machine:
+def cpu(data_dir: Path, *allowed: str) -> RuntimeConfig:
     """A machine on which results do not depend on what the CPU can do."""
-    return Machine(data_dir, "cpu", "32-true", allowed)
+    return RuntimeConfig(data_dir, "cpu", "32-true", allowed)
 
 
 class RecordedTraining(Training):

@@ -23,7 +23,7 @@ from optuna_taylorglo.search.candidates import (
     parameter_names,
 )
 from optuna_taylorglo.search.glo.replay import TreePoint
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -110,7 +110,7 @@ def test_a_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None:
         batch_size=len(data.train_data.indices),
         optimizer=recipe.optimizer.changed(lr=0.01),
     )
-    training = Training(recipe, Machine(tmp_path, device="cpu", precision="32-true"))
+    training = Training(recipe, RuntimeConfig(tmp_path, device="cpu", precision="32-true"))
     assert (training.n_classes, training.steps_per_pass) == (10, 1)
     assert recipe.loss.variables == ("x", "y")
     loss = Recording(candidate_loss(recipe, cross_entropy(recipe), training.n_classes))

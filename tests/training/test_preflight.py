@@ -12,7 +12,7 @@ from optuna_taylorglo.cli.main import main
 from optuna_taylorglo.errors import RecipeError, UserCodeError
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.training.preflight import Preflight, preflight
-from optuna_taylorglo.training.runtime import Machine
+from optuna_taylorglo.training.runtime import RuntimeConfig
 
 OWN = {"model": "Own", "optimizer": None}
 
@@ -36,7 +36,7 @@ def content(
 
 
 def dry_run(tmp_path: Path, **changes: Any) -> Preflight:
-    machine = Machine(data_dir=tmp_path, device="cpu", allowed_packages=("mistakes",))
+    machine = RuntimeConfig(data_dir=tmp_path, device="cpu", allowed_packages=("mistakes",))
     return preflight(recipe_from_dict(content(**changes)), machine)
 
 

@@ -55,7 +55,7 @@ class Interrupted(RecordedTraining):
 def test_nothing_is_trained_twice_and_results_are_kept_after_each(tmp_path: Path) -> None:
     training = digits_training(tmp_path)
     study = optuna.create_study(direction="maximize")
-    interrupted = Interrupted(training.recipe, training.machine)
+    interrupted = Interrupted(training.recipe, training.runtime)
     with pytest.raises(StopRequested):
         evaluate_cross_entropy(study, interrupted, 3)
     assert list(study.user_attrs[CROSS_ENTROPY]) == [str(seed) for seed in interrupted.seeds]
@@ -93,7 +93,7 @@ def test_a_training_that_diverges_is_told_and_the_others_go_on(
     training = digits_training(tmp_path)
     study = optuna.create_study(direction="maximize")
     first, second = evaluate_cross_entropy(
-        study, DivergesOnce(training.recipe, training.machine), 2
+        study, DivergesOnce(training.recipe, training.runtime), 2
     )
     assert first is None
     assert list(study.user_attrs[CROSS_ENTROPY].values()) == [second]
