@@ -1,4 +1,4 @@
-"""The two diagrams of docs/architecture.md: packages with the way of data, and a search in time.
+"""The two diagrams of docs/CONTRIBUTING.md: packages with the way of data, and a search in time.
 
 Plain SVG without a background, in colors and a gray that are readable on light and dark pages.
 """

@@ -18,9 +18,9 @@ from optuna_taylorglo import visualization
 
 REFERENCE = {
     "optuna_taylorglo": "api.md",
-    "optuna_taylorglo.visualization": "api_figures.md",
-    "lightning_modules.nets": "api_networks.md",
-    "lightning_modules.data": "api_networks.md",
+    "optuna_taylorglo.visualization": "gallery.md",
+    "lightning_modules.nets": "api.md",
+    "lightning_modules.data": "api.md",
 }
 DOCS = Path(__file__).parents[2] / "docs"
 ALL = [(module, name) for module in REFERENCE for name in importlib.import_module(module).__all__]

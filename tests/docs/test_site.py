@@ -124,7 +124,7 @@ def test_formulas_are_drawn(site: Path, pages: dict[Path, Page]) -> None:
 
 
 def test_shell_text_is_no_formula(site: Path) -> None:
-    assert "$OPTUNA_STORAGE" in (site / "commands.html").read_text("utf-8")
+    assert "$OPTUNA_STORAGE" in (site / "api.html").read_text("utf-8")
 
 
 def test_every_recipe_and_example_is_shown(site: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_reference_is_made_from_the_code(pages: dict[Path, Page], site: Path
     assert {"optuna_taylorglo.TaylorLoss", "optuna_taylorglo.load_loss"} <= pages[
         site / "api.html"
     ].anchors
-    assert "--n-generations" in (site / "commands.html").read_text("utf-8")
+    assert "--n-generations" in (site / "api.html").read_text("utf-8")
 
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -152,7 +152,7 @@ FOUND = """new Promise(done => {
   look()
 })"""
 
-WIDE_PAGES = ("index", "api", "commands", "method", "operations", "recipes", "results/index")
+WIDE_PAGES = ("index", "api", "method", "operations", "recipes", "results/index")
 
 
 @needs_browser
