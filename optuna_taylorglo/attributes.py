@@ -19,9 +19,6 @@ OPTIMIZER = "taylorglo:optimizer"
 CROSS_ENTROPY = "taylorglo:cross_entropy"
 """What cross-entropy reached at the candidates' budget, by training seed."""
 
-EVALUATION_LENGTH = "taylorglo:evaluation_length"
-"""What a pilot made of ``budget.evaluation: auto``: the length, and why."""
-
 CLASS_WEIGHTS = "taylorglo:class_weights"
 """What ``loss.class_weights: balanced`` came to."""
 

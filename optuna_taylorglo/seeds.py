@@ -24,12 +24,9 @@ _TREES = 2
 class Stage(IntEnum):
     """Trainings outside the search. Generations count from 0; these lie beyond any of them."""
 
-    RERANK = 2**20
-    """Of verdicts that earlier versions made."""
     TUNE = 2**20 + 1
     TEST = 2**20 + 2
     SELECTION = 2**20 + 3
-    PILOT = 2**20 + 4
     STANDARD = 2**20 + 5
     STANDARD_SELECTION = 2**20 + 6
     SWEEP = 2**20 + 10

@@ -222,14 +222,12 @@ class Worker:
         return self._n_trials >= self.config.max_trials or time.monotonic() >= self._deadline
 
     def work(self) -> int:
-        """Evaluation length, search, selection and verdict, as far as each is due."""
+        """Search, selection and verdict, as far as each is due."""
         if self.evaluation_study is not None:
             self.train_for_verdict(self.evaluation_study)
             return DONE
         # A worker that was started for the search does not wait for a verdict afterwards.
         idle_seconds = None if SearchHistory(self.study, self.recipe).finished else 0.0
-        if self.recipe.budget.evaluation == "auto":
-            self.settle_evaluation_length()
         before = None
         # The search may be made longer, or the selection another one, in the meantime.
         while self.recipe != before and not self._limit_reached:
@@ -242,17 +240,6 @@ class Worker:
         if evaluation_study is not None and EVALUATION_OF in evaluation_study.user_attrs:
             self.train_for_verdict(evaluation_study, idle_seconds)
         return DONE
-
-    def settle_evaluation_length(self) -> None:
-        """Decide how long evaluations are, by trainings of several lengths."""
-        from optuna_taylorglo.verdict.sweep import Pilot, save_evaluation_length
-
-        training = self._make_training()
-        decision = self._train_in_rounds(Pilot(self.recipe, training.n_classes).next_step)
-        if decision is not None:
-            save_evaluation_length(self.study, decision)
-            logger.info("evaluations last %d %s", decision.length, self.recipe.budget.unit)
-            self._read_recipe()
 
     def search(self) -> None:
         """Evaluate candidates until the search is over or a limit is reached."""

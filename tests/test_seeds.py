@@ -53,11 +53,9 @@ def test_seeds_are_those_of_studies_made_before() -> None:
     assert training_seed(7, 3, 11, 2, repeat=1) == 2345875344
     assert training_seed(7, 3, 11, 2, policy="common") == 1035913203
     assert {stage.name: stage_seed(5, stage, 4) for stage in Stage} == {
-        "RERANK": 3643592867,
         "TUNE": 874803219,
         "TEST": 2700009823,
         "SELECTION": 559637092,
-        "PILOT": 2559670731,
         "STANDARD": 2539647647,
         "STANDARD_SELECTION": 3711662971,
         "SWEEP": 4122471537,

@@ -81,10 +81,6 @@ class LiveProgress:
             done = f"generation {history.n_finished}/{generations} complete"
             self._console.print(f"{done}: {text}", soft_wrap=True)
 
-    def tell(self, text: str) -> None:
-        """Say something above the line."""
-        self._console.print(text, highlight=False)
-
     def show_round(self, stage: str, done: int, total: int) -> None:
         """Bring the line up to date with trainings outside the search."""
         count = f"{done}/{total}"

@@ -1,10 +1,9 @@
-"""How far a run is: pilot, search or selection."""
+"""How far a run is: search or selection."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
-from optuna_taylorglo.attributes import EVALUATION_LENGTH, N_CLASSES
 from optuna_taylorglo.cli.options import OpenedStudy
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.search.history import SearchHistory
@@ -12,7 +11,6 @@ from optuna_taylorglo.search.study import attach_recipe, new_log
 from optuna_taylorglo.study.open import create_evaluation_study
 from optuna_taylorglo.verdict.runner import TaskQueue
 from optuna_taylorglo.verdict.selection import Round, WinnerSelection
-from optuna_taylorglo.verdict.sweep import Pilot
 from optuna_taylorglo.verdict.winner import is_undecided
 
 
@@ -26,7 +24,6 @@ class Stages:
     def __init__(self, opened: OpenedStudy) -> None:
         self._study = opened.study
         self._recipe = opened.recipe
-        self._pilot: Pilot | None = None
         self._choosing: WinnerSelection | None = None
         # Kept, so that each look costs what is new only.
         self._log = new_log(opened.recipe)
@@ -36,36 +33,17 @@ class Stages:
     def _queue(self) -> TaskQueue:
         return TaskQueue(create_evaluation_study(self._study, self._url))
 
-    @property
-    def _is_in_pilot(self) -> bool:
-        return self._recipe.budget.evaluation == "auto"
-
     def show(self, live: LiveProgress) -> None:
         """Bring the progress up to date."""
-        was_in_pilot, before = self._is_in_pilot, self._recipe
+        before = self._recipe
         # Somebody may make the search longer while it runs.
         self._recipe = attach_recipe(self._study, None)
-        if self._is_in_pilot:
-            self._show_pilot(live)
-            return
-        if was_in_pilot:
-            live.tell(self._study.user_attrs[EVALUATION_LENGTH]["reason"])
         if self._recipe != before:
             self._choosing = None
             self._log = new_log(self._recipe)
         live.show(SearchHistory(self._study, self._recipe, self._log))
         if is_undecided(self._study, self._recipe):
             self._show_selection(live)
-
-    def _show_pilot(self, live: LiveProgress) -> None:
-        n_classes = self._study.user_attrs.get(N_CLASSES)
-        if self._pilot is None and n_classes is not None:
-            self._pilot = Pilot(attach_recipe(self._study, None), n_classes)
-        if self._pilot is not None:
-            step = self._pilot.next_step(self._queue.results)
-            if isinstance(step, Round):
-                done = self._queue.count_done(step.tasks)
-                live.show_round("pilot for the length of evaluations", done, len(step.tasks))
 
     def _show_selection(self, live: LiveProgress) -> None:
         # With the weights that a worker has settled since.

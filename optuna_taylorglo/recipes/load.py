@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from optuna_taylorglo.attributes import CLASS_WEIGHTS, EVALUATION_LENGTH, RECIPE
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
 from optuna_taylorglo.errors import RecipeError, RecipeMismatch
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.validation import show
@@ -237,9 +237,7 @@ def frozen_recipe(study: optuna.Study) -> Recipe | None:
 
 
 def settled_recipe(study: optuna.Study) -> Recipe | None:
-    """The recipe that the study works by: the frozen one, with what was settled since.
-
-    A pilot settles the length of evaluations, the training labels settle balanced weights.
+    """The recipe that the study works by: the frozen one, with balanced class weights as numbers.
 
     Raises:
         RecipeError: If it is none that this version can read.
@@ -247,10 +245,8 @@ def settled_recipe(study: optuna.Study) -> Recipe | None:
     recipe = frozen_recipe(study)
     if recipe is None:
         return None
-    attributes = study.user_attrs
-    if recipe.budget.evaluation == "auto" and (pilot := attributes.get(EVALUATION_LENGTH)):
-        recipe = recipe.changed(budget=recipe.budget.changed(evaluation=pilot["length"]))
-    if recipe.loss.class_weights == "balanced" and (weights := attributes.get(CLASS_WEIGHTS)):
+    weights = study.user_attrs.get(CLASS_WEIGHTS)
+    if recipe.loss.class_weights == "balanced" and weights:
         recipe = recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
     return recipe
 

@@ -69,22 +69,14 @@ class BudgetSettings(Section):
     unit: Unit
     """What the two lengths count."""
 
-    evaluation: Length | Literal["auto"]
-    """Length of a candidate's training in the search; auto: a pilot takes a tenth of `full`, a
-    third or the whole, the shortest that ranks candidates like full trainings."""
+    evaluation: Length
+    """Length of a candidate's training in the search."""
 
     full: WholeNumber = Field(ge=1, le=LONGEST)
     """Length of a full training, for selection and verdict."""
 
-    @property
-    def evaluation_length(self) -> int:
-        """The length of an evaluation as a number, which auto has only after the pilot."""
-        if self.evaluation == "auto":
-            raise RecipeError("budget.evaluation", "auto is not settled yet: no pilot was made")
-        return self.evaluation
-
     def _problems_together(self) -> list[Problem]:
-        if self.evaluation == "auto" or self.evaluation <= self.full:
+        if self.evaluation <= self.full:
             return []
         sentence = f"{self.evaluation} is not allowed, must be at most budget.full, {self.full}"
         return [Problem("evaluation", sentence)]
@@ -209,12 +201,6 @@ class Recipe(Section):
                 because=f"trees have no {name}; leave it out",
             )
             for name in ("base", "order", "variables", "folded")
-        ),
-        Requirement(
-            field="budget.evaluation",
-            values=("auto",),
-            needs={"search.method": ("taylor",)},
-            because="most trees of a pilot would not learn at all; give a number",
         ),
         *(
             Requirement(

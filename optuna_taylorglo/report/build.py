@@ -24,7 +24,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo import __version__
-from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_LENGTH, GENERATION, INDEX
+from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.losses.tree import formula
@@ -136,7 +136,6 @@ def write_report(
         recipe_in_words=recipe_in_words(history.recipe, optimizer),
         found_with=found_with(history.recipe, optimizer),
         recipe_yaml=yaml.safe_dump(history.recipe.to_dict(), sort_keys=False, allow_unicode=True),
-        pilot=study.user_attrs.get(EVALUATION_LENGTH),
         winner=None if winner is None else _winner(history, winner),
         undecided=undecided,
         selection=None if selection is None else _selection(selection, history.recipe),

@@ -85,16 +85,11 @@ def _and(parts: Sequence[str]) -> str:
 
 def _search(recipe: Recipe) -> str:
     search, budget, fitness = recipe.search, recipe.budget, recipe.fitness
-    length = (
-        f"{budget.unit} whose number a pilot settles"
-        if budget.evaluation == "auto"
-        else f"{budget.evaluation} {budget.unit}"
-    )
     repeats = f", averaged over {search.repeats} trainings" if search.repeats > 1 else ""
     smaller = ", smaller being better" if fitness.mode == "min" else ""
     return (
         f"{_proposing(search)} A candidate's fitness is the {fitness.take} {fitness.metric} of a "
-        f"training of {length}"
+        f"training of {budget.evaluation} {budget.unit}"
         f"{repeats}{smaller}; a full training has {budget.full}."
     )
 

@@ -80,7 +80,7 @@ class Objective:
                     repeat=repeat,
                     policy=recipe.search.seed_policy,
                 ),
-                steps=self.training.in_steps(recipe.budget.evaluation_length, recipe.budget.unit),
+                steps=self.training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
                 check_at=check_steps(self.training),
                 on_validation=on_validation,
                 stop=self.stop,

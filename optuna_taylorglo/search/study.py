@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import threading
 import warnings
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from optuna_taylorglo.attributes import (
     CLASS_WEIGHTS,
     CROSS_ENTROPY,
     DRAWN,
-    EVALUATION_LENGTH,
     FIRST_TRIAL,
     GENERATION,
     N_CLASSES,
@@ -27,7 +25,6 @@ from optuna_taylorglo.errors import (
     LossFileError,
     RecipeError,
     RecipeMismatch,
-    StopRequested,
     StudyError,
 )
 from optuna_taylorglo.losses.expansion import Expansion
@@ -180,9 +177,6 @@ def check_recipe(study: Study, recipe: Recipe) -> None:
         RecipeMismatch: If the study began anew with another recipe.
     """
     held = settled_recipe(study)
-    if held is not None and recipe.budget.evaluation == "auto":
-        # The pilot may have been settled since; that is no other recipe.
-        held = held.changed(budget=held.budget.changed(evaluation="auto"))
     if held is not None and merged(held, recipe) is None:
         raise RecipeMismatch(
             study.study_name,
@@ -238,7 +232,7 @@ def _begin_anew(studies: list[Study], recipe: Recipe) -> None:
                     )
                 )
     # Optuna has no way to remove an attribute.
-    for key in (N_CLASSES, EVALUATION_LENGTH, CLASS_WEIGHTS, SELECTION):
+    for key in (N_CLASSES, CLASS_WEIGHTS, SELECTION):
         if key in study.user_attrs:
             study.set_user_attr(key, None)
     study.set_user_attr(CROSS_ENTROPY, {})
@@ -286,7 +280,7 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
         recipe: The recipe to work by, or None for the study's.
 
     Returns:
-        The study's recipe, with what a pilot has settled.
+        The study's recipe.
 
     Raises:
         RecipeMismatch: If the study has results, or workers, by another recipe.
@@ -313,18 +307,6 @@ def attach_recipe(study: Study, recipe: Recipe | None) -> Recipe:
 def direction_of(recipe: Recipe) -> Direction:
     """The direction of the recipe's studies."""
     return "maximize" if recipe.fitness.mode == "max" else "minimize"
-
-
-def wait_for_evaluation_length(study: Study, stop: threading.Event) -> Recipe:
-    """The study's recipe, as soon as the length of its evaluations is settled.
-
-    Raises:
-        StopRequested: If told to stop before.
-    """
-    while (recipe := attach_recipe(study, None)).budget.evaluation == "auto":
-        if stop.wait(0.5):
-            raise StopRequested
-    return recipe
 
 
 def retry_policy(recipe: Recipe) -> RetryPolicy:

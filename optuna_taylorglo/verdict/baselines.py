@@ -300,7 +300,7 @@ def evaluate_cross_entropy(
                 known[str(seed)] = training.run(
                     nn.CrossEntropyLoss(**loss_conventions(recipe)),
                     seed=seed,
-                    steps=training.in_steps(recipe.budget.evaluation_length, recipe.budget.unit),
+                    steps=training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
                     # With fitness.take best, each validation is a chance.
                     check_at=check_steps(training),
                     stop=stop,

@@ -298,7 +298,6 @@ _TUNED = {
     "ce-smoothed": "tuning label smoothing",
     "best-standard": "tuning the standard losses",
     "finalist": "choosing the winner",
-    "pilot": "pilot for the length of evaluations",
     "candidate": "ranking candidates",
 }
 
@@ -340,7 +339,7 @@ def validation_task(recipe: Recipe, loss: ComparedLoss, stage: Stage, number: in
         stage: The stage; losses with the same number in it start from the same weights.
         number: From 0.
     """
-    length = recipe.budget.evaluation_length
+    length = recipe.budget.evaluation
     return stage_task(recipe, loss, stage, number, length=length)
 
 

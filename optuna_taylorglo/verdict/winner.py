@@ -192,7 +192,7 @@ def evaluation_advice(selection: Selection, recipe: Recipe) -> str:
     correlation = check.correlation
     if math.isnan(correlation.low):
         return "Too few candidates that differ were trained fully to say how well evaluations rank."
-    length = budget.evaluation_length
+    length = budget.evaluation
     lines = [
         f"Rank correlation of evaluations ({length} {budget.unit}) with full trainings "
         f"({budget.full} {budget.unit}) over the best candidates: {correlation}; over all "

@@ -98,7 +98,7 @@ def test_on_a_narrow_terminal_count_bar_and_time_stay_readable(width):
     assert line.count("━") >= 5
     assert line.startswith(f"generation 4/{GENERATIONS}")
     assert len(line) <= width
-    live.show_round("pilot for the length of evaluations", 13, 48)
+    live.show_round("selection of the winner, round 1", 13, 48)
     output.seek(0)
     output.truncate()
     console.print(live._bar.get_renderable())

@@ -76,11 +76,6 @@ def test_a_taylor_recipe_is_written_as_before() -> None:
         (with_search(glo(), loss={"base": "cross_entropy"}), "loss.base", "trees have no base"),
         (with_search(glo(), loss={"folded": True}), "loss.folded", "trees have no folded"),
         (
-            with_search(glo(), budget={"unit": "steps", "evaluation": "auto", "full": 50}),
-            "budget.evaluation",
-            "most trees of a pilot would not learn",
-        ),
-        (
             with_search({"start": {"loss": "baikal"}}, loss={"base": "cross_entropy"}),
             "search.start",
             "starts at cross-entropy",

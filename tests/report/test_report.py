@@ -22,7 +22,7 @@ from drawn_studies import (
 from optuna.trial import TrialState
 from verdicts import Recorder
 
-from optuna_taylorglo.attributes import EVALUATION_LENGTH, GENERATION, INDEX
+from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 from optuna_taylorglo.losses.tree_loss import TreeLoss
@@ -189,17 +189,6 @@ def test_an_anchored_winner_is_reported_with_its_cross_entropy(tmp_path):
     assert f"L = {loss.anchor.scale:.3g} × ( {smoothing} − Σᵢ [ " in text
     for value in loss.anchor:
         assert repr(value) in text
-
-
-def test_a_pilot_is_reported_with_its_reason(tmp_path):
-    study = searched_study(budget={"evaluation": "auto"})
-    path = tmp_path / "report.html"
-    write_report(study, path)
-    assert "a training of steps whose number a pilot settles" in text_of(path)
-    study.set_user_attr(EVALUATION_LENGTH, {"length": 321, "reason": "A third is enough."})
-    write_report(study, path)
-    assert "a training of 321 steps" in text_of(path)
-    assert "settled by a pilot. A third is enough." in text_of(path)
 
 
 def test_a_search_under_way_is_reported_as_far_as_it_is(tmp_path):

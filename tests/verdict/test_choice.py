@@ -7,7 +7,7 @@ from drawn_studies import made_verdict, searched_study
 from optuna.trial import create_trial
 from verdicts import Recorder
 
-from optuna_taylorglo.attributes import EVALUATION_LENGTH, SELECTION
+from optuna_taylorglo.attributes import SELECTION
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
@@ -178,13 +178,6 @@ def test_full_evaluations_are_never_too_short(recipe):
     assert "the noise of seeds, which the selection averages out" in text
     assert "n = 10" in text
     assert "longer" not in text
-
-
-def test_everything_sees_the_length_that_a_pilot_settled():
-    study = searched_study(0, budget={"evaluation": "auto"})
-    assert settled_recipe(study).budget.evaluation == "auto"
-    study.set_user_attr(EVALUATION_LENGTH, {"length": 333})
-    assert settled_recipe(study).budget.evaluation_length == 333
 
 
 @pytest.mark.parametrize("name", [FINAL_MEAN, None])

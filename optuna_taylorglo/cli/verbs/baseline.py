@@ -11,7 +11,6 @@ from optuna_taylorglo.cli.console import PlainConsole
 from optuna_taylorglo.cli.fitness import fitness_line
 from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import wait_for_evaluation_length
 
 SEEDS = 3
 """Trainings unless told otherwise."""
@@ -53,7 +52,7 @@ def _train(
     from optuna_taylorglo.training.training import Training
     from optuna_taylorglo.verdict.baselines import evaluate_cross_entropy
 
-    recipe = wait_for_evaluation_length(opened.study, stop)
+    recipe = opened.recipe
     training = Training(recipe, runtime.machine())
     values = evaluate_cross_entropy(opened.study, training, seeds, stop)
     console = PlainConsole()

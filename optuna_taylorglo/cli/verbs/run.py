@@ -150,7 +150,6 @@ def _tell_of_exception(study: Study) -> None:
     Raises:
         OperationError: If they ended with an exception.
     """
-    # With a pilot, the trainings of the evaluation_study come before those of the search.
     for each in (study, find_evaluation_study(study)):
         failure = None if each is None or has_results(each) else last_exception(each)
         if failure is not None:

@@ -65,8 +65,6 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
         )
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
-    if recipe.budget.evaluation == "auto":
-        console.print("Length of evaluations: not settled yet, the pilot is not over")
     _show_workers(running, console)
     left = seconds_left(history)
     if running and not history.finished and left is not None:
