@@ -191,7 +191,7 @@ class BatchedMLP:
         attach_recipe(study, recipe)
         study.set_user_attr(N_CLASSES, self.n_classes)
         study.sampler = sampler = make_sampler(recipe, self.n_classes)
-        scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
+        scheduler = GenerationScheduler(study, n_generations=recipe.search.total_generations)
         while not scheduler.over:
             trials = []
             while (trial := scheduler.claim()) is not None:

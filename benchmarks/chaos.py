@@ -24,7 +24,7 @@ four; ``--real-intervals`` has the worker's own 60 and 240 seconds. Suspensions 
 take their time; with several of them together, twenty generations see many within an hour:
 
     python benchmarks/chaos.py --mode stop --heartbeat 60 --grace 240 --seconds 15 \\
-        --workers 24 --population 24 --together 6 --attacks 42 --limit 5400
+        --workers 24 --popsize 24 --together 6 --attacks 42 --limit 5400
 """
 
 from __future__ import annotations
@@ -173,9 +173,9 @@ def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
         return VerdictJob(options.tasks, seconds)
     return SearchJob(
         options.generations,
-        options.population,
+        options.popsize,
         seconds,
-        slow=frozenset({options.population}) if mode == "slot" else frozenset(),
+        slow=frozenset({options.popsize}) if mode == "slot" else frozenset(),
         raising=Raising(directory, 0.1) if mode == "exceptions" else None,
     )
 
@@ -194,7 +194,7 @@ def attack_of(mode: str, total: int, options: argparse.Namespace, where: Place) 
         return Outage(total, where.server, options.seed)
     if mode == "slot":
         # The first of the second generation.
-        return KillSlot(total, options.population)
+        return KillSlot(total, options.popsize)
     if mode == "exceptions":
         return Nothing()
     if mode == "stop":
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--mode", nargs="+", choices=list(ATTACKS), default=["kill"])
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--generations", type=int, default=20)
-    parser.add_argument("--population", type=int, default=12)
+    parser.add_argument("--popsize", type=int, default=12)
     parser.add_argument("--tasks", type=int, default=100, help="trainings of a verdict")
     parser.add_argument(
         "--attacks", "--kills", type=int, help="how often; default depends on the mode"

@@ -64,7 +64,7 @@ def attack_real(
 
 
 def _stages(stage: Stage, directory: Path) -> Iterator[tuple[str, Judgment]]:
-    recipe = small_recipe(directory / "serial.yaml", search={"generations": 12})
+    recipe = small_recipe(directory / "serial.yaml", search={"n_generations": 12})
     for name in ("alone", "supervised"):
         shutil.copy(recipe, directory / f"{name}.yaml")
     evaluation = ["evaluate", "--workers", str(WORKERS), "--seeds", "8", "--against", "ce,focal"]

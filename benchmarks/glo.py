@@ -71,25 +71,25 @@ ABORT = EarlyAbortSettings(unit="steps", at=200, threshold=0.15, attempts=1)
 
 
 def _paper(recipe: Recipe, scale: float) -> Recipe:
-    search = SearchSettings(population=28, generations=_scaled(16, scale))
+    search = SearchSettings(popsize=28, n_generations=_scaled(16, scale))
     return recipe.changed(search=search, loss=LossSettings(folded=True, class_reduction="sum"))
 
 
 def _ours(recipe: Recipe, scale: float) -> Recipe:
-    generations = _scaled(recipe.search.generations, scale)
-    return recipe.changed(search=recipe.search.changed(generations=generations))
+    generations = _scaled(recipe.search.n_generations, scale)
+    return recipe.changed(search=recipe.search.changed(n_generations=generations))
 
 
 def _glo(recipe: Recipe, scale: float) -> Recipe:
-    stage = CoefficientSettings(population=16, generations=_scaled(12, scale))
-    glo = GLOSettings(population=50, generations=_scaled(30, scale), coefficients=stage)
+    stage = CoefficientSettings(popsize=16, n_generations=_scaled(12, scale))
+    glo = GLOSettings(popsize=50, n_generations=_scaled(30, scale), coefficients=stage)
     return _with_trees(recipe, glo)
 
 
 def _random(recipe: Recipe, scale: float) -> Recipe:
-    stage = CoefficientSettings(generations=0)
-    population = _scaled(50 * 30 + 16 * 12, scale)
-    glo = GLOSettings(population=population, generations=1, coefficients=stage)
+    stage = CoefficientSettings(n_generations=0)
+    popsize = _scaled(50 * 30 + 16 * 12, scale)
+    glo = GLOSettings(popsize=popsize, n_generations=1, coefficients=stage)
     return _with_trees(recipe, glo)
 
 

@@ -261,7 +261,7 @@ def run_for_real(recipe: Path, overlap: int, n_workers: int, data_dir: Path) -> 
 
 def print_real(recipe: Path, n_workers: int, data_dir: Path) -> None:
     """Real searches without and with overlap, then their trainings on other numbers of workers."""
-    popsize = load_recipe(recipe).search.population
+    popsize = load_recipe(recipe).search.popsize
     overlaps = (0, popsize // 4, popsize // 2)
     print(f"{recipe.stem}, λ = {popsize}, {n_workers} workers\n")
     print("| overlap | wall time | workers busy | best fitness |\n|---|---|---|---|")

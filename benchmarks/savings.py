@@ -53,7 +53,7 @@ PAPER: Changes = {
     "search.filter": "none",
     "search.scale": "free",
     "search.seed_policy": "independent",
-    "search.population": 16,
+    "search.popsize": 16,
     "search.sigma": 1.2,
 }
 FILTER: Changes = {"search.filter": "trainable"}
@@ -66,7 +66,7 @@ ONCE: Changes = {"early_abort.attempts": 1}
 ANCHORED: Changes = {"loss.base": "cross_entropy"}
 
 ROWS: dict[str, Changes] = {
-    "paper's search, λ = 28": {"search.population": 28},
+    "paper's search, λ = 28": {"search.popsize": 28},
     "paper's search": {},
     "trainable filter": FILTER,
     "steady filter": STEADY,

@@ -61,16 +61,16 @@ class Task:
         recipe: File in ``studies/``.
         bare: The bare loop with its network and data, a key of `evaluation.TASKS`.
         storages: Where studies are kept in turn.
-        population: Candidates a generation.
-        generations: Generations of a search.
+        popsize: Candidates a generation.
+        n_generations: Generations of a search.
         bare_evaluations: Trainings of an evaluation's length in each process of the bare loop.
     """
 
     recipe: str
     bare: str
     storages: tuple[str, ...]
-    population: int
-    generations: int
+    popsize: int
+    n_generations: int
     bare_evaluations: int
 
 
@@ -81,8 +81,8 @@ TASKS = {
         "mnist_basic_cnn_200_steps.yaml",
         "basic_cnn",
         (SQLITE,),
-        population=4,
-        generations=1,
+        popsize=4,
+        n_generations=1,
         bare_evaluations=1,
     ),
 }
@@ -137,7 +137,7 @@ def settings_of(task: Task, generations: int) -> dict[str, Any]:
     """The task's recipe, shortened, and without what would make evaluations unequal."""
     settings = load_recipe(STUDIES / task.recipe).to_dict()
     settings |= {"early_abort": None, "early_stop": None}
-    settings["search"] |= {"population": task.population, "generations": generations}
+    settings["search"] |= {"popsize": task.popsize, "n_generations": generations}
     return settings
 
 
@@ -410,11 +410,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     task = TASKS[arguments.task]
-    settings = settings_of(task, arguments.generations or task.generations)
+    settings = settings_of(task, arguments.generations or task.n_generations)
     search_settings, budget = settings["search"], settings["budget"]
     runs = measure(task, settings, arguments.data_dir, arguments.rounds)
     print(
-        f"{arguments.task}: {search_settings['generations']} × {search_settings['population']} "
+        f"{arguments.task}: {search_settings['n_generations']} × {search_settings['popsize']} "
         f"candidates, {budget['evaluation']} {budget['unit']} of {settings['batch_size']} each, "
         f"one thread a process; interleaved rounds: {arguments.rounds}, median (range)\n"
     )

@@ -51,7 +51,7 @@ class Option:
     """One change to the search.
 
     Attributes:
-        population: Candidates per generation; the number of trainings stays.
+        popsize: Candidates per generation; the number of trainings stays.
         repeats: Trainings per evaluation.
         recheck: Candidates of each generation, its best, that are trained once more.
         restarts: Independent searches among which the budget is divided.
@@ -60,7 +60,7 @@ class Option:
         extra: Further parameters and what counts as 1 for CMA-ES.
     """
 
-    population: int = 16
+    popsize: int = 16
     repeats: int = 1
     recheck: int = 0
     restarts: int = 1
@@ -71,8 +71,8 @@ class Option:
 
 OPTIONS = {
     "as the recipe has it": Option(),
-    "population 8": Option(population=8),
-    "population 32": Option(population=32),
+    "popsize 8": Option(popsize=8),
+    "popsize 32": Option(popsize=32),
     "sigma 0.6": Option(sampler={"sigma": 0.6}),
     "sigma 2.4": Option(sampler={"sigma": 2.4}),
     "first generation space-filling": Option(space_filling=True),
@@ -98,7 +98,7 @@ class Search:
         self.sampler = TaylorGLOSampler(
             **{
                 "names": names,
-                "popsize": option.population,
+                "popsize": option.popsize,
                 "sigma": recipe.search.sigma,
                 "seed": seed,
                 "accept": lambda p: accept is None or accept(p[: len(plain.names)]),
@@ -119,13 +119,13 @@ class Search:
         bounds = np.array(sampler.limits)
         allowed = (p for p in points if (bounds[:, 0] <= p).all() and (p <= bounds[:, 1]).all())
         good = [p for p in allowed if sampler.accept is None or sampler.accept(p.tolist())]
-        for point in good[: self.option.population]:
+        for point in good[: self.option.popsize]:
             self.study.enqueue_trial(dict(zip(sampler.names, point.tolist(), strict=True)))
 
     def ask(self) -> list[Parameters]:
         """The candidates of the next generation."""
         self._trials = []
-        for _ in range(self.option.population):
+        for _ in range(self.option.popsize):
             trial = self.scheduler.claim()
             assert trial is not None
             self._trials.append(trial)
@@ -165,7 +165,7 @@ def run(
     def train(wanted: Sequence[tuple[int, Parameters]]) -> list[float]:
         return evaluate(trainings, [(c, next(numbers[s])) for s, c in wanted])
 
-    per_generation = option.population * option.repeats + option.recheck
+    per_generation = option.popsize * option.repeats + option.recheck
     for _ in range(round(n_trainings / (per_generation * option.restarts))):
         asked = {key: search.ask() for key, search in searches.items()}
         wanted = [
@@ -278,7 +278,7 @@ def main() -> None:
     for task in arguments.task or TASKS:
         recipe = load_recipe(find_recipe(Path(task)))
         trainings = BatchedMLP(recipe, arguments.data_dir)
-        n_trainings = recipe.search.population * recipe.search.generations
+        n_trainings = recipe.search.popsize * recipe.search.n_generations
         for option in arguments.option or OPTIONS:
             done = {r["seed"] for r in results if (r["task"], r["option"]) == (task, option)}
             seeds = [seed for seed in range(arguments.seeds) if seed not in done]

@@ -249,7 +249,7 @@ class Worker:
         study, recipe = self.study, self.recipe
         study.sampler = sampler = make_sampler(recipe, training.n_classes)
         study.pruner = make_pruner(recipe, training.in_steps)
-        n_generations = recipe.search.n_generations
+        n_generations = recipe.search.total_generations
         n_generations = min(self.config.n_generations or n_generations, n_generations)
         scheduler = GenerationScheduler(study, n_generations=n_generations, **self._heartbeat)
         logger.info("%s on %s", search_size(recipe.search), self.runtime.torch_device)

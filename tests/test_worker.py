@@ -94,7 +94,7 @@ def test_workers_search_and_select_by_themselves(tmp_path, data_dir, sqlite_url)
         budget={"full": 20},
         early_abort=None,
         early_stop=None,
-        search={"population": 5, "generations": 2},
+        search={"popsize": 5, "n_generations": 2},
         selection={"candidates": 3},
     )
     serial_url = f"sqlite:///{tmp_path / 'serial.db'}"
@@ -129,7 +129,7 @@ def test_candidates_that_fall_behind_are_stopped_and_not_tried_again(tmp_path, d
         budget={"evaluation": 30, "full": 30},
         early_stop={"at": 10, "keep": 0.25},
         early_abort={"at": 10, "attempts": 2},
-        search={"generations": 3},
+        search={"n_generations": 3},
     )
     url = f"sqlite:///{tmp_path / 'stops.db'}"
     optuna.create_study(study_name="stops", storage=url, direction="maximize")
@@ -264,7 +264,8 @@ def test_a_finished_search_goes_on_when_it_is_given_more_generations(
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
     settings = {"selection": {"candidates": 2}, "early_abort": None, "early_stop": None}
     recipes = [
-        small_recipe(tmp_path / f"{n}.yaml", search={"generations": n}, **settings) for n in (1, 2)
+        small_recipe(tmp_path / f"{n}.yaml", search={"n_generations": n}, **settings)
+        for n in (1, 2)
     ]
     assert worker.main([*words, "--recipe", str(recipes[0])]) == DONE
     study, evaluation_study = load(sqlite_url, "digits"), load(sqlite_url, "digits-verdict")

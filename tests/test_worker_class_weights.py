@@ -24,7 +24,7 @@ def test_balanced_weights_are_kept_with_the_study_and_in_the_winner(
         tmp_path / "recipe.yaml",
         data={"init_args": {"imbalance": 10}},
         loss={"class_weights": "balanced"},
-        search={"generations": 1},
+        search={"n_generations": 1},
     )
     study = create_study("s", sqlite_url)
     words = ["--study-name", "s", "--storage", sqlite_url, "--data-dir", str(tmp_path)]

@@ -67,7 +67,7 @@ class LiveProgress:
         if self._begin is None:
             self._begin = (time.monotonic(), history.n_filled)
         text = self._text(history, *self._begin)
-        generations = history.recipe.search.n_generations
+        generations = history.recipe.search.total_generations
         self._bar.update(
             self._task,
             total=history.n_slots,

@@ -157,7 +157,7 @@ def recipe_differences(in_study: Recipe, in_file: Recipe) -> list[str]:
     return _differences("", in_study.to_dict(), in_file.to_dict())
 
 
-CHANGEABLE = "search.generations, to a greater number, and selection"
+CHANGEABLE = "search.n_generations, to a greater number, and selection"
 """What may change in a study with results: how far it goes, and what is made of it in the end."""
 
 
@@ -171,10 +171,10 @@ def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
     Returns:
         The recipe; None if the two differ in anything else.
     """
-    generations = max(in_study.search.generations, in_file.search.generations)
+    generations = max(in_study.search.n_generations, in_file.search.n_generations)
     ours, theirs = (
         recipe.changed(
-            search=recipe.search.changed(generations=generations), selection=in_file.selection
+            search=recipe.search.changed(n_generations=generations), selection=in_file.selection
         )
         for recipe in (in_study, in_file)
     )

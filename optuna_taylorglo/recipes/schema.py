@@ -320,11 +320,11 @@ def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe")
 def search_size(search: SearchSettings) -> str:
     """How many generations of how many candidates there are, in words."""
     if search.glo is None:
-        return f"{search.generations} generations of {search.population} candidates"
+        return f"{search.n_generations} generations of {search.popsize} candidates"
     stage = search.glo.coefficients
-    coefficients = f", then {stage.generations} of {stage.population} sets of coefficients"
-    trees = f"{search.glo.generations} generations of {search.glo.population} trees"
-    return trees + (coefficients if stage.generations else "")
+    coefficients = f", then {stage.n_generations} of {stage.popsize} sets of coefficients"
+    trees = f"{search.glo.n_generations} generations of {search.glo.popsize} trees"
+    return trees + (coefficients if stage.n_generations else "")
 
 
 def own_loss_warning(fitness: FitnessSettings) -> str:

@@ -422,10 +422,10 @@ class TrainerSettings(Section):
 class CoefficientSettings(Section):
     """CMA-ES over the coefficients of the best tree, one for each of its nodes, starting at 1."""
 
-    population: WholeNumber = Field(default=32, ge=2, le=MOST_CANDIDATES)
+    popsize: WholeNumber = Field(default=32, ge=2, le=MOST_CANDIDATES)
     """Candidates per generation."""
 
-    generations: WholeNumber = Field(default=35, ge=0, le=MOST_GENERATIONS)
+    n_generations: WholeNumber = Field(default=35, ge=0, le=MOST_GENERATIONS)
     """Generations; 0 leaves this stage out."""
 
     sigma: Number = Field(default=0.5, gt=0, lt=100)
@@ -435,15 +435,15 @@ class CoefficientSettings(Section):
 class GLOSettings(Section):
     """Genetic programming over trees, and after it the coefficients of the best one."""
 
-    population: WholeNumber = Field(default=100, ge=2, le=MOST_CANDIDATES)
+    popsize: WholeNumber = Field(default=100, ge=2, le=MOST_CANDIDATES)
     """Trees per generation."""
 
-    generations: WholeNumber = Field(default=100, ge=1, le=MOST_GENERATIONS)
+    n_generations: WholeNumber = Field(default=100, ge=1, le=MOST_GENERATIONS)
     """Generations of trees."""
 
     elite: WholeNumber = Field(default=6, ge=1)
     """Best trees, different as functions, that go into the next generation as they are; below
-    `population`."""
+    `popsize`."""
 
     tournament: WholeNumber = Field(default=4, ge=1, le=MOST_CANDIDATES)
     """Trees drawn at random of which the best becomes a parent."""
@@ -458,8 +458,8 @@ class GLOSettings(Section):
 
     def _problems_together(self) -> list[Problem]:
         problems = super()._problems_together()
-        if self.elite >= self.population:
-            sentence = f"{self.elite} is not allowed, must be below population, {self.population}"
+        if self.elite >= self.popsize:
+            sentence = f"{self.elite} is not allowed, must be below popsize, {self.popsize}"
             problems.append(Problem("elite", sentence))
         return problems
 
@@ -496,7 +496,7 @@ class StartSettings(Section):
         return problems
 
 
-_TAYLOR_ONLY = ("population", "sigma", "generations", "space", "filter", "scale", "overlap")
+_TAYLOR_ONLY = ("popsize", "sigma", "n_generations", "space", "filter", "scale", "overlap")
 
 
 class SearchSettings(Section):
@@ -527,13 +527,13 @@ class SearchSettings(Section):
         ),
     )
 
-    population: WholeNumber = Field(default=28, ge=2, le=MOST_CANDIDATES)
+    popsize: WholeNumber = Field(default=28, ge=2, le=MOST_CANDIDATES)
     """λ, candidates per generation."""
 
     sigma: Number = Field(default=1.2, gt=0, lt=100)
     """First step size, in units of θ."""
 
-    generations: WholeNumber = Field(default=60, ge=1, le=MOST_GENERATIONS)
+    n_generations: WholeNumber = Field(default=60, ge=1, le=MOST_GENERATIONS)
     """Generations of a complete search."""
 
     seed: WholeNumber = Field(default=0, ge=0, le=2**32 - 1)
@@ -558,7 +558,7 @@ class SearchSettings(Section):
 
     overlap: WholeNumber = Field(default=0, ge=0)
     """First candidates of each generation that are drawn without the results of the generation
-    before it, so that workers begin them while its last ones still train; below `population`."""
+    before it, so that workers begin them while its last ones still train; below `popsize`."""
 
     start: StartSettings | None = None
     """Left out: θ = 0."""
@@ -571,29 +571,29 @@ class SearchSettings(Section):
     """With `method: glo`."""
 
     @property
-    def n_generations(self) -> int:
+    def total_generations(self) -> int:
         """Generations of the whole search, of both stages of GLO."""
         if self.glo is None:
-            return self.generations
-        return self.glo.generations + self.glo.coefficients.generations
+            return self.n_generations
+        return self.glo.n_generations + self.glo.coefficients.n_generations
 
     @property
-    def n_candidates(self) -> int:
+    def total_candidates(self) -> int:
         """Candidates of the whole search, those included that GLO need not evaluate again."""
         if self.glo is None:
-            return self.population * self.generations
+            return self.popsize * self.n_generations
         stages = (self.glo, self.glo.coefficients)
-        return sum(stage.population * stage.generations for stage in stages)
+        return sum(stage.popsize * stage.n_generations for stage in stages)
 
     def _unwritten(self) -> list[str]:
         return super()._unwritten() + (list(_TAYLOR_ONLY) if self.method == "glo" else [])
 
     def _problems_together(self) -> list[Problem]:
         problems = super()._problems_together()
-        if self.overlap >= self.population:
+        if self.overlap >= self.popsize:
             sentence = (
-                f"{self.overlap} is not allowed, must be below search.population, "
-                f"{self.population}: half of it is a good choice"
+                f"{self.overlap} is not allowed, must be below search.popsize, "
+                f"{self.popsize}: half of it is a good choice"
             )
             problems.append(Problem("overlap", sentence))
         return problems

@@ -130,7 +130,7 @@ def write_report(
         name=study.study_name,
         written=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         history=history,
-        generations=f"{history.n_finished} of {history.recipe.search.n_generations}",
+        generations=f"{history.n_finished} of {history.recipe.search.total_generations}",
         summary=_summary(verdict, other_loss),
         numbers=_numbers(history, winner, selection, verdict),
         recipe_in_words=recipe_in_words(history.recipe, optimizer),

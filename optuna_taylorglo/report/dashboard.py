@@ -202,12 +202,12 @@ def _study_note(study: Study, history: SearchHistory, best: float) -> str:
         )
     if search.glo is None:
         progress = (
-            f"**TaylorGLO search**: {history.n_finished} of {search.generations} generations of "
-            f"{search.population} candidates."
+            f"**TaylorGLO search**: {history.n_finished} of {search.n_generations} generations of "
+            f"{search.popsize} candidates."
         )
     else:
         progress = (
-            f"**GLO search**: {history.n_finished} of {search.n_generations} generations, "
+            f"**GLO search**: {history.n_finished} of {search.total_generations} generations, "
             f"{history.n_filled} candidates evaluated, {history.n_reused} trees equal to one of "
             "them."
         )
@@ -242,7 +242,9 @@ def save_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
     if chosen.trial is not None:
         kept = chosen.trial.number
     else:  # of a search that was made longer it is another one
-        kept = f"{chosen.name} of {recipe_and_classes(study)[0].search.n_generations} generations"
+        kept = (
+            f"{chosen.name} of {recipe_and_classes(study)[0].search.total_generations} generations"
+        )
     if study.user_attrs.get(SAVED_LOSS) == kept:
         return
     with tempfile.TemporaryDirectory() as directory:

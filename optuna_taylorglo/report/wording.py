@@ -101,20 +101,20 @@ def _proposing(search: SearchSettings) -> str:
             start = f"the expansion of {search.start.loss}" if search.start.loss else "given θ"
         return (
             f"CMA-ES, starting at {start} with step size {search.sigma:g}, proposed "
-            f"{search.population} candidates per generation for {search.generations} generations."
+            f"{search.popsize} candidates per generation for {search.n_generations} generations."
         )
     glo, stage = search.glo, search.glo.coefficients
     trees = (
-        f"Genetic programming (GLO) bred {glo.population} trees per generation for "
-        f"{glo.generations} generations, of which the best {glo.elite} went on as they were; of "
+        f"Genetic programming (GLO) bred {glo.popsize} trees per generation for "
+        f"{glo.n_generations} generations, of which the best {glo.elite} went on as they were; of "
         "equal functions one was evaluated."
     )
-    if not stage.generations:
+    if not stage.n_generations:
         return trees
     return (
         f"{trees} Then CMA-ES, starting at 1 with step size {stage.sigma:g}, proposed "
-        f"{stage.population} sets of coefficients on the nodes of the best tree per generation for "
-        f"{stage.generations} generations."
+        f"{stage.popsize} sets of coefficients on the nodes of the best tree per generation for "
+        f"{stage.n_generations} generations."
     )
 
 
@@ -132,7 +132,7 @@ def _rules(recipe: Recipe) -> str:
     if recipe.selection is not None:
         best = f"The {recipe.selection.candidates} best candidates that differ as functions"
         trained = "are trained fully on validation, by successive halving over seeds."
-        if search.glo is not None and not search.glo.coefficients.generations:
+        if search.glo is not None and not search.glo.coefficients.n_generations:
             rules.append(f"{best} {trained}")
         else:
             rules.append(

@@ -205,7 +205,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     if (pace := recipe.early_stop) is not None:
         step = in_steps(pace.at, pace.unit)
         stop = FallingBehindPruner(
-            popsize=recipe.search.population if recipe.search.glo is None else None,
+            popsize=recipe.search.popsize if recipe.search.glo is None else None,
             keep=pace.keep,
             step=step,
             sign=recipe.fitness.sign,

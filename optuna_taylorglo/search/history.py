@@ -143,12 +143,12 @@ class SearchHistory:
     @property
     def n_finished(self) -> int:
         """Generations that are complete."""
-        return min(self._log.generation, self.recipe.search.n_generations)
+        return min(self._log.generation, self.recipe.search.total_generations)
 
     @property
     def finished(self) -> bool:
         """Whether all generations are complete."""
-        return self.n_finished == self.recipe.search.n_generations
+        return self.n_finished == self.recipe.search.total_generations
 
     @property
     def n_reused(self) -> int:
@@ -158,7 +158,7 @@ class SearchHistory:
     @property
     def n_slots(self) -> int:
         """Candidates of the whole search, as far as is known without those that are reused."""
-        return self.recipe.search.n_candidates - self.n_reused
+        return self.recipe.search.total_candidates - self.n_reused
 
     @property
     def n_filled(self) -> int:
@@ -235,7 +235,7 @@ class SearchHistory:
         return CrossEntropy(by_seed) if by_seed else None
 
     def _open_slots(self) -> tuple[Slot, ...]:
-        return self._log.open_slots(self.recipe.search.n_generations)
+        return self._log.open_slots(self.recipe.search.total_generations)
 
     def _generation(self, number: int, slots: Iterable[Slot]) -> Generation:
         candidates = map(self._candidate, slots)

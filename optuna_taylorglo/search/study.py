@@ -154,7 +154,7 @@ def freeze_or_change(study: Study, recipe: Recipe) -> None:
                 _advice(study, evaluation_study) if evaluated else _advice_at_work(study, running)
             )
             raise RecipeMismatch(study.study_name, differences, advice)
-        _change(study, held, changed, recipe.search.generations)
+        _change(study, held, changed, recipe.search.n_generations)
         return
     _begin_anew(studies, recipe)
     _logger.warning(
@@ -188,7 +188,7 @@ def check_recipe(study: Study, recipe: Recipe) -> None:
 
 def _change(study: Study, held: Recipe, changed: Recipe, asked_for: int) -> None:
     """Let a study with results go on by a recipe that changes none of them."""
-    name, generations = study.study_name, changed.search.generations
+    name, generations = study.study_name, changed.search.n_generations
     if asked_for < generations:
         _logger.warning(
             f"Study {name!r} has {generations} generations, more than the {asked_for} of the file; "
@@ -313,8 +313,8 @@ def retry_policy(recipe: Recipe) -> RetryPolicy:
     """How the trials of a recipe's study fill the slots of its generations."""
     attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
     search = recipe.search
-    population = search.population if search.glo is None else search.glo.population
-    return RetryPolicy(population, attempts, MAX_FAILURES, search.overlap)
+    popsize = search.popsize if search.glo is None else search.glo.popsize
+    return RetryPolicy(popsize, attempts, MAX_FAILURES, search.overlap)
 
 
 def new_log(recipe: Recipe) -> GenerationLog:

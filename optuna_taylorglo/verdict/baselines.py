@@ -89,7 +89,7 @@ def _tune(
         first[_rate("label-smoothing")] = rates.start
     study.enqueue_trial(first)
     tried: list[tuple[ComparedLoss, float | None]] = []
-    n_trainings = search.n_candidates * search.repeats
+    n_trainings = search.total_candidates * search.repeats
     while len(tried) < n_trainings:
         trials, losses = [], []
         for _ in range(min(BATCH, n_trainings - len(tried))):

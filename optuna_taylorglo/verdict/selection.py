@@ -262,6 +262,6 @@ def choose(study: Study, recipe: Recipe, do: Do) -> SelectedLoss:
     if recipe.selection is not None and study.user_attrs.get(SELECTION) is None:
         raise StudyError(
             f"study {study.study_name!r} has no winner yet: its recipe has it chosen when all "
-            f"{recipe.search.n_generations} generations are complete."
+            f"{recipe.search.total_generations} generations are complete."
         )
     return selected_loss(study)

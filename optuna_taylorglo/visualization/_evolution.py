@@ -97,8 +97,8 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         range=[min(lines) - margin, max(lines) + margin],
     )
     glo = history.recipe.search.glo
-    if glo is not None and trained[-1].generation >= glo.generations:
-        _add_stages(figure, glo.generations + 0.5)
+    if glo is not None and trained[-1].generation >= glo.n_generations:
+        _add_stages(figure, glo.n_generations + 0.5)
     return figure.update_layout(legend=style.LEGEND_BELOW)
 
 

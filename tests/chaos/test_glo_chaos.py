@@ -80,9 +80,9 @@ def test_workers_that_train_may_be_killed(postgresql_url: str, tmp_path: Path) -
 @pytest.mark.parametrize("how", [Kill(100), Suspend(10)], ids=["kill", "stop"])
 def test_a_long_search_in_a_storm(database_url: str, tmp_path: Path, how: Kill) -> None:
     settings = GLOSettings(
-        population=40,
-        generations=10,
-        coefficients=CoefficientSettings(population=12, generations=5),
+        popsize=40,
+        n_generations=10,
+        coefficients=CoefficientSettings(popsize=12, n_generations=5),
     )
     judgment = attacked(
         GLOJob(settings=settings, generations=15),

@@ -100,7 +100,7 @@ def test_check_finds_nothing_wrong(task: Example, capsys: pytest.CaptureFixture[
 def test_a_short_search_comes_to_its_end(task: Example, tmp_path: Path) -> None:
     recipe = task.recipe
     short = recipe.changed(
-        search=recipe.search.changed(population=4, generations=1),
+        search=recipe.search.changed(popsize=4, n_generations=1),
         budget=recipe.budget.changed(evaluation=1),
         selection=None,
     )

@@ -49,7 +49,7 @@ def training_of(name: str) -> Training:
 def write_short_recipe(name: str, folder: Path) -> Path:
     """The recipe, cut to two generations of three."""
     recipe = recipe_of(name)
-    short = recipe.search.changed(population=3, generations=2)
+    short = recipe.search.changed(popsize=3, n_generations=2)
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(recipe.changed(search=short).to_dict()))
     return path

@@ -23,10 +23,10 @@ from optuna_taylorglo.search.study import MAX_FAILURES
 from optuna_taylorglo.seeds import training_seed
 
 SMALL = GLOSettings(
-    population=10,
-    generations=3,
+    popsize=10,
+    n_generations=3,
     elite=2,
-    coefficients=CoefficientSettings(population=4, generations=2),
+    coefficients=CoefficientSettings(popsize=4, n_generations=2),
 )
 
 
@@ -46,7 +46,7 @@ class GLOJob(SearchJob):
     """
 
     settings: GLOSettings = SMALL
-    generations: int = SMALL.generations + SMALL.coefficients.generations
+    generations: int = SMALL.n_generations + SMALL.coefficients.n_generations
 
     def queue(self, storage: Any = None, **heartbeat: float) -> GenerationScheduler:
         study = optuna.create_study(
@@ -61,10 +61,10 @@ class GLOJob(SearchJob):
     def slot(self, place: Place) -> int:
         """Any number of its own: which slots there are depends on results."""
         generation, index, _ = map(int, place.split("/"))
-        return generation * self.settings.population + index
+        return generation * self.settings.popsize + index
 
     def outlasts_attacks(self, place: Place) -> bool:
-        last = self.settings.coefficients.population - 1
+        last = self.settings.coefficients.popsize - 1
         return place.startswith(f"{self.generations - 1}/{last}/")
 
     def _evaluate(self, queue: GenerationScheduler, trial: Trial, seconds: float) -> Outcome:

@@ -30,7 +30,7 @@ def searched_study(
 ) -> optuna.Study:
     """A study of so many candidates; every seventh is aborted."""
     content = yaml.safe_load(DIGITS.read_text())
-    content["search"] |= {"population": POPULATION, "generations": GENERATIONS}
+    content["search"] |= {"popsize": POPULATION, "n_generations": GENERATIONS}
     content["search"] |= {"space": "theta", "filter": "trainable"}
     content["early_abort"]["attempts"] = 1
     for section, values in changes.items():

@@ -18,10 +18,10 @@ def small_glo_recipe(path: Path) -> Path:
     content["budget"] |= {"evaluation": 60, "full": 60}
     content["early_abort"] = {"unit": "steps", "at": 20, "threshold": 0.11, "attempts": 2}
     content["early_stop"] = {"unit": "steps", "at": 40, "keep": 0.5}
-    stage = {"population": 4, "generations": 2, "sigma": 0.2}
+    stage = {"popsize": 4, "n_generations": 2, "sigma": 0.2}
     content["search"]["glo"] = {
-        "population": 8,
-        "generations": 3,
+        "popsize": 8,
+        "n_generations": 3,
         "elite": 2,
         "coefficients": stage,
     }

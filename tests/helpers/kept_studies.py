@@ -13,7 +13,7 @@ from optuna_taylorglo.verdict.output import DataSweep, RankAgreement, SavedSweep
 
 def complete_study(name: str = "drawn", *, generations: int = GENERATIONS) -> optuna.Study:
     """A study in memory that has everything a figure may show."""
-    search = {"generations": generations}
+    search = {"n_generations": generations}
     study = searched_study(POPULATION * generations, name=name, search=search)
     verdict_with_curves(study)
     evaluation_study = find_evaluation_study(study)

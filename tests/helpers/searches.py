@@ -28,7 +28,7 @@ def small_recipe(path: Path, **changes: dict[str, Any]) -> Path:
     content["budget"] |= {"evaluation": 6, "full": 6}
     content["early_abort"] = {"unit": "steps", "at": 4, "threshold": 0.11, "attempts": 2}
     content["early_stop"] = {"unit": "steps", "at": 5, "keep": 0.5}
-    content["search"] |= {"population": 4, "generations": 2}
+    content["search"] |= {"popsize": 4, "n_generations": 2}
     content["search"] |= {"space": "theta", "filter": "trainable"}
     for section, values in changes.items():
         old = content.get(section) or {}

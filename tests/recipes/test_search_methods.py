@@ -25,20 +25,20 @@ def glo(**changes: Any) -> dict[str, Any]:
 
 def test_glo_has_the_paper_s_sizes_by_default() -> None:
     recipe = recipe_from_dict(with_search(glo()))
-    assert recipe.search.n_candidates == 11_120
-    assert recipe.search.n_generations == 135
+    assert recipe.search.total_candidates == 11_120
+    assert recipe.search.total_generations == 135
     assert search_size(recipe.search) == (
         "100 generations of 100 trees, then 35 of 32 sets of coefficients"
     )
 
 
 def test_a_glo_recipe_holds_all_of_its_numbers_and_none_of_a_taylor_search() -> None:
-    recipe = recipe_from_dict(with_search(glo(population=7)))
+    recipe = recipe_from_dict(with_search(glo(popsize=7)))
     content = recipe.to_dict()
     assert set(content["search"]) == {"method", "glo", "seed", "repeats", "seed_policy"}
     assert content["search"]["glo"]["coefficients"] == {
-        "population": 32,
-        "generations": 35,
+        "popsize": 32,
+        "n_generations": 35,
         "sigma": 0.5,
     }
     assert recipe_from_dict(content) == recipe
@@ -47,10 +47,10 @@ def test_a_glo_recipe_holds_all_of_its_numbers_and_none_of_a_taylor_search() -> 
 
 def test_a_taylor_recipe_is_written_as_before() -> None:
     """Studies of earlier versions hold it so, and such versions refuse what they do not know."""
-    assert set(recipe_from_dict(with_search({"population": 5})).to_dict()["search"]) == {
-        "population",
+    assert set(recipe_from_dict(with_search({"popsize": 5})).to_dict()["search"]) == {
+        "popsize",
         "sigma",
-        "generations",
+        "n_generations",
         "seed",
         "space",
         "filter",
@@ -65,8 +65,8 @@ def test_a_taylor_recipe_is_written_as_before() -> None:
     [
         (with_search({"method": "glo"}), "search.method", r"write glo: \{\} for the paper's"),
         (with_search({"glo": {}}), "search.glo", "leave it out, or set method: glo"),
-        (with_search(glo() | {"population": 9}), "search.population", "stands in search.glo"),
-        (with_search(glo() | {"generations": 9}), "search.generations", "stands in search.glo"),
+        (with_search(glo() | {"popsize": 9}), "search.popsize", "stands in search.glo"),
+        (with_search(glo() | {"n_generations": 9}), "search.n_generations", "stands in search.glo"),
         (with_search(glo() | {"sigma": 1.0}), "search.sigma", "GLO has no sigma here"),
         (with_search(glo() | {"space": "canonical"}), "search.space", "with method glo"),
         (with_search(glo() | {"filter": "steady"}), "search.filter", "with method glo"),
@@ -99,17 +99,17 @@ def test_what_does_not_go_together_is_refused(
 @pytest.mark.parametrize(
     ("changes", "field", "said"),
     [
-        ({"population": 1}, "population", "at least 2"),
-        ({"population": 10**9}, "population", "at most 10000"),
-        ({"generations": 0}, "generations", "at least 1"),
+        ({"popsize": 1}, "popsize", "at least 2"),
+        ({"popsize": 10**9}, "popsize", "at most 10000"),
+        ({"n_generations": 0}, "n_generations", "at least 1"),
         ({"elite": 0}, "elite", "at least 1"),
-        ({"elite": 100}, "elite", "must be below population, 100"),
+        ({"elite": 100}, "elite", "must be below popsize, 100"),
         ({"tournament": 0}, "tournament", "at least 1"),
         ({"crossover": 1.5}, "crossover", "at most 1"),
         ({"max_depth": 18}, "max_depth", "at most 17"),
         ({"max_dept": 3}, "max_dept", "did you mean max_depth"),
         ({"coefficients": {"sigma": 0}}, "coefficients.sigma", "above 0"),
-        ({"coefficients": {"population": 1}}, "coefficients.population", "at least 2"),
+        ({"coefficients": {"popsize": 1}}, "coefficients.popsize", "at least 2"),
     ],
 )
 def test_bad_numbers_of_glo_are_named(changes: dict[str, Any], field: str, said: str) -> None:

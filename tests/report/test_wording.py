@@ -42,7 +42,7 @@ PLAIN = {
             "8 parameters θ, the logarithm of that scale and the label smoothing of cross-entropy",
         ),
         ("search", {"sigma": 0.75}, "step size 0.75"),
-        ("search", {"population": 9, "generations": 5}, "9 candidates per generation for 5 gen"),
+        ("search", {"popsize": 9, "n_generations": 5}, "9 candidates per generation for 5 gen"),
         ("search", {"repeats": 3}, "averaged over 3 trainings"),
         ("search", {"filter": "trainable"}, "cannot begin to learn were drawn again"),
         ("search", {"filter": "steady"}, "or that draw all predictions to one class, were drawn"),
@@ -90,8 +90,8 @@ def test_a_setting_is_said_when_it_is_made(section, values, said):
 
 
 def test_a_glo_search_is_told_with_both_of_its_stages():
-    stage = {"population": 4, "generations": 2, "sigma": 0.25}
-    glo = {"population": 9, "generations": 7, "elite": 2, "max_depth": 5, "coefficients": stage}
+    stage = {"popsize": 4, "n_generations": 2, "sigma": 0.25}
+    glo = {"popsize": 9, "n_generations": 7, "elite": 2, "max_depth": 5, "coefficients": stage}
     content = yaml.safe_load(DIGITS.read_text())
     content |= {"loss": {"class_reduction": "sum"}, "selection": {}}
     content["search"] = {"method": "glo", "glo": glo}
@@ -101,7 +101,7 @@ def test_a_glo_search_is_told_with_both_of_its_stages():
     assert "bred 9 trees per generation for 7 generations, of which the best 2 went on" in said
     assert "starting at 1 with step size 0.25, proposed 4 sets of coefficients" in said
     assert "mean of the final distribution" in said
-    stage["generations"] = 0
+    stage["n_generations"] = 0
     said = "\n".join(recipe_in_words(recipe_from_dict(content)))
     assert "coefficients" not in said
     assert "mean of the final distribution" not in said

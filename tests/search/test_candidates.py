@@ -122,7 +122,7 @@ def test_a_search_space_is_known_without_waiting_for_torch() -> None:
 def test_filters_refuse_what_they_say(space: str) -> None:
     refused = {}
     for kind in ("none", "trainable", "steady"):
-        recipe = digits_recipe(search={"filter": kind, "space": space, "population": 60})
+        recipe = digits_recipe(search={"filter": kind, "space": space, "popsize": 60})
         thetas = first_candidates(recipe)
         refused[kind] = (
             sum(trainability(theta, N_CLASSES) <= 0 for theta in thetas),
@@ -145,7 +145,7 @@ def test_pruner_counts_in_optimizer_steps() -> None:
     recipe = digits_recipe(
         early_abort={"unit": "epochs", "at": 3, "threshold": 0.2, "attempts": 1},
         early_stop={"unit": "steps", "at": 20, "keep": 0.25},
-        search={"population": 8},
+        search={"popsize": 8},
     )
     pruner = make_pruner(recipe, lambda n, unit: n if unit == "steps" else 16 * n)
     assert isinstance(pruner.abort, EarlyAbortPruner)
@@ -156,7 +156,7 @@ def test_pruner_counts_in_optimizer_steps() -> None:
 
 
 def test_overlap_reaches_sampler_and_pruner() -> None:
-    recipe = digits_recipe(search={"population": 8, "overlap": 4})
+    recipe = digits_recipe(search={"popsize": 8, "overlap": 4})
     pruner = make_pruner(recipe, lambda n, unit: n)
     assert isinstance(pruner.stop, FallingBehindPruner)
     assert pruner.stop.rules.overlap == make_sampler(recipe, N_CLASSES).rules.overlap == 4

@@ -40,7 +40,7 @@ def searched(recipe: Recipe, evaluation: Callable[[Study], Callable[[Trial], flo
     study.set_user_attr(N_CLASSES, 10)
     study.sampler = make_sampler(recipe, 10)
     study.pruner = make_pruner(recipe, lambda amount, unit: amount)
-    scheduler = GenerationScheduler(study, n_generations=recipe.search.generations)
+    scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
     evaluate = evaluation(study)
     while (trial := scheduler.claim()) is not None:
         try:
@@ -63,7 +63,7 @@ def synthetic_search(folder: Path, mode: str) -> SearchHistory:
             folder / f"{mode}.yaml",
             fitness={"metric": "val_error", "mode": mode},
             early_abort={"threshold": 30.0 * sign},
-            search={"population": 6, "generations": 5, "filter": "none"},
+            search={"popsize": 6, "n_generations": 5, "filter": "none"},
         )
     )
 

@@ -93,7 +93,7 @@ def test_a_candidate_below_the_threshold_is_aborted_at_the_check(tmp_path: Path)
 
 def test_a_candidate_that_falls_behind_is_stopped_and_marked(tmp_path: Path) -> None:
     search = new_search(tmp_path)
-    for _ in range(search.training.recipe.search.population):
+    for _ in range(search.training.recipe.search.popsize):
         fast = search.take()
         fast.report(2.0, 5)
         search.scheduler.finish(fast, 1.0)

@@ -45,7 +45,7 @@ class Studies:
         study = create_study(name, self.url)
         recipe = attach_recipe(study, recipe)
         study.sampler = make_sampler(recipe, 10)
-        scheduler = GenerationScheduler(study, n_generations=recipe.search.generations)
+        scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
         while (trial := scheduler.claim()) is not None:
             theta = list(trial.params.values())
             scheduler.finish(trial, 1 / (1 + sum(x * x for x in theta)))
@@ -59,7 +59,7 @@ def studies(tmp_path: Path, sqlite_url: str) -> Studies:
 
 
 def generations(number: int) -> dict[str, Any]:
-    return {"search": {"generations": number}}
+    return {"search": {"n_generations": number}}
 
 
 def candidates(study: optuna.Study) -> list[tuple[Any, ...]]:
@@ -85,7 +85,7 @@ def test_workers_with_the_older_file_join_the_longer_search(
 ) -> None:
     optuna.logging.enable_propagation()
     study = studies.searched("s", studies.recipe(**generations(3)))
-    assert attach_recipe(study, studies.recipe(**generations(2))).search.generations == 3
+    assert attach_recipe(study, studies.recipe(**generations(2))).search.n_generations == 3
     assert "has 3 generations, more than the 2 of the file" in caplog.text
     optuna.logging.disable_propagation()
 
@@ -108,7 +108,7 @@ def test_with_results_the_rest_is_refused_with_the_commands_that_help(studies: S
         attach_recipe(study, studies.recipe(optimizer={"lr": 0.7}, **generations(5)))
     text = str(caught.value)
     assert "optimizer.lr: study has 0.05, file has 0.7" in text
-    assert "only search.generations, to a greater number, and selection may change" in text
+    assert "only search.n_generations, to a greater number, and selection may change" in text
     assert "--study-name 'my study-2'" in text
     for name in ("my study", evaluation_study_name("my study")):
         assert f"optuna delete-study --study-name '{name}' --storage {studies.url}" in text
@@ -182,7 +182,7 @@ def test_while_a_worker_is_at_work_its_recipe_stays(studies: Studies) -> None:
     with pytest.raises(RecipeMismatch, match=f"worker {WorkerProcess.current()} is at work"):
         attach_recipe(study, studies.recipe(search={"sigma": 0.5}))
     # More generations disturb nobody.
-    assert attach_recipe(study, studies.recipe(**generations(9))).search.generations == 9
+    assert attach_recipe(study, studies.recipe(**generations(9))).search.n_generations == 9
 
 
 def test_a_worker_notices_that_the_study_began_anew(studies: Studies) -> None:

@@ -82,10 +82,10 @@ def test_of_two_recipes_given_at_once_one_stays_and_the_other_worker_is_told(
 
 
 def test_slots_follow_the_recipe(tmp_path: Path) -> None:
-    recipe = recipe_with(tmp_path, search={"population": 7}, early_abort={"attempts": 3})
+    recipe = recipe_with(tmp_path, search={"popsize": 7}, early_abort={"attempts": 3})
     assert retry_policy(recipe) == RetryPolicy(popsize=7, attempts=3, max_failures=MAX_FAILURES)
     assert retry_policy(recipe_with(tmp_path, early_abort=None)).attempts == 1
-    overlapping = recipe_with(tmp_path, search={"population": 7, "overlap": 3})
+    overlapping = recipe_with(tmp_path, search={"popsize": 7, "overlap": 3})
     assert retry_policy(overlapping).overlap == 3
 
 

@@ -124,13 +124,13 @@ def test_a_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_rows_of_the_paper_s_table_have_its_settings(name: str) -> None:
-    data, parameters, population, evaluation, full, cutout = TABLE[name]
+    data, parameters, popsize, evaluation, full, cutout = TABLE[name]
     recipe = recipe_of(name)
     assert recipe.data.class_path == f"lightning_modules.data.{data}"
     with torch.device("meta"):
         net = model_class(recipe.model.class_path)(**recipe.model.init_args)
     assert sum(p.numel() for p in net.parameters()) == pytest.approx(parameters, rel=0.01)
-    assert (recipe.search.population, recipe.search.sigma) == (population, 1.2)
+    assert (recipe.search.popsize, recipe.search.sigma) == (popsize, 1.2)
     assert (recipe.budget.evaluation, recipe.budget.full) == (evaluation, full)
     assert recipe.data.init_args.get("cutout", 0) == cutout
     assert recipe.data.init_args.get("padding", 0) == (0 if data == "MNIST" else 2)
@@ -148,7 +148,7 @@ def test_rows_of_the_paper_s_table_have_its_settings(name: str) -> None:
 def test_the_paper_s_glo_has_its_number_of_evaluations() -> None:
     """100 × 100 trees, then 32 × 35 sets of coefficients, trained as TaylorGLO's candidates are."""
     glo, taylor = recipe_of("mnist_basic_cnn_glo"), recipe_of("mnist_basic_cnn")
-    assert glo.search.n_candidates == 11_120
+    assert glo.search.total_candidates == 11_120
     assert glo.changed(search=taylor.search, loss=taylor.loss) == taylor
 
 

@@ -48,7 +48,7 @@ def test_the_same_module_gives_the_same_search_bit_for_bit(tmp_path: Path) -> No
     found = {}
     for name in OWN:
         recipe = recipe_file(
-            tmp_path, f"{name}Module", f"{name}Data", optimizer=None, search={"population": 3}
+            tmp_path, f"{name}Module", f"{name}Data", optimizer=None, search={"popsize": 3}
         )
         url = f"sqlite:///{tmp_path / name}.db"
         create_study("search", url)

@@ -188,7 +188,7 @@ def test_a_verdict_is_not_about_the_winner_of_a_longer_search(name):
     number = None if chosen.trial is None else chosen.trial.number
     verdict = replace(made_verdict(), trial=number, loss=chosen.loss.settings())
     assert is_about(verdict, selected_loss(study))
-    longer = recipe.search.changed(generations=recipe.search.generations + 1)
+    longer = recipe.search.changed(n_generations=recipe.search.n_generations + 1)
     grown = attach_recipe(study, recipe.changed(search=longer))
     assert load_selection(study) is None
     assert not is_undecided(study, grown), "the search is not over"
@@ -199,7 +199,7 @@ def test_a_choice_that_was_made_for_a_shorter_search_is_not_kept():
     study = study_with_choice()
     recipe = settled_recipe(study)
     late = WinnerSelection(study, recipe).next_step(in_favor_of(FINAL_MEAN))
-    longer = recipe.search.changed(generations=recipe.search.generations + 1)
+    longer = recipe.search.changed(n_generations=recipe.search.n_generations + 1)
     attach_recipe(study, recipe.changed(search=longer))
     assert not save_selection(study, late, recipe)
     assert load_selection(study) is None

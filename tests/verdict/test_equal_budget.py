@@ -22,7 +22,7 @@ RIGHT_RATE = 0.04
 @pytest.fixture
 def recipe(recipe: Any) -> Any:
     """A search of 96 trainings, short and long ones of different lengths."""
-    search = recipe.search.changed(population=8, generations=6, repeats=2)
+    search = recipe.search.changed(popsize=8, n_generations=6, repeats=2)
     return recipe.changed(search=search, budget=recipe.budget.changed(evaluation=5, full=6))
 
 

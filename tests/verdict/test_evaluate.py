@@ -170,7 +170,7 @@ def test_the_best_is_the_smallest_where_smaller_is_better(study, recipe):
 
     recipe = recipe.changed(
         fitness=recipe.fitness.changed(metric="val_nll", mode="min"),
-        search=recipe.search.changed(population=8, generations=4),
+        search=recipe.search.changed(popsize=8, n_generations=4),
     )
     plan = Plan(seeds=2, against=("ce-tuned", "focal", "best-standard"))
     do = Recorder(value)
@@ -191,7 +191,7 @@ def own_study(tmp_path, monkeypatch, **changes):
         budget={"evaluation": 4, "full": 6},
         early_abort=None,
         early_stop=None,
-        search={"population": 2, "generations": 1},
+        search={"popsize": 2, "n_generations": 1},
         **changes,
     )
     url = f"sqlite:///{tmp_path}/taylorglo.db"
@@ -264,7 +264,7 @@ def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypa
         tmp_path / "tiny.yaml",
         budget={"evaluation": 4, "full": 6},
         early_abort=None,
-        search={"population": 3, "generations": 1},
+        search={"popsize": 3, "n_generations": 1},
     )
     url = f"sqlite:///{tmp_path}/taylorglo.db"
     optuna.create_study(study_name="tiny", storage=url, direction="maximize")
@@ -316,7 +316,7 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
         budget={"evaluation": 50, "full": 300},
         early_abort=None,
         early_stop=None,
-        search={"population": 2, "generations": 1},
+        search={"popsize": 2, "n_generations": 1},
     )
     url = own_postgresql.new_database()
     create_study("tiny", url)

@@ -65,7 +65,7 @@ def test_rates_are_factors_on_the_modules_own(recipe: Any) -> None:
 
 def test_the_equal_budget_varies_the_modules_own_rate(recipe: Any) -> None:
     recipe = recipe.changed(
-        optimizer=None, search=recipe.search.changed(population=8, generations=4)
+        optimizer=None, search=recipe.search.changed(popsize=8, n_generations=4)
     )
     do = Recorder(lambda task: 0.5)
     baseline("best-standard", recipe, do, MODULES_OWN)
@@ -133,7 +133,7 @@ def test_a_search_its_verdict_and_its_report_tell_whose_optimizer_it_was(
     url = f"sqlite:///{tmp_path / 'study.db'}"
     create_study("own", url)
     recipe = own_recipe(
-        tmp_path, optimizer={"lr": 0.777}, search={"population": 2, "generations": 1}
+        tmp_path, optimizer={"lr": 0.777}, search={"popsize": 2, "n_generations": 1}
     )
     machine = ["--data-dir", str(tmp_path), "--device", "cpu", "--allow", "own_optimizers"]
     words = ["--study-name", "own", "--storage", url, "--recipe", str(recipe)]

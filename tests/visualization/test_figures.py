@@ -107,7 +107,7 @@ def test_before_the_first_generation_is_finished_there_is_nothing_either(plot):
 
 
 def test_figures_of_a_long_search_stay_small():
-    study = searched_study(280, search={"population": 14, "generations": 60})
+    study = searched_study(280, search={"popsize": 14, "n_generations": 60})
     for plot in (visualization.plot_evolution, visualization.plot_loss_functions):
         per_generation = len(plot(study).to_json()) / 20
         assert per_generation * 60 < 100_000
@@ -200,7 +200,7 @@ def test_the_winner_is_marked_among_the_loss_functions(study, history):
 
 def test_losses_over_logits_have_no_curve():
     study = searched_study(
-        6, loss={"variables": ["x", "y", "z"]}, search={"filter": "none", "population": 6}
+        6, loss={"variables": ["x", "y", "z"]}, search={"filter": "none", "popsize": 6}
     )
     with pytest.warns(UserWarning, match="raw logits"):
         assert not visualization.plot_loss_functions(study).data

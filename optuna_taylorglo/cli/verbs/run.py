@@ -57,7 +57,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--generations",
         type=options.positive,
-        help="search.generations in place of the recipe's; a study that has fewer goes on",
+        help="search.n_generations in place of the recipe's; a study that has fewer goes on",
     )
     options.add_output_option(parser, "best_loss.json")
     add_workers_option(parser)

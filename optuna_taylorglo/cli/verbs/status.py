@@ -55,7 +55,7 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     history, running = SearchHistory(study, recipe), _running(study)
     console.print("Study", bold(study.study_name), f"in {shown_url(opened.url)}")
     console.print(
-        f"Generations: {history.n_finished} of {recipe.search.n_generations} complete, "
+        f"Generations: {history.n_finished} of {recipe.search.total_generations} complete, "
         f"{history.n_filled} of {history.n_slots} candidates evaluated"
     )
     if recipe.search.method == "glo":
@@ -164,7 +164,7 @@ def _cells(study: Study) -> tuple[str, ...]:
     best = "" if history.best is None else f"{history.best.values[0]:.4f}"
     return (
         *(part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model)),
-        f"{history.n_finished} of {recipe.search.n_generations}",
+        f"{history.n_finished} of {recipe.search.total_generations}",
         best,
         _state(study, recipe, history),
     )

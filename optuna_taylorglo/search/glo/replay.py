@@ -174,7 +174,7 @@ class GLOReplay:
             if self._cma is None:
                 self._learn(slots)
             else:
-                stage = [*self._told[self._settings.generations :], slots]
+                stage = [*self._told[self._settings.n_generations :], slots]
                 self._cma.follow(stage, maximize=self.maximize)
             self._told.append(slots)
             self._prepare()
@@ -183,10 +183,10 @@ class GLOReplay:
     def size(self) -> int | None:
         """Slots of the generation after the finished ones; None if the search is over."""
         stages = (self._settings, self._settings.coefficients)
-        if len(self._told) < self._settings.generations:
+        if len(self._told) < self._settings.n_generations:
             return len(self._new)
-        if len(self._told) < sum(stage.generations for stage in stages):
-            return self._settings.coefficients.population
+        if len(self._told) < sum(stage.n_generations for stage in stages):
+            return self._settings.coefficients.popsize
         return None
 
     @property
@@ -197,7 +197,7 @@ class GLOReplay:
     @property
     def states(self) -> list[SearchState]:
         """Distributions of the second stage, with the generations of the whole search."""
-        first = self._settings.generations
+        first = self._settings.n_generations
         states = [] if self._cma is None else self._cma.states
         return [replace(state, generation=first + state.generation) for state in states]
 
@@ -233,7 +233,7 @@ class GLOReplay:
     def _prepare(self) -> None:
         """Breed the next generation, or begin the second stage."""
         generation, settings = len(self._told), self._settings
-        if generation < settings.generations:
+        if generation < settings.n_generations:
             self._population = self._bred(generation)
             new: dict[FunctionKey, Tree] = {}
             for tree in self._population:
@@ -241,11 +241,11 @@ class GLOReplay:
                     new.setdefault(key, tree)
             self._new = list(new.values())
             self.n_reused += len(self._population) - len(self._new)
-        elif self._cma is None and settings.coefficients.generations:
+        elif self._cma is None and settings.coefficients.n_generations:
             # Of equal ones the earliest.
             self._best = min(self._known.values(), key=lambda known: known.standing).tree
             stage = settings.coefficients
-            rules = replace(self._rules, popsize=stage.population)
+            rules = replace(self._rules, popsize=stage.popsize)
             search = CoefficientSearch(self._best, stage.sigma, self._seed, rules)
             self._cma = CMAReplay(search)
 
@@ -258,7 +258,7 @@ class GLOReplay:
         if generation == 0:
             return [
                 first_tree(dice(index), settings.max_depth, depends_on_outputs)
-                for index in range(settings.population)
+                for index in range(settings.popsize)
             ]
         standings = [self._known[function_key(tree)].standing for tree in parents]
         best_first = sorted(range(len(parents)), key=lambda i: (standings[i], i))
@@ -275,7 +275,7 @@ class GLOReplay:
             return parent
 
         children = []
-        for index in range(len(elite), settings.population):
+        for index in range(len(elite), settings.popsize):
             numbers = dice(index)
             children.append(
                 child(

@@ -80,7 +80,7 @@ class GLOSampler(GenerationSampler, BaseSampler):
             raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
         self.settings = GLOSettings() if settings is None else settings
         self.seed = seed
-        self.rules = RetryPolicy(self.settings.population, attempts, max_failures)
+        self.rules = RetryPolicy(self.settings.popsize, attempts, max_failures)
         self._others = RandomSampler(seed=seed % 2**32)
         self._start()
 

@@ -23,7 +23,7 @@ from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study import queue
 
-GENERATIONS = SMALL.generations + SMALL.coefficients.generations
+GENERATIONS = SMALL.n_generations + SMALL.coefficients.n_generations
 
 
 def new_scheduler(
@@ -39,7 +39,7 @@ def new_scheduler(
         direction=direction,
         load_if_exists=True,
     )
-    generations = settings.generations + settings.coefficients.generations
+    generations = settings.n_generations + settings.coefficients.n_generations
     return GenerationScheduler(study, n_generations=generations)
 
 
@@ -110,20 +110,20 @@ def test_any_workers_in_any_order_search_as_one(seed: int, serial: GenerationSch
 
 
 def test_no_function_is_evaluated_twice_and_the_count_says_so(serial: GenerationScheduler) -> None:
-    trees = [p.tree for gen in points(serial)[: SMALL.generations] for p in gen if p is not None]
+    trees = [p.tree for gen in points(serial)[: SMALL.n_generations] for p in gen if p is not None]
     assert len({function_key(tree) for tree in trees}) == len(trees)
     log = log_of(serial)
     assert log.n_reused > 0
-    assert len(trees) + log.n_reused == SMALL.population * SMALL.generations
+    assert len(trees) + log.n_reused == SMALL.popsize * SMALL.n_generations
 
 
 def test_the_second_stage_varies_the_coefficients_of_the_best_tree(
     serial: GenerationScheduler,
 ) -> None:
     complete = [t for t in serial.study.trials if t.state == TrialState.COMPLETE]
-    first = [t for t in complete if t.user_attrs[GENERATION] < SMALL.generations]
+    first = [t for t in complete if t.user_attrs[GENERATION] < SMALL.n_generations]
     best = max(first, key=lambda t: (t.value, -t.number))
-    second = [p for gen in points(serial)[SMALL.generations :] for p in gen]
+    second = [p for gen in points(serial)[SMALL.n_generations :] for p in gen]
     assert len(second) == 4 * 2
     assert {p.prefix for p in second if p} == {tuple(best.user_attrs[TREE])}
     assert len({p.coefficients for p in second if p}) == 8
@@ -161,10 +161,10 @@ def test_copies_go_on_alike(serial: GenerationScheduler) -> None:
 def test_generations_without_a_new_function_end_at_once() -> None:
     """Trees of depth 1 are few: soon all are known, and the search goes on to its second stage."""
     settings = GLOSettings(
-        population=60,
-        generations=12,
+        popsize=60,
+        n_generations=12,
         max_depth=1,
-        coefficients=CoefficientSettings(population=3, generations=1),
+        coefficients=CoefficientSettings(popsize=3, n_generations=1),
     )
     scheduler = finished(new_scheduler(settings=settings))
     sizes = [len(slots) for slots in log_of(scheduler).finished]
@@ -175,9 +175,9 @@ def test_generations_without_a_new_function_end_at_once() -> None:
 
 
 def test_a_search_without_a_second_stage_ends_after_the_first() -> None:
-    settings = SMALL.changed(coefficients=CoefficientSettings(generations=0))
+    settings = SMALL.changed(coefficients=CoefficientSettings(n_generations=0))
     scheduler = finished(new_scheduler(settings=settings))
-    assert len(log_of(scheduler).finished) == SMALL.generations
+    assert len(log_of(scheduler).finished) == SMALL.n_generations
     assert scheduler.sampler.search_state(scheduler.study) == []
 
 
@@ -241,7 +241,7 @@ def test_a_plain_study_with_one_job_searches_too(serial: GenerationScheduler) ->
 
     study.optimize(objective, n_trials=25)
     log = study.sampler.read(study)
-    assert log.generation >= SMALL.generations
+    assert log.generation >= SMALL.n_generations
     coefficients = [stored_point(t).coefficients for t in study.trials]
     assert coefficients[0] == ()
     assert len(coefficients[-1]) > 0
