@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; the tests share the cores
+
 import signal
 from collections.abc import Iterator
 
@@ -15,6 +19,7 @@ from databases import (
     postgresql_url,
     sqlite_url,
 )
+from forked import start_fork_server
 from optuna.storages._rdb.storage import _VersionManager
 
 from optuna_taylorglo.study.outages import stop_waiting_when
@@ -60,6 +65,11 @@ def _signals_are_heard() -> None:
     ):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, heard)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server(_migrations_are_read_once: None, _signals_are_heard: None) -> None:
+    start_fork_server()
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import optuna
 import yaml
+from forked import Command
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
@@ -37,19 +36,12 @@ def small_recipe(path: Path, **changes: dict[str, Any]) -> Path:
     return path
 
 
-def process(*words: str, cwd: Path, storage: str | None = None) -> subprocess.Popen[str]:
-    """Start ``python -m ...`` as a user would, one thread, output captured."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+def process(module: str, *words: str, cwd: Path, storage: str | None = None) -> Command:
+    """Run the `main` of a module in a process of its own, as ``python -m`` does."""
+    environment = dict(os.environ)
     if storage is not None:
         environment["OPTUNA_STORAGE"] = storage
-    return subprocess.Popen(
-        [sys.executable, "-m", *words],
-        cwd=cwd,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    return Command(module, words, cwd, environment)
 
 
 def descendants_of(pid: int) -> list[int]:
