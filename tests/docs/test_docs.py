@@ -326,6 +326,12 @@ def test_pages_name_no_paths_of_the_machine_they_were_written_on(page: Path) -> 
     assert re.findall(r"(?<![\w.])/(?:tmp|root|home/(?!taylorglo))[\w/.-]*", text) == []
 
 
+def test_files_that_contributors_are_sent_to_exist() -> None:
+    text = (ROOT / "docs" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:optuna_taylorglo|lightning_modules|tests)/[\w/.]+)`", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 if __name__ == "__main__":
     RECIPES.write_text(with_current_reference(RECIPES.read_text("utf-8")), "utf-8")
     SCHEMA_FILE.write_text(recipe_json_schema(), "utf-8")

@@ -1,7 +1,6 @@
 """What the README tells people to type."""
 
 import re
-import shlex
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import torch
 from searches import ROOT
 from torch import nn
 
-from optuna_taylorglo import TaylorLoss, cli, worker
+from optuna_taylorglo import TaylorLoss
 
 README = (ROOT / "README.md").read_text()
 
@@ -44,32 +43,6 @@ def test_three_lines_put_the_loss_in_the_place_of_cross_entropy(tmp_path, monkey
         optimizer.step()
     accuracy = (model(images).argmax(dim=1) == labels).float().mean()
     assert accuracy > 0.95
-
-
-def test_the_sampler_example_runs_and_gets_somewhere():
-    (example,) = [block for block in blocks("python") if "create_study" in block]
-    names: dict = {}
-    exec(example, names)
-    study = names["study"]
-    first = max(t.value for t in study.trials[:28])
-    assert study.best_value > first / 10
-
-
-def commands() -> list[list[str]]:
-    lines = [line for block in blocks("bash") for line in block.splitlines()]
-    words = [shlex.split(line.rstrip("& "), comments=True) for line in lines]
-    return [w for w in words if w and w[0].startswith("taylorglo")]
-
-
-@pytest.mark.parametrize("words", commands(), ids=shlex.join)
-def test_every_command_parses(words):
-    parser = worker.build_parser() if words[0] == "taylorglo-worker" else cli.build_parser()
-    parser.parse_args(words[1:])
-
-
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
-def test_links_lead_somewhere(target):
-    assert (ROOT / target).exists()
 
 
 @pytest.mark.parametrize(
