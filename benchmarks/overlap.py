@@ -30,14 +30,15 @@ from pathlib import Path
 import numpy as np
 import optuna
 import yaml
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from search import BOUND, PROBLEMS, SIGMA
 
 from optuna_taylorglo.attributes import STOPPED
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
+from optuna_taylorglo.search.candidates import retry_policy
+from optuna_taylorglo.search.cma import CMAReplay, SearchState
 from optuna_taylorglo.search.generations import GenerationLog, Slot
-from optuna_taylorglo.search.sampler import SearchState, TaylorGLOSampler
-from optuna_taylorglo.search.study import retry_policy
+from optuna_taylorglo.search.sampler import TaylorGLOSampler
 
 POPSIZE = 16
 OVERLAPS = (0, POPSIZE // 4, POPSIZE // 2)
@@ -102,35 +103,34 @@ def search(
     sampler = TaylorGLOSampler(
         popsize=POPSIZE, sigma=SIGMA, seed=seed, bound=BOUND, overlap=overlap
     )
-    rules, replay = sampler.rules, sampler._replay
+    replay = CMAReplay(sampler.settings, sampler.stored_in, maximize=False)
     spread = math.sqrt(math.log(1 + VARIATION**2))
     evaluations: list[Evaluation] = []
-    finished: list[tuple[Slot, ...]] = []
     paces: list[float] = []
     end = limit
     while len(evaluations) < end:
-        generation, values, slots = len(finished), [], []
+        generation, values, slots = len(paces), [], []
         for index in range(POPSIZE):
             theta = replay.draw(generation, index)
             true = function(theta)
             values.append(true + noise * float(dice.standard_normal()))
             duration = float(dice.lognormal(-(spread**2) / 2, spread))
-            pacing = rules.generations_behind(generation, index) - 1
+            pacing = sampler.policy.n_known(generation, index) - 1
             stopped = early_stop and pacing >= 0 and values[-1] > paces[pacing]
-            slots.append(_slot(generation * POPSIZE + index, sampler, theta, values[-1], stopped))
+            trial = _trial(sampler, theta, values[-1], stopped)
+            slots.append(Slot(generation, index, sampler.policy, (trial,)))
             evaluations.append(Evaluation(duration / 2 if stopped else duration, true <= target))
-        finished.append(tuple(slots))
         paces.append(sorted(values)[math.ceil(KEEP * POPSIZE) - 1])
-        replay.follow(finished, maximize=False)
+        replay.tell(tuple(slots))
         if end == limit and any(e.on_target for e in evaluations[-POPSIZE:]):
             end = len(evaluations) + POPSIZE
     return evaluations, replay.states[-1]
 
 
-def _slot(
-    number: int, sampler: TaylorGLOSampler, theta: list[float], value: float, stopped: bool
-) -> Slot:
-    trial = optuna.create_trial(
+def _trial(
+    sampler: TaylorGLOSampler, theta: list[float], value: float, stopped: bool
+) -> FrozenTrial:
+    return optuna.create_trial(
         state=TrialState.PRUNED if stopped else TrialState.COMPLETE,
         value=None if stopped else value,
         params=dict(zip(sampler.names, theta, strict=True)),
@@ -138,7 +138,6 @@ def _slot(
         user_attrs={STOPPED: True} if stopped else {},
         intermediate_values={1: value},
     )
-    return Slot(number, sampler.rules, (trial,))
 
 
 def time_to_target(evaluations: Sequence[Evaluation], overlap: int, n_workers: int) -> float:

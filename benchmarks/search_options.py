@@ -94,7 +94,7 @@ class Search:
         self.option = option
         plain = make_sampler(recipe, n_classes)
         names = (*plain.names, *option.extra)
-        accept = plain.accept
+        accept = plain.settings.accept
         self.sampler = TaylorGLOSampler(
             **{
                 "names": names,
@@ -102,8 +102,8 @@ class Search:
                 "sigma": recipe.search.sigma,
                 "seed": seed,
                 "accept": lambda p: accept is None or accept(p[: len(plain.names)]),
-                "units": dict(zip(plain.names, plain.units, strict=True)) | option.extra,
-                "limits": dict(zip(plain.names, plain.limits, strict=True)),
+                "units": dict(zip(plain.names, plain.settings.units, strict=True)) | option.extra,
+                "limits": dict(zip(plain.names, plain.settings.limits, strict=True)),
                 **option.sampler,
             }
         )
@@ -113,12 +113,15 @@ class Search:
             self._fill_space(seed)
 
     def _fill_space(self, seed: int) -> None:
-        sampler = self.sampler
+        sampler, accept = self.sampler, self.sampler.settings.accept
         normal = stats.qmc.MultivariateNormalQMC(np.zeros(len(sampler.names)), seed=seed)
-        points = (p * sampler.sigma * np.array(sampler.units) for p in normal.random(1024))
-        bounds = np.array(sampler.limits)
+        points = (
+            p * sampler.settings.sigma * np.array(sampler.settings.units)
+            for p in normal.random(1024)
+        )
+        bounds = np.array(sampler.settings.limits)
         allowed = (p for p in points if (bounds[:, 0] <= p).all() and (p <= bounds[:, 1]).all())
-        good = [p for p in allowed if sampler.accept is None or sampler.accept(p.tolist())]
+        good = [p for p in allowed if accept is None or accept(p.tolist())]
         for point in good[: self.option.popsize]:
             self.study.enqueue_trial(dict(zip(sampler.names, point.tolist(), strict=True)))
 

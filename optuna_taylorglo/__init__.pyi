@@ -11,7 +11,7 @@ from .losses.standard import (
 )
 from .losses.taylor import TaylorLoss, taylor_loss
 from .losses.tree_loss import BaikalCMALoss, BaikalLoss, TreeLoss
-from .search.glo.sampler import GLOSampler
+from .search.glo import GLOSampler
 from .search.pruners import EarlyAbortPruner
 from .search.sampler import TaylorGLOSampler
 

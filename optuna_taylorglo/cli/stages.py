@@ -6,8 +6,9 @@ from functools import cached_property
 
 from optuna_taylorglo.cli.options import OpenedStudy
 from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.search.candidates import new_log
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe, new_log
+from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.open import create_evaluation_study
 from optuna_taylorglo.verdict.runner import TaskQueue
 from optuna_taylorglo.verdict.selection import Round, WinnerSelection

@@ -1,4 +1,4 @@
-"""From a recipe to its search space, and from a point of that space to a loss."""
+"""From a recipe to its search space, sampler and pruner, and from a candidate to its loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.pruners import BasePruner, NopPruner
 from optuna.trial import FrozenTrial
 
-from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.errors import LossFileError, RecipeError
 from optuna_taylorglo.losses.anchored import Anchor, first_gradient, is_steady
 from optuna_taylorglo.losses.canonical import (
     Canonical,
@@ -21,12 +21,19 @@ from optuna_taylorglo.losses.canonical import (
     trainability,
 )
 from optuna_taylorglo.losses.expansion import Expansion
+from optuna_taylorglo.losses.tree import (
+    BAIKAL,
+    BAIKAL_CMA_COEFFICIENTS,
+    CROSS_ENTROPY_TREE,
+    Tree,
+    expanded_theta,
+)
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.glo.replay import TreePoint, stored_point
-from optuna_taylorglo.search.glo.sampler import GLOSampler
+from optuna_taylorglo.recipes.settings import StartSettings
+from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy
+from optuna_taylorglo.search.glo import GLOReplay, GLOSampler, TreePoint, stored_point
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.search.sampler import GenerationSampler, TaylorGLOSampler
-from optuna_taylorglo.search.study import form_of, resolve_start, retry_policy
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor import TaylorLoss
@@ -35,16 +42,37 @@ if TYPE_CHECKING:
 Point = tuple[float, ...] | TreePoint
 """A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients."""
 
+MAX_FAILURES = 3
+"""Failed evaluations of a candidate that are repeated; one more, and it ranks last."""
 
 # Units in which a step of CMA-ES means about as much in every direction: σ = 1.2 is a factor of 3
 # on the learning rate, and 0.12 of label smoothing. Below 0, smoothing makes cross-entropy
 # unbounded from below, and nearly all trainings on clean labels diverge.
-_ANCHOR_UNITS = Anchor(log_scale=1.0, smoothing=0.1)
+_ANCHOR_UNITS = {"log_scale": 1.0, "smoothing": 0.1}
 _ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (0.0, 0.9)}
+
+NAMED: dict[str, tuple[Tree, tuple[float, ...] | None]] = {
+    "cross_entropy": (CROSS_ENTROPY_TREE, None),
+    "baikal": (BAIKAL, None),
+    "baikal_cma": (BAIKAL, BAIKAL_CMA_COEFFICIENTS),
+}
+"""Losses that a search can start at by name, as trees with their coefficients."""
+
+
+def form_of(recipe: Recipe) -> Expansion:
+    """The form of the losses of a Taylor search."""
+    return Expansion(recipe.loss.order, recipe.loss.variables, recipe.loss.folded)
+
+
+def _anchor_names(recipe: Recipe) -> tuple[str, ...]:
+    if recipe.loss.base == "none":
+        return ()
+    # Anchored losses have an explicit scale; normalizing means not searching it.
+    return Anchor._fields if recipe.search.scale == "free" else ("smoothing",)
 
 
 def parameter_names(recipe: Recipe) -> tuple[str, ...]:
-    """Names of the parameters that the search varies; none of them has a name in a GLO search."""
+    """Names of the parameters that the search varies; a GLO search has none by name."""
     if recipe.search.method == "glo":
         return ()
     canonical = recipe.search.space == "canonical"
@@ -52,24 +80,16 @@ def parameter_names(recipe: Recipe) -> tuple[str, ...]:
     return names + _anchor_names(recipe)
 
 
-def _anchor_names(recipe: Recipe) -> tuple[str, ...]:
-    if recipe.loss.base == "none":
-        return ()
-    # Told apart from the start, the scale of an anchored loss is normalized by leaving it alone.
-    return Anchor._fields if recipe.search.scale == "free" else ("smoothing",)
-
-
 def stored_candidate(recipe: Recipe, trial: FrozenTrial) -> Point | None:
-    """The candidate that a trial holds; None if it holds none, as anybody's trial may."""
+    """The candidate that a trial holds; None if it holds none, as a user's own trial may."""
     if recipe.search.method == "glo":
         return stored_point(trial)
     values = [trial.params.get(name) for name in parameter_names(recipe)]
-    numbers = [float(value) for value in values if value is not None and _is_number(value)]
-    return tuple(numbers) if len(numbers) == len(values) else None
+    return tuple(map(float, values)) if all(map(_is_number, values)) else None  # type: ignore[arg-type]
 
 
 def missing_in(recipe: Recipe, trial: FrozenTrial) -> str:
-    """What a trial that is no candidate lacks to be one, first of all."""
+    """The first thing that a trial without a candidate lacks."""
     missing = (n for n in parameter_names(recipe) if not _is_number(trial.params.get(n)))
     return next(missing, "tree with its coefficients")
 
@@ -78,10 +98,24 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _theta_and_anchor(
+    recipe: Recipe, parameters: Sequence[float]
+) -> tuple[tuple[float, ...], Anchor | None]:
+    """θ as the search proposes it, before its scale is normalized, and the anchor if any."""
+    names = _anchor_names(recipe)
+    n_shape = len(parameters) - len(names)
+    theta = tuple(parameters[:n_shape])
+    if recipe.search.space == "canonical":
+        theta = from_canonical(theta, form_of(recipe))
+    if recipe.loss.base == "none":
+        return theta, None
+    return theta, Anchor(**dict(zip(names, parameters[n_shape:], strict=True)))
+
+
 def candidate_loss(
     recipe: Recipe, parameters: Sequence[float] | TreePoint, n_classes: int
 ) -> TaylorLoss | TreeLoss:
-    """The loss that a candidate stands for.
+    """The loss of a candidate.
 
     Args:
         recipe: The recipe.
@@ -92,47 +126,36 @@ def candidate_loss(
         ValueError: If scales are normalized and the candidate has none (it cannot learn), or a
             tree is malformed.
     """
-    if isinstance(parameters, TreePoint):
-        return _tree_loss(recipe, parameters, n_classes)
     from optuna_taylorglo.losses.taylor import TaylorLoss
-
-    form, reduction = form_of(recipe), recipe.loss.class_reduction
-    theta, anchor = _proposed(recipe, form, parameters)
-    if anchor is None and recipe.search.scale == "normalized":
-        theta = normalize_scale(theta, n_classes, form, class_reduction=reduction)
-    loss = TaylorLoss(
-        theta,
-        **asdict(form),
-        class_reduction=reduction,
-        base=recipe.loss.base,
-        **({} if anchor is None else anchor._asdict()),
-        **loss_conventions(recipe),
-    )
-    loss.n_classes = n_classes
-    return loss
-
-
-def _tree_loss(recipe: Recipe, point: TreePoint, n_classes: int) -> TreeLoss:
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
-    loss = TreeLoss(
-        point.tree,
-        point.coefficients or None,
-        class_reduction=recipe.loss.class_reduction,
-        **loss_conventions(recipe),
-    )
+    reduction, conventions = recipe.loss.class_reduction, loss_conventions(recipe)
+    loss: TaylorLoss | TreeLoss
+    if isinstance(parameters, TreePoint):
+        tree, coefficients = parameters.tree, parameters.coefficients or None
+        loss = TreeLoss(tree, coefficients, class_reduction=reduction, **conventions)
+    else:
+        form = form_of(recipe)
+        theta, anchor = _theta_and_anchor(recipe, parameters)
+        if anchor is None and recipe.search.scale == "normalized":
+            theta = normalize_scale(theta, n_classes, form, class_reduction=reduction)
+        loss = TaylorLoss(
+            theta,
+            **asdict(form),
+            class_reduction=reduction,
+            base=recipe.loss.base,
+            **({} if anchor is None else anchor._asdict()),
+            **conventions,
+        )
     loss.n_classes = n_classes
     return loss
 
 
 def loss_conventions(recipe: Recipe) -> dict[str, Any]:
-    """What the recipe sets of the arguments that every loss here has in common.
+    """The recipe's settings of the arguments that all losses share with `nn.CrossEntropyLoss`.
 
-    Candidates and all that they are compared with are built with it, and so differ in nothing but
+    Candidates and all that they are compared with are built with them, and so differ in nothing but
     the loss.
-
-    Returns:
-        Arguments of `nn.CrossEntropyLoss`, of `TaylorLoss` or of a standard loss; none at default.
 
     Raises:
         RecipeError: If weights are to be balanced, and no worker has counted labels yet.
@@ -150,48 +173,59 @@ def loss_conventions(recipe: Recipe) -> dict[str, Any]:
     return arguments
 
 
+def retry_policy(recipe: Recipe) -> RetryPolicy:
+    """How the trials of a recipe's study fill the slots of its generations."""
+    attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
+    search = recipe.search
+    popsize = search.popsize if search.glo is None else search.glo.popsize
+    return RetryPolicy(popsize, attempts, MAX_FAILURES, search.overlap)
+
+
+def new_log(recipe: Recipe) -> GenerationLog:
+    """The slots of a recipe's study, before its trials are read."""
+    policy, search = retry_policy(recipe), recipe.search
+    if (glo := search.glo) is None:
+        return GenerationLog(policy)
+    maximize = recipe.fitness.mode == "max"
+    return GenerationLog(policy, lambda: GLOReplay(glo, policy, search.seed, maximize=maximize))
+
+
 def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
     """The sampler that proposes the recipe's candidates."""
-    search, rules = recipe.search, retry_policy(recipe)
+    search, policy = recipe.search, asdict(retry_policy(recipe))
     if search.glo is not None:
-        limits = {"attempts": rules.attempts, "max_failures": rules.max_failures}
+        limits = {name: policy[name] for name in ("attempts", "max_failures")}
         return GLOSampler(search.glo, seed=search.seed, **limits)
-    return make_taylor_sampler(recipe, n_classes)
+    form, reduction = form_of(recipe), recipe.loss.class_reduction
 
-
-def make_taylor_sampler(recipe: Recipe, n_classes: int) -> TaylorGLOSampler:
-    """The sampler of a TaylorGLO search."""
-    form = form_of(recipe)
-
-    def promises(parameters: Sequence[float]) -> bool:
-        theta, anchor = _proposed(recipe, form, parameters)
+    def accept(parameters: Sequence[float]) -> bool:
+        theta, anchor = _theta_and_anchor(recipe, parameters)
         if anchor is not None:
-            check = is_steady if recipe.search.filter == "steady" else first_gradient
-            reduction = recipe.loss.class_reduction
+            check = is_steady if search.filter == "steady" else first_gradient
             return check(theta, n_classes, form, anchor=anchor, class_reduction=reduction) > 0
         if trainability(theta, n_classes, form) <= 0:
             return False
-        return recipe.search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1
+        return search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1
 
-    anchored = _anchor_names(recipe)
     start = resolve_start(recipe).search.start
     theta = () if start is None or start.theta is None else start.theta
-    if theta and recipe.search.space == "canonical":
+    if theta and search.space == "canonical":
         theta = to_canonical(theta, form)
+    anchored = _anchor_names(recipe)
     return TaylorGLOSampler(
         names=parameter_names(recipe),
-        sigma=recipe.search.sigma,
-        seed=recipe.search.seed,
-        **asdict(retry_policy(recipe)),
-        accept=None if recipe.search.filter == "none" else promises,
-        units={name: getattr(_ANCHOR_UNITS, name) for name in anchored},
+        sigma=search.sigma,
+        seed=search.seed,
+        **policy,
+        accept=None if search.filter == "none" else accept,
+        units={name: _ANCHOR_UNITS[name] for name in anchored},
         limits={name: _ANCHOR_LIMITS[name] for name in anchored},
         x0=dict(zip(parameter_names(recipe), theta, strict=False)),
     )
 
 
 def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEndPruner:
-    """The pruner that gives up the recipe's hopeless candidates; reports count optimizer steps.
+    """The pruner that ends hopeless trainings early; reports count optimizer steps.
 
     Args:
         recipe: The recipe.
@@ -199,28 +233,61 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     """
     abort: BasePruner = NopPruner()
     stop: BasePruner = NopPruner()
+    sign, search = recipe.fitness.sign, recipe.search
     if (rule := recipe.early_abort) is not None:
-        step = in_steps(rule.at, rule.unit)
-        abort = EarlyAbortPruner(rule.threshold, step, sign=recipe.fitness.sign)
+        abort = EarlyAbortPruner(rule.threshold, in_steps(rule.at, rule.unit), sign=sign)
     if (pace := recipe.early_stop) is not None:
-        step = in_steps(pace.at, pace.unit)
         stop = FallingBehindPruner(
-            popsize=recipe.search.popsize if recipe.search.glo is None else None,
+            popsize=search.popsize if search.glo is None else None,
             keep=pace.keep,
-            step=step,
-            sign=recipe.fitness.sign,
-            overlap=recipe.search.overlap,
+            step=in_steps(pace.at, pace.unit),
+            sign=sign,
+            overlap=search.overlap,
         )
     return EarlyEndPruner(abort, stop)
 
 
-def _proposed(
-    recipe: Recipe, form: Expansion, parameters: Sequence[float]
-) -> tuple[tuple[float, ...], Anchor | None]:
-    """θ as the search proposes it, before its scale is normalized, and the anchor if any."""
-    names = _anchor_names(recipe)
-    shape = tuple(parameters[: len(parameters) - len(names)])
-    theta = from_canonical(shape, form) if recipe.search.space == "canonical" else shape
-    if recipe.loss.base == "none":
-        return theta, None
-    return theta, Anchor(**dict(zip(names, parameters[len(shape) :], strict=True)))
+def resolve_start(recipe: Recipe) -> Recipe:
+    """The recipe with the θ at which its search starts in place of a loss's name or file.
+
+    Raises:
+        RecipeError: If the loss cannot be read or expanded.
+    """
+    start, form = recipe.search.start, form_of(recipe)
+    if start is None:
+        return recipe
+    theta = _start_theta(start, form) if start.theta is None else start.theta
+    if len(theta) != form.n_parameters:
+        problem = f"has {len(theta)} numbers, must have {form.n_parameters}: {form}"
+        raise RecipeError("search.start.theta", problem)
+    return recipe.changed(search=recipe.search.changed(start=start.changed(theta=theta)))
+
+
+def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:
+    """θ of the loss that a search starts at."""
+    from optuna_taylorglo.losses.load import load_loss
+    from optuna_taylorglo.losses.taylor import TaylorLoss
+
+    assert start.loss is not None, "a start without θ has a loss"
+    tree, coefficients = NAMED.get(start.loss, (None, None))
+    if tree is None:
+        try:
+            loss = load_loss(start.loss)
+        except LossFileError as error:
+            problem = f"{start.loss!r} is none of {', '.join(NAMED)}, and no loss file: {error}"
+            raise RecipeError("search.start.loss", problem) from error
+        if isinstance(loss, TaylorLoss):
+            if loss.form == form and loss.anchor is None:
+                return loss.theta
+            base = "" if loss.anchor is None else " on cross-entropy"
+            raise RecipeError(
+                "search.start.loss",
+                f"{start.loss!r} has a loss of another form, {loss.form}{base}; the recipe's is "
+                f"{form}",
+            )
+        tree, coefficients = loss.tree, loss.coefficients
+    center = (start.at[0], start.at[1])
+    try:
+        return expanded_theta(tree, coefficients, form=form, center=center)
+    except ValueError as error:
+        raise RecipeError("search.start.at", f"{list(center)} is not allowed: {error}") from error

@@ -4,34 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.search.generations import RetryPolicy, Slot, rank
+from optuna_taylorglo.search.generations import Replay, RetryPolicy, Slot
 from optuna_taylorglo.seeds import candidate_seed
-from optuna_taylorglo.study.optuna_private import FIXED_PARAMS
-
-if TYPE_CHECKING:
-    import cmaes  # type: ignore[import-untyped]
 
 # With half of all draws refused, a thousand refusals in a row have probability 1e-301.
 _MAX_REFUSALS = 1000
 
-# Numbers that cmaes refuses; whoever enqueues one must not stop the search.
-_TOO_LARGE = 1e32
+LARGEST = 1e6
+"""Largest parameter that CMA-ES is told; far greater ones make its numbers overflow."""
+
+
+@dataclass(frozen=True)
+class CMASettings:
+    """What CMA-ES starts with; `TaylorGLOSampler` says what each means.
+
+    Attributes:
+        sigma: Initial standard deviation, in units.
+        seed: Seed of the search.
+        policy: Its ``popsize`` and ``overlap`` count here.
+        x0: Initial mean, shape (n,).
+        units: What counts as 1 for CMA-ES, shape (n,).
+        limits: Range of each parameter, shape (n, 2).
+        accept: Tells whether a candidate is worth evaluating.
+        lr_adapt: Whether learning rates are adapted.
+        source: Parameters and values of solutions that take the place of ``x0`` and ``sigma``.
+    """
+
+    sigma: float
+    seed: int
+    policy: RetryPolicy
+    x0: tuple[float, ...]
+    units: tuple[float, ...]
+    limits: tuple[tuple[float, float], ...]
+    accept: Callable[[Sequence[float]], bool] | None = None
+    lr_adapt: bool = False
+    source: Sequence[tuple[Sequence[float], float]] | None = None
 
 
 @dataclass(frozen=True)
 class SearchState:
     """The distribution N(mean, σ²C) after the results of all generations before one.
 
-    That generation is drawn from it, but for candidates that do not wait for those results.
-
     Attributes:
-        generation: The generation.
+        generation: That generation.
         sigma: Step size σ.
         mean: Mean, shape (n,).
         eigenvalues: Eigenvalues of C in ascending order, shape (n,).
@@ -50,82 +70,53 @@ class SearchState:
         return self.eigenvalues[-1] / self.eigenvalues[0]
 
 
-class CMASettings(Protocol):
-    """What CMA-ES starts with; `TaylorGLOSampler` says what each means."""
-
-    @property
-    def sigma(self) -> float: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def accept(self) -> Callable[[Sequence[float]], bool] | None: ...
-    @property
-    def lr_adapt(self) -> bool: ...
-    @property
-    def units(self) -> tuple[float, ...]: ...
-    @property
-    def limits(self) -> tuple[tuple[float, float], ...]: ...
-    @property
-    def x0(self) -> tuple[float, ...]: ...
-    @property
-    def source(self) -> list[tuple[dict[str, float], float]] | None: ...
-    @property
-    def rules(self) -> RetryPolicy: ...
-
-    def stored_in(self, trial: FrozenTrial) -> list[float] | None:
-        """The point that a trial holds; None if it holds none."""
-
-
-def stored_params(trial: FrozenTrial, names: Sequence[str]) -> list[float] | None:
-    """A trial's parameters, if they are all there and numbers."""
-    params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
-    values = [params.get(name) for name in names]
-    return values if all(isinstance(value, float) for value in values) else None
-
-
-class CMAReplay:
-    """CMA-ES brought to the newest finished generation by telling it the finished ones.
+class CMAReplay(Replay):
+    """CMA-ES, told one finished generation after the other.
 
     Where generations overlap, a second one follows a generation behind, for the candidates that are
     drawn from the older distribution. It is told the same, because a copy would not do: cmaes
-    rounds its matrix in a copy, too.
+    rounds its matrix in a copy.
+
+    Args:
+        settings: What CMA-ES starts with.
+        stored_in: The point that a trial holds, None if it holds none.
+        maximize: Whether larger values are better.
+
+    Attributes:
+        states: Its distribution before each generation.
     """
 
-    def __init__(self, settings: CMASettings) -> None:
-        self._settings = settings
-        self._start()
+    def __init__(
+        self,
+        settings: CMASettings,
+        stored_in: Callable[[FrozenTrial], Sequence[float] | None],
+        *,
+        maximize: bool,
+    ) -> None:
+        import cmaes  # type: ignore[import-untyped]  # slow: it imports scipy.stats
 
-    def _start(self, *, maximize: bool = True) -> None:
-        # It imports scipy.stats, for which whoever only reads a study need not wait.
-        import cmaes
-
-        settings = self._settings
+        super().__init__(settings.policy.popsize)
+        self._settings, self._stored_in, self._maximize = settings, stored_in, maximize
         self._units = np.array(settings.units)
         mean, sigma, cov = np.array(settings.x0) / self._units, settings.sigma, None
         if settings.source is not None:
             sign = -1.0 if maximize else 1.0
-            solutions = [
-                (np.array([*params.values()]) / self._units, sign * value)
-                for params, value in settings.source
-            ]
-            mean, sigma, cov = cmaes.get_warm_start_mgd(solutions)
-
-        def first_distribution() -> cmaes.CMA:
-            # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
-            with np.errstate(divide="ignore"):
-                return cmaes.CMA(
+            mean, sigma, cov = cmaes.get_warm_start_mgd(
+                [(np.array(point) / self._units, sign * value) for point, value in settings.source]
+            )
+        # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
+        with np.errstate(divide="ignore"):
+            self._cma, self._older = (
+                cmaes.CMA(
                     mean=mean,
                     sigma=sigma,
                     bounds=np.array(settings.limits) / self._units[:, None],
-                    population_size=settings.rules.popsize,
+                    population_size=settings.policy.popsize,
                     cov=cov,
                     lr_adapt=settings.lr_adapt,
                 )
-
-        self._cma = first_distribution()
-        self._older = first_distribution() if settings.rules.overlap else None
-        self._maximize = maximize
-        self._told: list[tuple[Slot, ...]] = []
+                for _ in range(2)
+            )
         self._not_told_older: list[tuple[FloatArray, float]] = []
         self.states = [self._state()]
 
@@ -140,43 +131,34 @@ class CMAReplay:
             stds=tuple(stds.tolist()),
         )
 
-    def follow(self, finished: list[tuple[Slot, ...]], *, maximize: bool) -> None:
-        """Tell CMA-ES the finished generations it has not been told yet."""
-        if len(finished) < len(self._told) or (
-            # The log keeps its slots, so another object means another study.
-            self._told and finished[len(self._told) - 1] is not self._told[-1]
-        ):
-            self._start()
-        if maximize != self._maximize:
-            self._start(maximize=maximize)
-        for slots in finished[len(self._told) :]:
-            thetas = [np.array(self._theta(slot)) / self._units for slot in slots]
-            ranks = enumerate(rank(slots, maximize=maximize))
-            ranked = [(thetas[i], float(place)) for place, i in ranks]
-            if self._older is not None:
-                if self._told:
-                    self._older.tell(self._not_told_older)
-                self._not_told_older = ranked
-            self._cma.tell(ranked)
-            self._told.append(slots)
-            self.states.append(self._state())
+    def tell(self, slots: tuple[Slot, ...]) -> None:
+        """Tell CMA-ES the ranks of the next finished generation."""
+        # Equal ones stay in the order of their indices.
+        best_first = sorted(slots, key=lambda slot: slot.sort_key(maximize=self._maximize))
+        ranked = [
+            (np.array(self._point_of(slot)) / self._units, float(rank))
+            for rank, slot in enumerate(best_first)
+        ]
+        if self._settings.policy.overlap and self._not_told_older:
+            self._older.tell(self._not_told_older)
+        self._not_told_older = ranked
+        self._cma.tell(ranked)
+        self.states.append(self._state())
 
-    def _theta(self, slot: Slot) -> list[float]:
-        """What was evaluated in a slot, or would have been if nothing ever was.
+    def _point_of(self, slot: Slot) -> Sequence[float]:
+        """The point that was evaluated in a slot, or would have been.
 
-        What is stored counts, not what would be drawn here and now: another processor may draw
-        something else.
+        A stored point counts more than one drawn here: another processor may draw another one.
         """
-        for trial in [slot.result] if slot.result is not None else slot.made_for_it:
-            theta = self._settings.stored_in(trial)
-            if theta is not None and all(abs(value) < _TOO_LARGE for value in theta):
-                return theta
+        for trial in slot.holders:
+            point = self._stored_in(trial)
+            if point is not None and all(abs(value) <= LARGEST for value in point):
+                return point
         return self.draw(slot.generation, slot.index)
 
     def _within_limits(self, internal: FloatArray) -> list[float]:
         """Parameters in their own units; rounding must not carry one over its limit."""
-        values = (internal * self._units).tolist()
-        ranges = zip(values, self._settings.limits, strict=True)
+        ranges = zip((internal * self._units).tolist(), self._settings.limits, strict=True)
         return [min(max(value, low), high) for value, (low, high) in ranges]
 
     def draw(self, generation: int, index: int) -> list[float]:
@@ -185,14 +167,14 @@ class CMAReplay:
         Its distribution is the newest or, if it must not depend on the results of the last finished
         generation, the one before.
         """
-        due = self._settings.rules.generations_behind(generation, index)
-        cma = self._cma if self._older is None or due >= len(self._told) else self._older
-        cma.reseed_rng(candidate_seed(self._settings.seed, generation, index))
-        accept = self._settings.accept
+        settings, n_told = self._settings, len(self.states) - 1
+        is_early = settings.policy.n_known(generation, index) < n_told
+        cma = self._older if settings.policy.overlap and is_early else self._cma
+        cma.reseed_rng(candidate_seed(settings.seed, generation, index))
         for _ in range(_MAX_REFUSALS):
-            theta = self._within_limits(cma.ask())
-            if accept is None or accept(theta):
-                return theta
+            point = self._within_limits(cma.ask())
+            if settings.accept is None or settings.accept(point):
+                return point
         raise RuntimeError(
             f"accept refused {_MAX_REFUSALS} draws in a row for candidate {index} of generation "
             f"{generation}: it leaves CMA-ES nothing to propose around mean "

@@ -1,30 +1,30 @@
-"""From a study's trials to the slots of its generations.
+"""The slots of a search's generations, derived from its trials.
 
 A *slot* is one place in one generation: one candidate, evaluated once or, after an abort or a
-failure, several times. A trial names its slot and its attempt in user attributes. A trial that does
-not, because a user enqueued it or ``study.optimize`` created it, takes the first slot that no trial
-with a lower number has. So slots follow from the trials alone, and all workers agree on them.
+failure, several times. A trial names its slot and its attempt in user attributes. A trial without
+them (a user enqueued it, or ``study.optimize`` created it) takes the first slot that no trial with
+a lower number has. Slots follow from the trials alone, so all workers agree on them.
 
-A trial is retried for three reasons and stopped for one. An *abort* (PRUNED: below the threshold,
-or diverged) says something about the candidate: the next attempt starts from fresh weights, and
-attempts are limited as in the paper. After a *failure* (FAIL: the training raised an exception) and
-for a *stale* trial (FAIL: its worker died or wrote no heartbeat), the same attempt is made again
-with the same training seed, so the result is that of an undisturbed run. Failures are limited;
-stale trials only so far that a candidate which crashes its workers comes to an end. A *stop*
-(PRUNED and marked so: it fell behind the generation before) closes the slot; its report is its
-result.
+A trial is retried for three reasons and stopped for one:
 
-Generations have the same size, unless a subclass of the log says otherwise (`search.glo`). They may
-*overlap*: the first candidates of a generation are then drawn without the results of the one before
-it, so that idle workers can start them early.
+- *abort* (PRUNED: below the threshold, or diverged): the next attempt starts from fresh weights;
+  attempts are limited as in the paper;
+- *failure* (FAIL: the training raised an exception): the same attempt is repeated with the same
+  training seed, a limited number of times;
+- *stale* (FAIL: the worker died or wrote no heartbeat): likewise, limited only so that a candidate
+  that crashes its workers comes to an end;
+- *stop* (PRUNED and marked: behind the generation before): the slot closes with the last report.
+
+Generations may *overlap*: the first candidates of a generation are drawn without the results of
+the generation before it, so that idle workers can start them early.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -40,7 +40,7 @@ from optuna_taylorglo.attributes import (
 from optuna_taylorglo.study.heartbeat import is_being_withdrawn
 
 MAX_STALE = 20
-"""Workers that may be lost over one evaluation; with one more it counts as what crashes them."""
+"""Stale trials of one candidate; with one more it counts as crashing its workers."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class RetryPolicy:
     """How slots are counted and when they close.
 
     Args:
-        popsize: Slots a generation (λ).
+        popsize: Slots per generation (λ).
         attempts: Evaluations a candidate gets before it counts as aborted; 3 is the paper's "tried
             again up to two more times".
-        max_failures: Failures that a slot is made up for; one more closes it as the worst.
+        max_failures: Failures of a slot that are repeated; one more closes it as the worst.
         overlap: First slots of each generation that do not wait for the results of the generation
             before it; fewer than ``popsize``.
     """
@@ -62,80 +62,67 @@ class RetryPolicy:
     overlap: int = 0
 
     def __post_init__(self) -> None:
-        leasts = {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}
-        for name, least in leasts.items():
+        minima = {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}
+        for name, minimum in minima.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+                raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
         if self.overlap >= self.popsize:
             raise ValueError(
                 f"overlap must be smaller than popsize {self.popsize}, got {self.overlap!r}."
             )
 
-    def generations_behind(self, generation: int, index: int) -> int:
-        """How many generations' results candidate (generation, index) is drawn from."""
+    def n_known(self, generation: int, index: int) -> int:
+        """Number of generations whose results candidate (generation, index) depends on."""
         return max(0, generation - (index < self.overlap))
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One place in a generation, with the trials made for it in order of their numbers.
+    """One place in a generation, with all its trials in order of their numbers."""
 
-    Attributes:
-        number: Its number in the study.
-        rules: How it is counted and when it closes.
-        trials: The trials.
-        place: Generation and index, where generations differ in size.
-    """
-
-    number: int
-    rules: RetryPolicy
+    generation: int
+    index: int
+    policy: RetryPolicy
     trials: tuple[FrozenTrial, ...] = ()
-    place: tuple[int, int] | None = None
 
-    @property
-    def generation(self) -> int:
-        return self.number // self.rules.popsize if self.place is None else self.place[0]
-
-    @property
-    def index(self) -> int:
-        return self.number % self.rules.popsize if self.place is None else self.place[1]
+    def attrs(self, attempt: int = 0) -> dict[str, int]:
+        """User attributes of a trial for this slot."""
+        return {GENERATION: self.generation, INDEX: self.index, ATTEMPT: attempt}
 
     def _in_state(self, state: TrialState) -> list[FrozenTrial]:
         return [trial for trial in self.trials if trial.state == state]
 
     @property
     def result(self) -> FrozenTrial | None:
-        """The trial whose value is the slot's: its first complete one."""
-        complete = self._in_state(TrialState.COMPLETE)
-        return complete[0] if complete else None
+        """The trial whose value counts: the first complete one."""
+        return next(iter(self._in_state(TrialState.COMPLETE)), None)
 
     @property
-    def made_for_it(self) -> list[FrozenTrial]:
-        """Trials that were not withdrawn."""
+    def stopped(self) -> bool:
+        """Whether a trial was stopped because it fell behind."""
+        return any(t.user_attrs.get(STOPPED) for t in self._in_state(TrialState.PRUNED))
+
+    @property
+    def holders(self) -> list[FrozenTrial]:
+        """Trials that may hold the slot's candidate, the one to be believed first."""
+        if self.result is not None:
+            return [self.result]
         return [trial for trial in self.trials if WITHDRAWN not in trial.user_attrs]
 
     @property
     def active(self) -> FrozenTrial | None:
-        """The trial that is evaluated, or the waiting one that counts."""
+        """The trial that is being evaluated, or the waiting one that is next."""
         running = [t for t in self._in_state(TrialState.RUNNING) if not is_being_withdrawn(t)]
-        waiting = (t for t in self._in_state(TrialState.WAITING) if self._is_next(t))
-        return next(iter([*running, *waiting]), None)
+        waiting = self._in_state(TrialState.WAITING)
+        due = [t for t in waiting if t.user_attrs.get(ATTEMPT, 0) == self.next_attempt]
+        return next(iter([*running, *due]), None)
 
     @property
     def superfluous(self) -> list[FrozenTrial]:
         """Waiting trials that must not be evaluated."""
         waiting, active = self._in_state(TrialState.WAITING), self.active
         return [trial for trial in waiting if self.closed or trial is not active]
-
-    def _is_next(self, trial: FrozenTrial) -> bool:
-        return bool(trial.user_attrs.get(ATTEMPT, 0) == self.next_attempt)
-
-    @property
-    def stop(self) -> FrozenTrial | None:
-        """The trial that was stopped because it fell behind."""
-        stopped = [t for t in self._in_state(TrialState.PRUNED) if t.user_attrs.get(STOPPED)]
-        return stopped[0] if stopped else None
 
     @property
     def next_attempt(self) -> int:
@@ -145,218 +132,173 @@ class Slot:
     @property
     def failures(self) -> int:
         """Trainings that raised an exception."""
-        marks = (RELEASED, STALE, WITHDRAWN)
-        failed = self._in_state(TrialState.FAIL)
-        return sum(not any(mark in trial.user_attrs for mark in marks) for trial in failed)
+        marks = {RELEASED, STALE, WITHDRAWN}
+        return sum(not marks & t.user_attrs.keys() for t in self._in_state(TrialState.FAIL))
 
     @property
     def stale(self) -> int:
-        """Workers that were lost over this candidate."""
+        """Trials whose worker died or wrote no heartbeat."""
         return sum(STALE in trial.user_attrs for trial in self._in_state(TrialState.FAIL))
-
-    @property
-    def crashes_workers(self) -> bool:
-        """Whether the slot was closed because one worker after the other was lost over it."""
-        return self.stale > MAX_STALE and not self._has_outcome
-
-    @property
-    def _has_outcome(self) -> bool:
-        return (
-            self.result is not None
-            or self.stop is not None
-            or self.next_attempt >= self.rules.attempts
-        )
 
     @property
     def closed(self) -> bool:
         """Whether the slot has its final result."""
         return (
-            self._has_outcome or self.failures > self.rules.max_failures or self.stale > MAX_STALE
+            self.result is not None
+            or self.stopped
+            or self.next_attempt >= self.policy.attempts
+            or self.failures > self.policy.max_failures
+            or self.stale > MAX_STALE
         )
 
-    @property
-    def best_aborted(self) -> list[float]:
-        """The last reports of the aborted attempts, finite ones only."""
-        reports = []
-        for trial in self._in_state(TrialState.PRUNED):
-            if trial.last_step is not None:
-                report = trial.intermediate_values[trial.last_step]
-                if math.isfinite(report):
-                    reports.append(report)
-        return reports
+    def sort_key(self, *, maximize: bool) -> tuple[int, float]:
+        """Orders closed slots, smaller is better.
+
+        Complete slots come first, by value; then stopped ones and after them aborted ones, both by
+        the best of their trials' last reports; then those without any finite number.
+        """
+        sign = -1.0 if maximize else 1.0
+        value = None if self.result is None else self.result.value
+        if value is not None and not math.isnan(value):
+            return 0, sign * value
+        reports = [
+            sign * trial.intermediate_values[trial.last_step]
+            for trial in self._in_state(TrialState.PRUNED)
+            if trial.last_step is not None
+        ]
+        if finite := list(filter(math.isfinite, reports)):
+            return 1 if self.stopped else 2, min(finite)
+        return 3, 0.0
 
 
-def rank(slots: Sequence[Slot], *, maximize: bool) -> list[int]:
-    """Order closed slots from best to worst.
+class Replay:
+    """What a search derives from its finished generations; this one derives nothing.
 
-    Completed slots come first by value, then stopped ones and after them aborted ones, both by the
-    best of their last reports, then those without any finite number. Ties go by index, so the order
-    is total and everybody's.
-
-    Args:
-        slots: The closed slots of one generation.
-        maximize: Whether larger values are better.
-
-    Returns:
-        Positions in ``slots``, best first.
+    Attributes:
+        size: Slots of the generation after the finished ones; None if the search is over.
+        n_reused: Candidates so far that needed no slot, because their result was known already.
     """
-    standings = [(*standing(slot, maximize=maximize), slot.index) for slot in slots]
-    return sorted(range(len(slots)), key=standings.__getitem__)
 
+    n_reused = 0
 
-def standing(slot: Slot, *, maximize: bool) -> tuple[int, float]:
-    """How good a closed slot's result is, smaller being better; see `rank`."""
-    sign = -1.0 if maximize else 1.0
-    value = slot.result.value if slot.result is not None else None
-    if value is not None and not math.isnan(value):
-        return 0, sign * value
-    if slot.best_aborted:
-        place = 1 if slot.stop is not None else 2
-        return place, min(sign * report for report in slot.best_aborted)
-    return 3, 0.0
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+
+    def tell(self, slots: tuple[Slot, ...]) -> None:
+        """Take in the next finished generation."""
 
 
 class GenerationLog:
-    """The slots of a growing list of trials, brought up to date at the cost of what is new.
+    """The slots of a growing list of trials.
 
-    Trials of finished generations never change, so the leading ones are settled once; what remains
-    to be read is one generation or, where they overlap, two, however long the study.
+    Finished generations are settled, so a call of `read` costs what is new since the last one.
+
+    Args:
+        policy: How slots are counted and when they close.
+        new_replay: Makes the replay that is told each finished generation.
 
     Attributes:
         finished: The slots of each finished generation.
         leftovers: Waiting trials of finished generations: duplicates.
     """
 
-    def __init__(self, rules: RetryPolicy) -> None:
-        self.rules = rules
+    def __init__(self, policy: RetryPolicy, new_replay: Callable[[], Replay] | None = None) -> None:
+        self.policy = policy
+        self._new_replay = new_replay or (lambda: Replay(policy.popsize))
         self._forget()
 
     def _forget(self) -> None:
+        self.replay = self._new_replay()
         self.finished: list[tuple[Slot, ...]] = []
         self.leftovers: list[FrozenTrial] = []
-        # Trials that are not settled: with a place of their own, and without.
+        self._settled: set[int] = set()  # numbers of the trials of finished generations
+        self._witness: tuple[int, object] | None = None  # position and fingerprint of one of them
         self._placed: dict[tuple[int, int], list[FrozenTrial]] = {}
         self._unplaced: list[FrozenTrial] = []
-        self._unplaced_in_finished: set[int] = set()
-        self._n_settled = 0
-        self._last_settled: object = None
-        self._first = 0
-        self._size = self._next_size()
-
-    def _next_size(self) -> int | None:
-        """Slots of the generation after the finished ones; None if there is none any more."""
-        return self.rules.popsize
 
     @property
     def generation(self) -> int:
         """The first generation with a slot that is not closed."""
         return len(self.finished)
 
-    @property
-    def n_settled_slots(self) -> int:
-        """Slots of the finished generations."""
-        return self._first
-
-    @property
-    def n_reused(self) -> int:
-        """Candidates that need no slot, because their result was there already."""
-        return 0
-
     def read(self, trials: Sequence[FrozenTrial]) -> None:
         """Take in all trials of a study, in order of their numbers."""
-        if not self._continues(trials):
+        if self._is_another_study(trials):
             self._forget()
         self._placed, self._unplaced = {}, []
-        unsettled = trials[self._n_settled :]
-        for trial in unsettled:
-            place = _place_of(trial)
-            if place is not None:
-                self._placed.setdefault(place, []).append(trial)
-            elif trial.number not in self._unplaced_in_finished:
+        for trial in trials:
+            if trial.number in self._settled:
+                continue
+            if (place := _place_of(trial)) is None:
                 self._unplaced.append(trial)
-        while self._size is not None and all(slot.closed for slot in self.current_slots()):
+            else:
+                self._placed.setdefault(place, []).append(trial)
+        before = self.generation
+        while self.replay.size is not None and all(slot.closed for slot in self.current_slots()):
             slots = self.current_slots()
+            self._settled |= {trial.number for slot in slots for trial in slot.trials}
+            self._unplaced = [t for t in self._unplaced if t.number not in self._settled]
             self.finished.append(slots)
-            taken = {t.number for slot in slots for t in slot.trials if _place_of(t) is None}
-            self._unplaced_in_finished |= taken
-            self._unplaced = [t for t in self._unplaced if t.number not in taken]
-            self._first += len(slots)
-            self._size = self._next_size()
-        in_finished = [self._is_in_finished(trial) for trial in unsettled]
-        self.leftovers = [
-            trial
-            for trial, is_in_finished in zip(unsettled, in_finished, strict=True)
-            if trial.state == TrialState.WAITING and is_in_finished
-        ]
-        for trial, is_in_finished in zip(unsettled, in_finished, strict=True):
-            if not is_in_finished or not trial.state.is_finished():
-                break
-            self._n_settled += 1
-            self._last_settled = _fingerprint(trial)
+            self.replay.tell(slots)
+        if self.generation > before:
+            for position, trial in enumerate(trials):
+                if trial.number in self._settled and trial.state.is_finished():
+                    self._witness = position, _fingerprint(trial)
+        waiting = (trial for trial in trials if trial.state == TrialState.WAITING)
+        self.leftovers = [trial for trial in waiting if self._is_in_finished(trial)]
 
-    def _continues(self, trials: Sequence[FrozenTrial]) -> bool:
-        return self._n_settled == 0 or (
-            len(trials) >= self._n_settled
-            and _fingerprint(trials[self._n_settled - 1]) == self._last_settled
-        )
+    def _is_another_study(self, trials: Sequence[FrozenTrial]) -> bool:
+        if self._witness is None:
+            return False
+        position, fingerprint = self._witness
+        return len(trials) <= position or _fingerprint(trials[position]) != fingerprint
 
     def _is_in_finished(self, trial: FrozenTrial) -> bool:
         place = _place_of(trial)
-        if place is None:
-            return trial.number in self._unplaced_in_finished
-        return place[0] < self.generation
+        return trial.number in self._settled or (place is not None and place[0] < self.generation)
 
     def current_slots(self) -> tuple[Slot, ...]:
         """All slots of the current generation, those without a trial included."""
-        return self._slots(self._size or 0)
+        return self._slots(self.replay.size or 0)
 
     def open_slots(self, n_generations: int | None = None) -> tuple[Slot, ...]:
-        """Slots whose candidates can be drawn and evaluated now, closed ones among them included.
+        """The current generation's slots and those of the next one that overlap with it.
 
         Args:
             n_generations: Generations of the search, beyond which nothing is open; None for no end.
 
         Returns:
-            The current generation's, then those of the next one that overlap with it: the order in
-            which they are to be started.
+            The slots, closed ones included, in the order in which they are to be started.
         """
-        last = n_generations is not None and self.generation >= n_generations - 1
-        return self._slots((self._size or 0) + (0 if last else self.rules.overlap))
+        is_last = n_generations is not None and self.generation >= n_generations - 1
+        return self._slots((self.replay.size or 0) + (0 if is_last else self.policy.overlap))
 
     def slot_of(self, trial: FrozenTrial) -> Slot | None:
         """The slot of a trial that was read; None if its generation is finished."""
         # Each further slot takes at least one of the trials that come before it.
-        slots = self._slots((self._size or 0) + len(self._placed) + len(self._unplaced))
+        slots = self._slots((self.replay.size or 0) + len(self._placed) + len(self._unplaced))
         return next((s for s in slots if any(t.number == trial.number for t in s.trials)), None)
 
     def _slots(self, count: int) -> tuple[Slot, ...]:
+        size = self.replay.size or self.policy.popsize
         slots, unplaced = [], deque(self._unplaced)
-        for number in range(self._first, self._first + count):
-            slot = self._empty_slot(number)
-            trials = self._placed.get((slot.generation, slot.index), [])
+        for number in range(count):
+            place = (self.generation + number // size, number % size)
+            trials = self._placed.get(place, [])
             if unplaced and (not trials or unplaced[0].number < trials[0].number):
                 trials = [unplaced.popleft(), *trials]
-            slots.append(replace(slot, trials=tuple(trials)))
+            slots.append(Slot(*place, self.policy, tuple(trials)))
         return tuple(slots)
-
-    def _empty_slot(self, number: int) -> Slot:
-        return Slot(number, self.rules)
 
 
 def _fingerprint(trial: FrozenTrial) -> object:
-    """Enough of a settled trial to notice that another study is being read."""
+    """Enough of a finished trial to notice that another study is being read."""
     return trial.number, trial.datetime_start, trial.params
 
 
 def _place_of(trial: FrozenTrial) -> tuple[int, int] | None:
     """Generation and index that a trial names; None if it names none."""
-    place = trial.user_attrs.get(GENERATION), trial.user_attrs.get(INDEX)
-    generation, index = place
+    generation, index = trial.user_attrs.get(GENERATION), trial.user_attrs.get(INDEX)
     if type(generation) is int and type(index) is int and min(generation, index) >= 0:
         return generation, index
     return None
-
-
-def slot_attrs(slot: Slot, attempt: int) -> dict[str, int]:
-    """User attributes that tell people, plots and other workers what a trial is for."""
-    return {GENERATION: slot.generation, INDEX: slot.index, ATTEMPT: attempt}

@@ -1,4 +1,4 @@
-"""What a search has come to so far: candidates by generation, its best, cross-entropy beside it."""
+"""The results of a search: candidates by generation, the best ones, and cross-entropy's."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from optuna_taylorglo.search.candidates import (
     Point,
     candidate_loss,
     missing_in,
+    new_log,
     parameter_names,
     stored_candidate,
 )
 from optuna_taylorglo.search.generations import GenerationLog, Slot
-from optuna_taylorglo.search.study import new_log
-from optuna_taylorglo.study.queue import counted_trials
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor import TaylorLoss
@@ -35,14 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate and what came of it.
+    """One candidate and its result.
 
     Attributes:
         trial: Number of its trial.
         generation: Its generation, from 0.
         parameters: What the search proposed, in the order of the recipe's parameter names; in a
             GLO search a tree.
-        fitness: None if it ended early or was lost.
+        fitness: None if it ended early or failed.
     """
 
     trial: int
@@ -53,15 +52,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Generation:
-    """Candidates of one generation.
+    """The candidates of one generation that have their result.
 
     Attributes:
-        number: Its number, from 0.
-        candidates: Those that have their result.
+        candidates: The candidates.
         sign: 1 if greater fitness is better, -1 if smaller is.
     """
 
-    number: int
     candidates: tuple[Candidate, ...]
     sign: int = 1
 
@@ -89,11 +86,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """What cross-entropy reached at the candidates' budget.
-
-    Attributes:
-        by_seed: Its fitness with each training seed, at least one.
-    """
+    """Fitness of cross-entropy at the candidates' budget, with each training seed."""
 
     by_seed: Mapping[str, float]
 
@@ -115,20 +108,32 @@ class CrossEntropy:
 
 
 class SearchHistory:
-    """A study as it is when this is made; what is derived from it is worked out when asked for.
+    """A snapshot of a study; views of it are computed when they are asked for.
 
     Args:
-        study: The study; a worker need not have begun on it.
+        study: The study; no worker needs to have begun on it.
         recipe: Its recipe.
-        log: What an earlier look at it has left, for one that costs only what is new.
+        log: The log of an earlier snapshot, for one that costs only what is new.
     """
 
     def __init__(self, study: Study, recipe: Recipe, log: GenerationLog | None = None) -> None:
         self.recipe = recipe
-        self.trials = counted_trials(study)
+        self.trials = study.get_trials(deepcopy=False)
         self._attributes = study.user_attrs
         self._log = new_log(recipe) if log is None else log
         self._log.read(self.trials)
+        n_generations = recipe.search.total_generations
+        self.n_finished = min(self._log.generation, n_generations)
+        self.finished = self.n_finished == n_generations
+        """Whether all generations are complete."""
+        self.n_reused = self._log.replay.n_reused
+        """Candidates so far that had the result of an equal function."""
+        self.n_slots = recipe.search.total_candidates - self.n_reused
+        """Candidates of the whole search, as far as known without those that are reused."""
+        self._closed = [s for s in self._log.open_slots(n_generations) if s.closed]
+        n_closed = sum(map(len, self._log.finished)) + len(self._closed)
+        self.n_filled = self.n_slots if self.finished else n_closed
+        """Candidates of the search that have their result."""
 
     @property
     def begun(self) -> bool:
@@ -141,40 +146,12 @@ class SearchHistory:
         return int(self._attributes[N_CLASSES])
 
     @property
-    def n_finished(self) -> int:
-        """Generations that are complete."""
-        return min(self._log.generation, self.recipe.search.total_generations)
-
-    @property
-    def finished(self) -> bool:
-        """Whether all generations are complete."""
-        return self.n_finished == self.recipe.search.total_generations
-
-    @property
-    def n_reused(self) -> int:
-        """Candidates so far that had the result of an equal function."""
-        return self._log.n_reused
-
-    @property
-    def n_slots(self) -> int:
-        """Candidates of the whole search, as far as is known without those that are reused."""
-        return self.recipe.search.total_candidates - self.n_reused
-
-    @property
-    def n_filled(self) -> int:
-        """Candidates of the search that have their result."""
-        if self.finished:
-            return self.n_slots
-        in_hand = sum(slot.closed for slot in self._open_slots())
-        return self._log.n_settled_slots + in_hand
-
-    @cached_property
     def counts(self) -> dict[TrialState, int]:
         """Number of trials in each state."""
         found = Counter(trial.state for trial in self.trials)
         return {state: found[state] for state in TrialState}
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the parameters that are searched."""
         return parameter_names(self.recipe)
@@ -182,18 +159,13 @@ class SearchHistory:
     @cached_property
     def generations(self) -> list[Generation]:
         """The finished generations."""
-        return [self._generation(*numbered) for numbered in enumerate(self._log.finished)]
+        return [self._generation(slots) for slots in self._log.finished]
 
-    @property
-    def in_hand(self) -> list[Candidate]:
-        """Candidates that have their result, of generations that are not finished."""
-        closed = (self._candidate(slot) for slot in self._open_slots() if slot.closed)
-        return [candidate for candidate in closed if candidate is not None]
-
-    @property
+    @cached_property
     def candidates(self) -> list[Candidate]:
-        """All of them, in order, those in hand included."""
-        return [*(c for g in self.generations for c in g.candidates), *self.in_hand]
+        """All candidates that have their result, those of unfinished generations last."""
+        in_hand = self._generation(self._closed)
+        return [c for g in [*self.generations, in_hand] for c in g.candidates]
 
     @property
     def best_of_each(self) -> list[Candidate]:
@@ -203,9 +175,8 @@ class SearchHistory:
     @property
     def last_mean(self) -> float | None:
         """Mean fitness of the last finished generation in which a candidate trained to the end."""
-        # Asked for every second while a search runs, so not at the cost of all generations.
-        latest = reversed(list(enumerate(self._log.finished)))
-        means = (self._generation(*numbered).mean for numbered in latest)
+        # Asked for every second while a search runs, so without a look at all generations.
+        means = (self._generation(slots).mean for slots in reversed(self._log.finished))
         return next((mean for mean in means if mean is not None), None)
 
     @cached_property
@@ -234,17 +205,12 @@ class SearchHistory:
         by_seed = self._attributes.get(CROSS_ENTROPY)
         return CrossEntropy(by_seed) if by_seed else None
 
-    def _open_slots(self) -> tuple[Slot, ...]:
-        return self._log.open_slots(self.recipe.search.total_generations)
-
-    def _generation(self, number: int, slots: Iterable[Slot]) -> Generation:
-        candidates = map(self._candidate, slots)
-        known = tuple(c for c in candidates if c is not None)
-        return Generation(number, known, self.recipe.fitness.sign)
+    def _generation(self, slots: Iterable[Slot]) -> Generation:
+        found = filter(None, map(self._candidate, slots))
+        return Generation(tuple(found), self.recipe.fitness.sign)
 
     def _candidate(self, slot: Slot) -> Candidate | None:
-        result = slot.result
-        for trial in [result] if result is not None else slot.made_for_it:
+        for trial in slot.holders:
             if (parameters := stored_candidate(self.recipe, trial)) is not None:
                 fitness = trial.values[0] if _has_fitness(trial) else None
                 return Candidate(trial.number, slot.generation, parameters, fitness)
@@ -287,10 +253,6 @@ def recipe_and_classes(study: Study) -> tuple[Recipe, int]:
 def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss | TreeLoss:
     """The loss that a trial of a study evaluated, with its origin.
 
-    Args:
-        study: A study with a frozen recipe.
-        trial: One of its trials.
-
     Raises:
         StudyError: If the study has no recipe or the trial no complete candidate.
     """
@@ -299,8 +261,8 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss | TreeLoss:
     recipe, n_classes = recipe_and_classes(study)
     parameters = stored_candidate(recipe, trial)
     if parameters is None:
-        wrong = missing_in(recipe, trial)
-        raise StudyError(f"trial {trial.number} has no {wrong}: it is no candidate.")
+        missing = missing_in(recipe, trial)
+        raise StudyError(f"trial {trial.number} has no {missing}: it is no candidate.")
     loss = candidate_loss(recipe, parameters, n_classes)
     loss.origin = Origin(
         study=study.study_name,
@@ -313,12 +275,8 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss | TreeLoss:
 
 def _ranked(trials: Iterable[FrozenTrial], recipe: Recipe) -> list[FrozenTrial]:
     sign = recipe.fitness.sign
-    # Anybody may add trials to a study; what is no candidate must not be in the way of those.
-    complete = (
-        trial
-        for trial in trials
-        if _has_fitness(trial) and stored_candidate(recipe, trial) is not None
-    )
+    # A user may add trials to a study that are no candidates.
+    complete = (t for t in trials if _has_fitness(t) and stored_candidate(recipe, t) is not None)
     return sorted(complete, key=lambda trial: (-sign * trial.values[0], trial.number))
 
 

@@ -40,9 +40,8 @@ class Objective:
         """The candidate's fitness, the mean over the recipe's repeats.
 
         Raises:
-            optuna.TrialPruned: If the candidate is given up: too low at the early abort's check,
-                behind at the early stop's, a loss or metric that is not finite, or no scale to
-                normalize.
+            optuna.TrialPruned: If a check ends the training early, a loss or metric is not finite,
+                or the candidate has no scale to normalize.
         """
         recipe = self.training.recipe
         parameters = self.sampler.suggest(trial)
@@ -56,7 +55,7 @@ class Objective:
 
     def _train(self, trial: Trial, loss: torch.nn.Module, repeat: int) -> float:
         recipe = self.training.recipe
-        place = (trial.user_attrs[GENERATION], trial.user_attrs[INDEX], trial.user_attrs[ATTEMPT])
+        place = (trial.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT))
 
         def on_validation(step: int, value: float) -> None:
             if not math.isfinite(value):
@@ -75,10 +74,7 @@ class Objective:
             return self.training.run(
                 loss,
                 seed=training_seed(
-                    recipe.search.seed,
-                    *place,
-                    repeat=repeat,
-                    policy=recipe.search.seed_policy,
+                    recipe.search.seed, *place, repeat=repeat, policy=recipe.search.seed_policy
                 ),
                 steps=self.training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
                 check_at=check_steps(self.training),
@@ -91,6 +87,6 @@ class Objective:
 
 
 def check_steps(training: Training) -> list[int]:
-    """Optimizer steps at which a candidate is looked at before the end of its evaluation."""
+    """Optimizer steps at which a candidate is checked before the end of its evaluation."""
     rules = (training.recipe.early_abort, training.recipe.early_stop)
     return [training.in_steps(rule.at, rule.unit) for rule in rules if rule is not None]

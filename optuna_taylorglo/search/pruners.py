@@ -15,18 +15,18 @@ from optuna_taylorglo.study.optuna_private import study_id_of
 
 
 class EarlyAbortPruner(BasePruner):
-    """Abort a training that has not got off the ground, or that has diverged.
+    """Abort a training that has not begun to learn, or that has diverged.
 
     A trial is pruned when the first value reported at ``step`` or later is below ``threshold``
     (TaylorGLO: validation accuracy below 0.15 at the tenth epoch), or as soon as a report is not
-    finite. Later reports are never held against the threshold, and no trial is compared with
+    finite. Later reports are not compared with the threshold, and no trial is compared with
     another.
 
     Args:
         threshold: Worst acceptable value at ``step``.
-        step: Step, in the unit of the reports, at which the value is looked at.
-        sign: 1 if greater reports are better, as of accuracies; -1 if smaller ones are, and one
-            above the threshold aborts.
+        step: Step, in the unit of the reports, at which the value is checked.
+        sign: 1 if greater reports are better, as for accuracies; -1 if smaller ones are, and a
+            report above the threshold aborts.
 
     Examples:
         >>> import optuna
@@ -46,16 +46,13 @@ class EarlyAbortPruner(BasePruner):
             raise ValueError(f"threshold must be a finite number, got {threshold!r}.")
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step must be an integer of at least 0, got {step!r}.")
-        self.threshold = float(threshold)
-        self.step = step
-        self.sign = sign
+        self.threshold, self.step, self.sign = float(threshold), step, sign
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         reports = trial.intermediate_values
         if not all(math.isfinite(value) for value in reports.values()):
             return True
-        # Only the first report at or after the step decides; asked again later, the answer to an
-        # early failure stays the same, and a later dip changes nothing.
+        # Only the first report from the step on decides, however often this is asked.
         due = [step for step in reports if step >= self.step]
         return bool(due) and self.sign * reports[min(due)] < self.sign * self.threshold
 
@@ -66,14 +63,14 @@ class FallingBehindPruner(BasePruner):
     At ``step`` a candidate must reach what the best ``keep`` of the generation before it had
     reached by then; a candidate of that generation without a report at the step counts as slower
     than all others. That generation is finished, so the answer depends on results alone, and any
-    number of workers stops the same candidates. The first generation has nobody to keep up with.
-    A candidate that does not wait for the generation before keeps up with the one before that.
+    number of workers stops the same candidates. Nothing is stopped in the first generation. A
+    candidate that does not wait for the generation before is compared with the one before that.
 
     Args:
-        popsize: Candidates a generation (λ); None where generations differ in size, and the share
-            is of those that the one before had.
-        keep: Share of the generation before to keep up with, in (0, 1).
-        step: Step at which the value is looked at.
+        popsize: Candidates per generation (λ); None where generations differ in size, and the
+            share is of those that the one before had.
+        keep: Share of the generation before that sets the pace, in (0, 1).
+        step: Step at which the value is checked.
         sign: 1 if greater reports are better, -1 if smaller ones are.
         overlap: First candidates of each generation that do not wait for the one before it.
     """
@@ -83,15 +80,10 @@ class FallingBehindPruner(BasePruner):
     ) -> None:
         if not 0 < keep < 1:
             raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
-        self.rules = (
-            RetryPolicy(overlap=overlap)
-            if popsize is None
-            else RetryPolicy(popsize, overlap=overlap)
+        self.popsize, self.keep, self.step, self.sign = popsize, keep, step, sign
+        self.policy = RetryPolicy(
+            overlap=overlap, **({} if popsize is None else {"popsize": popsize})
         )
-        self.place = None if popsize is None else math.ceil(keep * popsize)
-        self.keep = keep
-        self.step = step
-        self.sign = sign
         self._thresholds: dict[tuple[int, int], float] = {}
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
@@ -99,24 +91,23 @@ class FallingBehindPruner(BasePruner):
         value = trial.intermediate_values.get(self.step)
         if generation is None or value is None:
             return False
-        pacing = self.rules.generations_behind(generation, trial.user_attrs[INDEX]) - 1
+        before = self.policy.n_known(generation, trial.user_attrs[INDEX]) - 1
         # A finished generation does not change, and reading all trials takes time.
-        known = (study_id_of(study), pacing)
-        if known not in self._thresholds:
-            self._thresholds[known] = self._threshold(study, pacing)
-        return self.sign * value < self._thresholds[known]
+        key = (study_id_of(study), before)
+        if key not in self._thresholds:
+            self._thresholds[key] = self._threshold(study, before)
+        return self.sign * value < self._thresholds[key]
 
     def _threshold(self, study: Study, generation: int) -> float:
-        """What a candidate must reach, by the reports of a finished generation."""
+        """Value that a candidate must reach, times `sign`, by the reports of a generation."""
         reached: dict[int, float] = {}
-        # The reports of a trial that was lost come again with its repetition.
-        told = (TrialState.COMPLETE, TrialState.PRUNED)
-        for other in study.get_trials(deepcopy=False, states=told):
+        # The reports of a failed trial come again with its retry.
+        for other in study.get_trials(False, (TrialState.COMPLETE, TrialState.PRUNED)):
             if other.user_attrs.get(GENERATION) == generation:
                 index = other.user_attrs[INDEX]
                 report = other.intermediate_values.get(self.step, -self.sign * math.inf)
                 reached[index] = max(self.sign * report, reached.get(index, -math.inf))
-        place = math.ceil(self.keep * len(reached)) if self.place is None else self.place
+        place = math.ceil(self.keep * (self.popsize or len(reached)))
         best = sorted(reached.values(), reverse=True)[:place]
         return best[-1] if best and len(best) == place else -math.inf
 
@@ -133,15 +124,13 @@ class EarlyEndPruner(BasePruner):
     """
 
     def __init__(self, abort: BasePruner, stop: BasePruner) -> None:
-        self.abort = abort
-        self.stop = stop
+        self.abort, self.stop = abort, stop
         self.reason: Literal["abort", "stop"] | None = None
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        self.reason = None
         if self.abort.prune(study, trial):
             self.reason = "abort"
         elif self.stop.prune(study, trial):
             self.reason = "stop"
-        else:
-            self.reason = None
         return self.reason is not None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import CmaEsSampler
@@ -14,28 +13,14 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION
-from optuna_taylorglo.search.cma import CMAReplay, SearchState, stored_params
-from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, Slot, slot_attrs
+from optuna_taylorglo.search.cma import LARGEST, CMAReplay, CMASettings, SearchState
+from optuna_taylorglo.search.generations import GenerationLog, Replay, RetryPolicy, Slot
 from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, storage_of, trial_id_of
-from optuna_taylorglo.study.queue import counted_trials
 
-LARGEST = 1e6
-"""Largest parameter that may be enqueued; far greater ones make CMA-ES's numbers overflow."""
+T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Proposal:
-    """What a new trial is made with.
-
-    Attributes:
-        params: Its parameters.
-        distributions: Their ranges.
-        attributes: What it holds besides.
-    """
-
-    params: dict[str, float]
-    distributions: dict[str, BaseDistribution]
-    attributes: dict[str, Any] = field(default_factory=dict)
+Proposal = tuple[dict[str, float], dict[str, BaseDistribution], dict[str, Any]]
+"""Parameters, their distributions and user attributes of a new trial."""
 
 
 class GenerationSampler(ABC):
@@ -44,36 +29,28 @@ class GenerationSampler(ABC):
     It stores nothing: each process replays the finished generations for itself.
 
     Attributes:
-        rules: How trials fill the slots of generations.
+        policy: How trials fill the slots of generations.
     """
 
-    rules: RetryPolicy
-    _ledger: GenerationLog
-    _lock: threading.RLock
+    policy: RetryPolicy
+    _replay: Any
 
-    def _start(self) -> None:
-        self._begin()
+    def _start(self, *, maximize: bool = True) -> None:
         self._lock = threading.RLock()
+        self._maximize = maximize
+        self._log = GenerationLog(self.policy, self._new_replay)
 
     @abstractmethod
-    def _begin(self) -> None:
-        """Make a log and what is replayed, before the first generation."""
-
-    @abstractmethod
-    def _take_in(self, trials: Sequence[FrozenTrial], *, maximize: bool) -> None:
-        """Bring both up to date with all trials of a study."""
-
-    @abstractmethod
-    def _states(self) -> list[SearchState]:
-        """Distributions of CMA-ES so far."""
+    def _new_replay(self) -> Replay:
+        """Set and return `_replay`, before the first generation."""
 
     @abstractmethod
     def proposal(self, slot: Slot) -> Proposal:
         """What a new trial of a slot is made with."""
 
     @abstractmethod
-    def fault(self, enqueued: FrozenTrial) -> str | None:
-        """What the search could not digest in a candidate that somebody enqueued."""
+    def validate(self, enqueued: FrozenTrial) -> str | None:
+        """Why the search cannot use a candidate that a user enqueued; None if it can."""
 
     @abstractmethod
     def suggest(self, trial: Trial) -> Any:
@@ -81,35 +58,43 @@ class GenerationSampler(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # cmaes rounds its matrix when pickled; a copy must replay to agree to the last bit.
-        return {k: v for k, v in self.__dict__.items() if k not in ("_ledger", "_replay", "_lock")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_log", "_replay", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start()
 
     def read(self, study: Study) -> GenerationLog:
-        """Read a study's trials and bring the search up to date with them.
+        """Bring the search up to date with a study.
 
         Returns:
             The slots, for reading only; valid until the next call.
         """
-        return self.follow(study, counted_trials(study))
+        return self.follow(study, study.get_trials(deepcopy=False))
 
     def follow(self, study: Study, trials: Sequence[FrozenTrial]) -> GenerationLog:
-        """Bring the search up to date with a study's trials, as `read` does."""
+        """Bring the search up to date with all trials of a study, as `read` does."""
         if len(study.directions) > 1:
             raise ValueError(
                 f"study must have one objective, {study.study_name!r} has {len(study.directions)}."
             )
+        maximize = study.direction == StudyDirection.MAXIMIZE
         with self._lock:
-            self._take_in(trials, maximize=study.direction == StudyDirection.MAXIMIZE)
-            return self._ledger
+            if maximize != self._maximize:
+                self._start(maximize=maximize)
+            self._log.read(trials)
+            return self._log
 
     def search_state(self, study: Study) -> list[SearchState]:
         """Distribution of CMA-ES in each finished generation and in the current one."""
         with self._lock:
             self.read(study)
-            return self._states()
+            return list(self._replay.states)
+
+    def candidate(self, slot: Slot) -> Any:
+        """Candidate of a slot, given the generations that were finished when last read."""
+        with self._lock:
+            return self._replay.draw(slot.generation, slot.index)
 
     def _slot_of(self, study: Study, trial: FrozenTrial) -> Slot:
         slot = self.read(study).slot_of(trial)
@@ -118,11 +103,11 @@ class GenerationSampler(ABC):
         return slot
 
 
-def fault_in_number(name: str, value: object) -> str | None:
-    """Why a parameter that somebody enqueued cannot be taken; None if it can."""
+def validate_number(name: str, value: object) -> str | None:
+    """Why an enqueued parameter cannot be used; None if it can."""
     if isinstance(value, int | float) and abs(value) <= LARGEST:
         return None
-    return f"{name} {value!r}, which is no number of at most {LARGEST:g}"
+    return f"{name} {value!r}, which is not a number of at most {LARGEST:g}"
 
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
@@ -134,45 +119,45 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
     The k-th trial of a study belongs to slot k, and (generation, index) = divmod(k, popsize).
     Candidate (generation, index) is a pure function of the seed and of the results of the
     generations before it: mean 0 and σ from the very first trial, exactly ``popsize`` evaluations
-    to an update, none of them ignored. The first ``overlap`` candidates of a generation do not
-    depend on the generation right before it, and can be evaluated beside its last ones. Nothing is
-    stored but three small numbers a trial; each process replays the finished generations for
-    itself.
+    per update, none of them ignored. The first ``overlap`` candidates of a generation do not
+    depend on the generation right before it, so that they can be evaluated at the same time as its
+    last ones. Only three small numbers per trial are stored; each process replays the finished
+    generations for itself.
 
-    Used with :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, a generation
-    starts when the one before it is finished, and any number of workers, crashes and restarts
-    gives exactly the candidates of a serial run. In a plain ``study.optimize(..., n_jobs=4)``
-    nothing waits: a trial whose previous generation is unfinished is drawn from the newest finished
-    distribution, and its result still counts in its own generation. A trial that stays RUNNING for
-    ever (a killed process, without Optuna's heartbeat) then keeps its generation from finishing.
+    With :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, a generation starts when
+    the one before it is finished, and any number of workers, crashes and restarts gives exactly
+    the candidates of a serial run. In a plain ``study.optimize(..., n_jobs=4)`` nothing waits: a
+    trial whose previous generation is unfinished is drawn from the newest finished distribution,
+    and its result still counts in its own generation. A trial that stays RUNNING forever (a killed
+    process, without Optuna's heartbeat) then keeps its generation from finishing.
 
     CMA-ES is told ranks: complete trials by value, below them pruned ones by their best last
     report, below them failed ones. Enqueued trials take the next slots and count as they are.
 
     Limits: one objective. Parameters other than ``names`` are drawn independently at random. A
-    ``theta`` asked for in a range narrower than ±``bound`` is clipped into it.
+    ``theta`` suggested in a range narrower than ±``bound`` is clipped to it.
 
     Args:
         names: Names of the parameters to search, in order.
-        popsize: Candidates a generation (λ).
+        popsize: Candidates per generation (λ).
         sigma: Initial standard deviation of every parameter.
         seed: Seed of the search.
-        attempts: Evaluations an aborted (pruned) candidate gets; more than 1 needs the gate.
+        attempts: Evaluations an aborted (pruned) candidate gets; more than 1 needs the scheduler.
         max_failures: Failed evaluations of a candidate that are repeated; more than 0 needs the
-            gate.
+            scheduler.
         overlap: First candidates of each generation that are drawn from the distribution one
             generation older.
         accept: Tells whether a candidate is worth evaluating; others are drawn again.
-        bound: Parameters lie in [−bound, bound]; the default is as good as unbounded.
+        bound: Parameters lie in [−bound, bound]; the default is practically unbounded.
         units: Of some parameters, what counts as 1 for CMA-ES: they start with the standard
             deviation ``sigma`` times their unit.
         limits: Of some parameters, a range in place of ±``bound``; draws beyond it are repeated.
         x0: Of some parameters, where the search starts in place of 0.
         lr_adapt: Whether CMA-ES lowers its learning rates where evaluations are noisy or the
             problem has many basins (LRA-CMA-ES).
-        source_trials: Complete trials of another study over the same parameters, whose best tenth
-            the first distribution is fitted to (WS-CMA-ES); takes the place of ``x0`` and
-            ``sigma``.
+        source_trials: At least ten complete trials of another study over the same parameters, to
+            whose best tenth the first distribution is fitted (WS-CMA-ES); takes the place of
+            ``x0`` and ``sigma``.
 
     Examples:
         >>> import optuna
@@ -184,6 +169,8 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         >>> study.best_value > first
         True
     """
+
+    _replay: CMAReplay
 
     def __init__(
         self,
@@ -215,80 +202,57 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
             n_startup_trials=0, warn_independent_sampling=False, seed=seed % 2**32, popsize=popsize
         )
         self.names = tuple(names)
-        self.sigma = float(sigma)
-        self.seed = seed
-        self.accept = accept
-        self.bound = float(bound)
-        self.lr_adapt = lr_adapt
-        self.units = _numbers("units", units, self.names, 1.0)
-        if not all(0 < unit < float("inf") for unit in self.units):
+        self.policy = RetryPolicy(popsize, attempts, max_failures, overlap)
+        self.settings = CMASettings(
+            sigma=float(sigma),
+            seed=seed,
+            policy=self.policy,
+            x0=_by_name("x0", x0, self.names, 0.0),
+            units=_by_name("units", units, self.names, 1.0),
+            limits=_by_name("limits", limits, self.names, (-float(bound), float(bound))),
+            accept=accept,
+            lr_adapt=lr_adapt,
+            source=None if source_trials is None else _solutions(source_trials, self.names),
+        )
+        if not all(0 < unit < float("inf") for unit in self.settings.units):
             raise ValueError(f"units must be positive numbers, got {units!r}.")
-        self.limits = _ranges(limits, self.names, self.bound)
-        self.x0 = _numbers("x0", x0, self.names, 0.0)
-        for name, start, (low, high) in zip(self.names, self.x0, self.limits, strict=True):
+        ranges = zip(self.names, self.settings.x0, self.settings.limits, strict=True)
+        for name, start, (low, high) in ranges:
+            if not float("-inf") < low < high < float("inf"):
+                raise ValueError(f"limits has {name} ({low!r}, {high!r}); the first must be less.")
             if not low <= start <= high:
                 raise ValueError(f"x0 has {name} {start:g}, which is not in [{low:g}, {high:g}].")
-        self.source = None if source_trials is None else self._solutions(source_trials)
-        self.rules = RetryPolicy(popsize, attempts, max_failures, overlap)
         self._start()
 
-    def _begin(self) -> None:
-        self._ledger = GenerationLog(self.rules)
-        self._replay = CMAReplay(self)
+    def _new_replay(self) -> Replay:
+        self._replay = CMAReplay(self.settings, self.stored_in, maximize=self._maximize)
+        return self._replay
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
         """The search space: every parameter within its limits."""
-        ranges = zip(self.names, self.limits, strict=True)
+        ranges = zip(self.names, self.settings.limits, strict=True)
         return {name: FloatDistribution(low, high) for name, (low, high) in ranges}
 
     def suggest(self, trial: Trial) -> list[float]:
         """The candidate of a trial, parameter by parameter."""
-        ranges = zip(self.names, self.limits, strict=True)
+        ranges = zip(self.names, self.settings.limits, strict=True)
         return [trial.suggest_float(name, low, high) for name, (low, high) in ranges]
-
-    def _solutions(self, trials: Sequence[FrozenTrial]) -> list[tuple[dict[str, float], float]]:
-        """Parameters and value of each complete trial that has all of ours."""
-        solutions = [
-            ({name: float(trial.params[name]) for name in self.names}, float(trial.values[0]))
-            for trial in trials
-            if trial.state == TrialState.COMPLETE and all(n in trial.params for n in self.names)
-        ]
-        if not solutions:
-            raise ValueError(
-                f"source_trials has no complete trial over {', '.join(self.names)} among its "
-                f"{len(trials)}."
-            )
-        return solutions
-
-    def _take_in(self, trials: Sequence[FrozenTrial], *, maximize: bool) -> None:
-        self._ledger.read(trials)
-        self._replay.follow(self._ledger.finished, maximize=maximize)
-
-    def candidate(self, slot: Slot) -> list[float]:
-        """Candidate of a slot, given the generations that were finished when last read."""
-        with self._lock:
-            return self._replay.draw(slot.generation, slot.index)
 
     def stored_in(self, trial: FrozenTrial) -> list[float] | None:
         """The candidate that a trial holds; None if it holds none."""
-        return stored_params(trial, self.names)
+        params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
+        values = [params.get(name) for name in self.names]
+        return values if all(isinstance(value, float) for value in values) else None
 
     def proposal(self, slot: Slot) -> Proposal:
-        """What a new trial of a slot is made with."""
         params = dict(zip(self.names, self.candidate(slot), strict=True))
-        return Proposal(params, self.distributions)
+        return params, self.distributions, {}
 
-    def fault(self, enqueued: FrozenTrial) -> str | None:
-        """What CMA-ES could not digest in a candidate that somebody enqueued."""
+    def validate(self, enqueued: FrozenTrial) -> str | None:
         params = enqueued.params | enqueued.system_attrs.get(FIXED_PARAMS, {})
-        for name in self.names:
-            if (fault := fault_in_number(name, params.get(name, 0.0))) is not None:
-                return fault
-        return None
-
-    def _states(self) -> list[SearchState]:
-        return list(self._replay.states)
+        problems = (validate_number(name, params.get(name, 0.0)) for name in self.names)
+        return next(filter(None, problems), None)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -298,25 +262,25 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        # Anything but our parameters gets what Optuna would give it outside a relative space. The
-        # parent's answer would unpickle what the database holds.
-        foreign = {
+        # Other parameters get what Optuna would give them outside a relative space. The parent's
+        # answer would unpickle attributes from the database.
+        others = {
             name: self.sample_independent(study, trial, name, distribution)
             for name, distribution in search_space.items()
             if name not in self.names
         }
-        if len(foreign) == len(search_space) or all(name in trial.params for name in self.names):
-            return foreign
+        if len(others) == len(search_space) or all(name in trial.params for name in self.names):
+            return others
         with self._lock:
             slot = self._slot_of(study, trial)
             theta = self.candidate(slot)
         if GENERATION not in trial.user_attrs:
             # A sampler has no public way to annotate the trial it samples for; Optuna's own
-            # samplers write to the storage in the same manner.
-            for key, value in slot_attrs(slot, attempt=0).items():
+            # samplers write to the storage in the same way.
+            for key, value in slot.attrs().items():
                 storage_of(study).set_trial_user_attr(trial_id_of(trial), key, value)
         own = dict(zip(self.names, theta, strict=True))
-        return foreign | {name: own[name] for name in search_space if name in own}
+        return others | {name: own[name] for name in search_space if name in own}
 
     def sample_independent(
         self,
@@ -325,8 +289,8 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        # Optuna comes here with one of our names when the candidate lies outside the range that
-        # was asked for. A uniform draw in its place would be a candidate nobody proposed.
+        # Optuna asks here for one of our names when the candidate lies outside the range that was
+        # asked for. A uniform draw in its place would be a different candidate.
         if param_name in self.names and isinstance(param_distribution, FloatDistribution):
             with self._lock:
                 theta = self.candidate(self._slot_of(study, trial))
@@ -335,27 +299,27 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         return super().sample_independent(study, trial, param_name, param_distribution)
 
 
-def _numbers(
-    argument: str, given: Mapping[str, float] | None, names: Sequence[str], default: float
-) -> tuple[float, ...]:
-    """A number for each name."""
-    given = given or {}
-    _refuse_unknown(argument, given, names)
-    return tuple(float(given.get(name, default)) for name in names)
-
-
-def _ranges(
-    given: Mapping[str, tuple[float, float]] | None, names: Sequence[str], bound: float
-) -> tuple[tuple[float, float], ...]:
-    """A range for each name."""
-    given = given or {}
-    _refuse_unknown("limits", given, names)
-    for name, (low, high) in given.items():
-        if not float("-inf") < low < high < float("inf"):
-            raise ValueError(f"limits has {name} ({low!r}, {high!r}); the first must be smaller.")
-    return tuple(given.get(name, (-bound, bound)) for name in names)
-
-
-def _refuse_unknown(argument: str, given: Mapping[str, object], names: Sequence[str]) -> None:
-    if unknown := [name for name in given if name not in names]:
+def _by_name(
+    argument: str, given: Mapping[str, T] | None, names: Sequence[str], default: T
+) -> tuple[T, ...]:
+    """A value for each name."""
+    if unknown := [name for name in given or {} if name not in names]:
         raise ValueError(f"{argument} has {unknown[0]!r}; the parameters are {', '.join(names)}.")
+    return tuple((given or {}).get(name, default) for name in names)
+
+
+def _solutions(
+    trials: Sequence[FrozenTrial], names: Sequence[str]
+) -> list[tuple[list[float], float]]:
+    """Parameters and value of each complete trial that has all of ours."""
+    solutions = [
+        ([float(trial.params[name]) for name in names], float(trial.values[0]))
+        for trial in trials
+        if trial.state == TrialState.COMPLETE and all(name in trial.params for name in names)
+    ]
+    if len(solutions) < 10:
+        raise ValueError(
+            f"source_trials must have at least 10 complete trials over {', '.join(names)}, got "
+            f"{len(solutions)}."
+        )
+    return solutions

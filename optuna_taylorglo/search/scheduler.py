@@ -15,7 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import GENERATION, WORKER
-from optuna_taylorglo.search.generations import Slot, slot_attrs
+from optuna_taylorglo.search.generations import MAX_STALE, Slot
 from optuna_taylorglo.search.sampler import GenerationSampler
 from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, trial_id_of
 from optuna_taylorglo.study.queue import Plan, TrialQueue
@@ -37,15 +37,15 @@ class GenerationScheduler(TrialQueue):
     ) -> None:
         if not isinstance(study.sampler, GenerationSampler):
             raise ValueError(
-                f"study must have a TaylorGLOSampler, got {type(study.sampler).__name__}; for "
-                "trees a GLOSampler."
+                "study must have a TaylorGLOSampler or a GLOSampler, got "
+                f"{type(study.sampler).__name__}."
             )
         if n_generations is not None and n_generations < 0:
             raise ValueError(f"n_generations must be at least 0, got {n_generations!r}.")
         super().__init__(study, **heartbeat)
         self.sampler: GenerationSampler = study.sampler
         self.n_generations = n_generations
-        self._reported: set[int] = set()
+        self._reported: set[tuple[int, int]] = set()
 
     def plan(self, trials: Sequence[FrozenTrial]) -> Plan:
         log = self.sampler.follow(self.study, trials)
@@ -56,24 +56,21 @@ class GenerationScheduler(TrialQueue):
         due: list[Slot] = []
         attributes: dict[int, dict[str, Any]] = {}
         for slot in log.open_slots(self.n_generations):
-            if slot.crashes_workers:
-                self._report_crashes(slot)
             superfluous += slot.superfluous
             if slot.closed:
-                continue
-            is_first = len(slot.trials) <= 1
-            active = slot.active
-            if active is None:
+                self._report_crashes(slot)
+            elif (active := slot.active) is None:
                 due.append(slot)
             elif active.state == TrialState.WAITING:
                 if GENERATION not in active.user_attrs:
-                    if (fault := self.sampler.fault(active)) is not None:
+                    if (problem := self.sampler.validate(active)) is not None:
                         _logger.warning(
-                            f"Trial {active.number} was enqueued with {fault}; it is left out."
+                            f"Trial {active.number} was enqueued with {problem}; it is left out."
                         )
                         superfluous.append(active)
                         continue
-                    attributes[trial_id_of(active)] = dict(slot_attrs(slot, attempt=0))
+                    attributes[trial_id_of(active)] = dict(slot.attrs())
+                is_first = len(slot.trials) == 1
                 claimable.append(((slot.generation, is_first), active))
         most_urgent = min((urgency for urgency, _ in claimable), default=None)
         return Plan(
@@ -91,8 +88,9 @@ class GenerationScheduler(TrialQueue):
         return self.n_generations is None or trial.user_attrs[GENERATION] < self.n_generations
 
     def _report_crashes(self, slot: Slot) -> None:
-        if slot.number not in self._reported:
-            self._reported.add(slot.number)
+        place = (slot.generation, slot.index)
+        if slot.stale > MAX_STALE and slot.result is None and place not in self._reported:
+            self._reported.add(place)
             _logger.error(
                 f"Candidate {slot.index + 1} of generation {slot.generation + 1} crashed "
                 f"{slot.stale} workers, perhaps for lack of memory. It counts as the worst of its "
@@ -101,21 +99,19 @@ class GenerationScheduler(TrialQueue):
 
     def _new_trial(self, slot: Slot) -> FrozenTrial:
         """A trial with the slot's candidate, or with what was evaluated there before."""
-        proposal = self.sampler.proposal(slot)
-        params, distributions = dict(proposal.params), dict(proposal.distributions)
+        params, distributions, attributes = self.sampler.proposal(slot)
         fixed: dict[str, Any] = {}
-        for trial in slot.made_for_it:
+        for trial in slot.holders:
             params |= trial.params
             distributions |= trial.distributions
             fixed |= trial.system_attrs.get(FIXED_PARAMS, {})
         if fixed:
             # Optuna takes enqueued parameters as they are, even out of range, but only this way.
             params, distributions, fixed = {}, {}, params | fixed
-        attempt = slot_attrs(slot, slot.next_attempt)
         return create_trial(
             state=TrialState.WAITING,
             params=params,
             distributions=distributions,
-            user_attrs=proposal.attributes | attempt | {WORKER: None},
+            user_attrs=attributes | slot.attrs(slot.next_attempt) | {WORKER: None},
             system_attrs={FIXED_PARAMS: fixed} if fixed else {},
         )

@@ -20,8 +20,7 @@ from optuna_taylorglo.search.candidates import (
     make_sampler,
     stored_candidate,
 )
-from optuna_taylorglo.search.glo.replay import TreePoint
-from optuna_taylorglo.search.glo.sampler import GLOSampler
+from optuna_taylorglo.search.glo import GLOSampler, TreePoint
 from optuna_taylorglo.search.history import ranked_trials, recipe_and_classes, trial_loss
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.statistics import Role

@@ -12,10 +12,9 @@ from optuna.study import Study
 from optuna_taylorglo.losses.canonical import has_canonical_form, to_canonical
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import Point
-from optuna_taylorglo.search.glo.replay import TreePoint
+from optuna_taylorglo.search.candidates import Point, form_of
+from optuna_taylorglo.search.glo import TreePoint
 from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
-from optuna_taylorglo.search.study import form_of
 from optuna_taylorglo.verdict.winner import load_selection
 from optuna_taylorglo.visualization import _style as style
 

@@ -37,7 +37,7 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         return style.nothing_to_plot(TITLE, style.NO_GENERATION)
     trained = [c for c in history.candidates if c.fitness is not None]
     generations = [history.generations[best.generation] for best in bests]
-    numbers = style.from_one(generation.number for generation in generations)
+    numbers = style.from_one(best.generation for best in bests)
     ends = [0.6, trained[-1].generation + 1.4]
     figure = style.new_figure(TITLE)
     if candidates:

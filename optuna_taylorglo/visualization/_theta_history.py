@@ -10,9 +10,9 @@ from optuna.study import Study
 from plotly.subplots import make_subplots
 
 from optuna_taylorglo.losses.tree import Tree, formula
-from optuna_taylorglo.search.glo.sampler import GLOSampler
+from optuna_taylorglo.search.candidates import form_of
+from optuna_taylorglo.search.glo import GLOSampler
 from optuna_taylorglo.search.history import SearchHistory, read_history
-from optuna_taylorglo.search.study import form_of
 from optuna_taylorglo.visualization import _style as style
 
 TITLE = "Where the search looks: mean ± σ"

@@ -11,7 +11,7 @@ from searches import ROOT
 from torch.nn.functional import one_hot
 
 from optuna_taylorglo.losses.tree_loss import TreeLoss
-from optuna_taylorglo.search.glo.trees import depends_on_outputs, first_tree
+from optuna_taylorglo.search.trees import first_tree
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -27,7 +27,7 @@ def test_they_are_those_of_autograd_wherever_that_is_finite(spread: float) -> No
     compared = 0
     for seed in range(150):
         dice = random.Random(seed)
-        tree = first_tree(dice, 4, depends_on_outputs)
+        tree = first_tree(dice, 4)
         rows = [[dice.uniform(0.5, 1.5) for _ in range(tree.size)] for _ in range(2)]
         pairs = torch.tensor(rows, dtype=torch.float64).t()
         columns = [pair.view(2, 1, 1) for pair in pairs]

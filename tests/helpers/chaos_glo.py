@@ -15,11 +15,10 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
-from optuna_taylorglo.search.glo.replay import TreePoint
-from optuna_taylorglo.search.glo.sampler import GLOSampler
-from optuna_taylorglo.search.glo.trees import function_key
+from optuna_taylorglo.search.candidates import MAX_FAILURES
+from optuna_taylorglo.search.glo import GLOSampler, TreePoint
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import MAX_FAILURES
+from optuna_taylorglo.search.trees import function_key
 from optuna_taylorglo.seeds import training_seed
 
 SMALL = GLOSettings(

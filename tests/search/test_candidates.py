@@ -151,15 +151,15 @@ def test_pruner_counts_in_optimizer_steps() -> None:
     assert isinstance(pruner.abort, EarlyAbortPruner)
     assert (pruner.abort.step, pruner.abort.threshold) == (48, 0.2)
     assert isinstance(pruner.stop, FallingBehindPruner)
-    assert (pruner.stop.step, pruner.stop.place) == (20, 2)
-    assert pruner.stop.rules.overlap == 0
+    assert (pruner.stop.step, pruner.stop.keep, pruner.stop.popsize) == (20, 0.25, 8)
+    assert pruner.stop.policy.overlap == 0
 
 
 def test_overlap_reaches_sampler_and_pruner() -> None:
     recipe = digits_recipe(search={"popsize": 8, "overlap": 4})
     pruner = make_pruner(recipe, lambda n, unit: n)
     assert isinstance(pruner.stop, FallingBehindPruner)
-    assert pruner.stop.rules.overlap == make_sampler(recipe, N_CLASSES).rules.overlap == 4
+    assert pruner.stop.policy.overlap == make_sampler(recipe, N_CLASSES).policy.overlap == 4
 
 
 def test_recipe_without_rules_ends_nothing_early() -> None:

@@ -14,7 +14,7 @@ from optuna_taylorglo.attributes import (
     WITHDRAWN,
     WORKER,
 )
-from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, Slot, rank
+from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, Slot
 
 COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
@@ -44,9 +44,13 @@ def done(value: float = 0.0, **spec: Any) -> dict[str, Any]:
     return {"state": COMPLETE, "value": value} | spec
 
 
+def ranked(slots: list[Slot], *, maximize: bool) -> list[int]:
+    return [slot.index for slot in sorted(slots, key=lambda s: s.sort_key(maximize=maximize))]
+
+
 def slot_number(log: GenerationLog, trial: FrozenTrial) -> int | None:
     slot = log.slot_of(trial)
-    return None if slot is None else slot.number
+    return None if slot is None else slot.generation * log.policy.popsize + slot.index
 
 
 def test_a_trial_without_a_place_takes_the_first_slot_that_no_earlier_trial_has() -> None:
@@ -77,7 +81,7 @@ def test_a_duplicate_that_is_being_withdrawn_does_not_count() -> None:
         {"state": WAITING, "place": place},
         {"state": RUNNING, "place": place, "withdrawn": True},
     )
-    slot = Slot(0, RetryPolicy(popsize=2), tuple(trials))
+    slot = Slot(0, 0, RetryPolicy(popsize=2), tuple(trials))
     assert (slot.active, slot.superfluous) == (trials[0], [])
     trials[1].user_attrs[WORKER] = {"host": "there", "pid": 17}
     assert slot.active is trials[1], "what runs is not stopped"
@@ -86,9 +90,9 @@ def test_a_duplicate_that_is_being_withdrawn_does_not_count() -> None:
 def test_stop_closes_a_slot_that_has_attempts_left() -> None:
     rules = RetryPolicy(popsize=2, attempts=3, max_failures=3)
     aborted, stopped = {"state": PRUNED}, {"state": PRUNED, "stopped": True}
-    assert Slot(0, rules, tuple(study_of(aborted, stopped))).closed
+    assert Slot(0, 0, rules, tuple(study_of(aborted, stopped))).closed
     lost = {"state": FAIL, "stopped": True}
-    assert not Slot(0, rules, tuple(study_of(aborted, lost))).closed
+    assert not Slot(0, 0, rules, tuple(study_of(aborted, lost))).closed
 
 
 def test_stopped_slots_rank_below_complete_ones_and_above_aborted_ones() -> None:
@@ -100,16 +104,16 @@ def test_stopped_slots_rank_below_complete_ones_and_above_aborted_ones() -> None
         {"state": PRUNED},
         {"state": PRUNED, "reports": {5: 0.6}, "stopped": True},
     ]
-    slots = [Slot(i, rules, (trial,)) for i, trial in enumerate(study_of(*outcomes))]
-    assert rank(slots, maximize=True) == [2, 4, 1, 0, 3]
+    slots = [Slot(0, i, rules, (trial,)) for i, trial in enumerate(study_of(*outcomes))]
+    assert ranked(slots, maximize=True) == [2, 4, 1, 0, 3]
 
 
 def test_abort_uses_up_an_attempt_and_loss_repeats_it() -> None:
     rules = RetryPolicy(popsize=2, attempts=3, max_failures=3)
     aborted, lost = {"state": PRUNED}, {"state": FAIL}
-    slot = Slot(0, rules, tuple(study_of(aborted, lost, lost)))
+    slot = Slot(0, 0, rules, tuple(study_of(aborted, lost, lost)))
     assert (slot.next_attempt, slot.failures, slot.closed) == (1, 2, False)
-    slot = Slot(0, rules, tuple(study_of(aborted, lost, aborted, aborted)))
+    slot = Slot(0, 0, rules, tuple(study_of(aborted, lost, aborted, aborted)))
     assert slot.closed
 
 
@@ -118,7 +122,7 @@ def test_losses_are_limited(failures: int, closed: bool) -> None:
     rules = RetryPolicy(popsize=2, max_failures=3)
     released = {"state": FAIL, "released": True}
     trials = study_of(*[{"state": FAIL}] * failures, *[released] * 9)
-    assert Slot(0, rules, tuple(trials)).closed == closed
+    assert Slot(0, 0, rules, tuple(trials)).closed == closed
 
 
 @pytest.mark.parametrize("maximize", [True, False])
@@ -137,8 +141,8 @@ def test_rank_puts_completed_before_aborted_before_nothing(maximize: bool) -> No
         [{"state": PRUNED}, done(0.2 * sign)],
     ]
     rules = RetryPolicy(popsize=7)
-    slots = [Slot(i, rules, tuple(study_of(*spec))) for i, spec in enumerate(specs)]
-    assert rank(slots, maximize=maximize) == [5, 2, 6, 4, 1, 0, 3]
+    slots = [Slot(0, i, rules, tuple(study_of(*spec))) for i, spec in enumerate(specs)]
+    assert ranked(slots, maximize=maximize) == [5, 2, 6, 4, 1, 0, 3]
 
 
 def test_generation_finishes_when_every_slot_is_closed() -> None:
@@ -222,8 +226,8 @@ def test_overlap_of_a_whole_generation_is_refused() -> None:
 def test_slots_are_open_in_the_order_in_which_they_start() -> None:
     log = GenerationLog(RetryPolicy(popsize=3, overlap=2))
     log.read(study_of(done(), {"state": RUNNING}, done(), done()))
-    assert [slot.number for slot in log.current_slots()] == [0, 1, 2]
-    assert [slot.number for slot in log.open_slots()] == [0, 1, 2, 3, 4]
+    assert [slot.generation * 3 + slot.index for slot in log.current_slots()] == [0, 1, 2]
+    assert [slot.generation * 3 + slot.index for slot in log.open_slots()] == [0, 1, 2, 3, 4]
     assert [slot.closed for slot in log.open_slots()] == [True, False, True, True, False]
     assert log.open_slots(n_generations=2) == log.open_slots()
     assert log.open_slots(n_generations=1) == log.current_slots()

@@ -53,7 +53,7 @@ def optimize(
 
 def test_first_generation_has_the_mean_and_deviation_asked_for() -> None:
     study, sampler = optimize(20, popsize=2000)
-    slots = [Slot(number, sampler.rules) for number in range(2000)]
+    slots = [Slot(0, number, sampler.policy) for number in range(2000)]
     thetas = np.array([sampler.candidate(slot) for slot in slots])
     np.testing.assert_array_equal(thetas[:20], candidates(study))
     np.testing.assert_allclose(thetas.mean(axis=0), 0, atol=0.1)
@@ -363,7 +363,10 @@ def test_warm_start_from_another_study(direction: str) -> None:
         ({"units": {"a": 0.0}}, "units must be positive"),
         ({"limits": {"a": (1.0, 1.0)}}, r"limits has a \(1\.0, 1\.0\)"),
         ({"x0": {"b": 7.0}, "limits": {"b": (0.0, 1.0)}}, r"x0 has b 7, which is not in \[0, 1\]"),
-        ({"source_trials": []}, "source_trials has no complete trial over a, b among its 0"),
+        (
+            {"source_trials": []},
+            "source_trials must have at least 10 complete trials over a, b, got 0",
+        ),
     ],
 )
 def test_bad_starts_are_named(settings: dict[str, Any], message: str) -> None:

@@ -130,7 +130,9 @@ def test_bad_outcomes_are_refused(value: float | None, state: TrialState | None)
 
 
 def test_scheduler_needs_our_sampler() -> None:
-    with pytest.raises(ValueError, match="must have a TaylorGLOSampler, got TPESampler"):
+    with pytest.raises(
+        ValueError, match="must have a TaylorGLOSampler or a GLOSampler, got TPESampler"
+    ):
         GenerationScheduler(optuna.create_study())
     with pytest.raises(ValueError, match="n_generations must be at least 0, got -1"):
         new_scheduler(n_generations=-1)
@@ -170,7 +172,7 @@ def test_somebody_elses_trial_at_the_worst_moment(monkeypatch: pytest.MonkeyPatc
     assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
     assert scheduler.sampler.suggest(first) == [7.0] * 8
     # Ours was made for the first slot as well, and is withdrawn.
-    candidate = scheduler.sampler.candidate(Slot(1, scheduler.sampler.rules))
+    candidate = scheduler.sampler.candidate(Slot(0, 1, scheduler.sampler.policy))
     assert scheduler.sampler.suggest(second) == candidate
     assert scheduler.claim() is None
 
@@ -211,7 +213,7 @@ def test_death_between_adding_trials_and_claiming_one(
     trials = [take(other) for _ in range(3)]
     assert [trial.number for trial in trials] == [0, 1, 2]
     assert [other.sampler.suggest(trial) for trial in trials] == [
-        other.sampler.candidate(Slot(number, other.sampler.rules)) for number in range(3)
+        other.sampler.candidate(Slot(0, number, other.sampler.policy)) for number in range(3)
     ]
 
 
@@ -271,7 +273,7 @@ def test_what_cma_es_cannot_digest_is_left_out(
     first = scheduler.sampler.read(scheduler.study).finished[0][0]
     assert first.result is not None
     values = [first.result.params[name] for name in THETA_NAMES]
-    assert values == sampler(popsize=2).candidate(Slot(0, scheduler.sampler.rules))
+    assert values == sampler(popsize=2).candidate(Slot(0, 0, scheduler.sampler.policy))
 
 
 def test_a_worker_with_fewer_generations_takes_none_of_a_later_one(database_url: str) -> None:

@@ -22,7 +22,7 @@ from optuna_taylorglo.search.candidates import (
     make_sampler,
     parameter_names,
 )
-from optuna_taylorglo.search.glo.replay import TreePoint
+from optuna_taylorglo.search.glo import TreePoint
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 

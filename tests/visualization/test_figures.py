@@ -242,7 +242,7 @@ def test_standard_deviations_are_in_the_units_of_the_parameters():
     )
     info = _get_theta_history_info(anchored, read_history(anchored))
     assert [label[0] for label in info.labels] == list("αβγδsε")
-    units = anchored.sampler.units
+    units = anchored.sampler.settings.units
     assert len(set(units)) > 1
     assert [stds[0] for stds in info.stds] == pytest.approx([1.2 * unit for unit in units])
 

@@ -12,7 +12,7 @@ from optuna_taylorglo.cli.preflight import dry_run
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import search_size
-from optuna_taylorglo.search.study import resolve_start
+from optuna_taylorglo.search.candidates import resolve_start
 
 
 def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:

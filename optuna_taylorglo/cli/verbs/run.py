@@ -28,8 +28,9 @@ from optuna_taylorglo.recipes.load import (
     recipe_differences,
 )
 from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning, search_size
+from optuna_taylorglo.search.candidates import resolve_start
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe, direction_of, resolve_start
+from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.study.open import create_study, find_evaluation_study, open_study
 from optuna_taylorglo.study.queue import has_results, last_exception
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from optuna_taylorglo.losses.tree import BAIKAL, MAX_SIZE, Tree, tree_from_prefix
-from optuna_taylorglo.search.glo.trees import (
+from optuna_taylorglo.search.trees import (
     FIRST_DEPTH,
     child,
     depends_on_outputs,
@@ -35,11 +35,11 @@ def test_trees_that_grow_are_of_many_shapes_within_their_depth() -> None:
 
 
 def test_first_trees_depend_on_the_output_and_have_every_operator() -> None:
-    drawn = [first_tree(Random(seed), 6, depends_on_outputs) for seed in range(200)]
+    drawn = [first_tree(Random(seed), 6) for seed in range(200)]
     assert all(map(depends_on_outputs, drawn))
     assert {tree.depth for tree in drawn} == {*range(FIRST_DEPTH + 1)}
     assert len({node.operator for tree in drawn for node in tree.nodes()}) == 11
-    assert max(first_tree(Random(s), 1, depends_on_outputs).depth for s in range(50)) == 1
+    assert max(first_tree(Random(s), 1).depth for s in range(50)) == 1
 
 
 def bred(seed: int, parents: list[Tree], crossover: float, max_depth: int = 4) -> Tree:
@@ -50,7 +50,6 @@ def bred(seed: int, parents: list[Tree], crossover: float, max_depth: int = 4) -
         lambda: next(remaining),
         crossover=crossover,
         max_depth=max_depth,
-        is_wanted=depends_on_outputs,
     )
 
 

@@ -16,10 +16,10 @@ from schedulers import take
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, TREE, WITHDRAWN
 from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
 from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
-from optuna_taylorglo.search.glo.replay import TreeLog, TreePoint, stored_point
-from optuna_taylorglo.search.glo.sampler import GLOSampler
-from optuna_taylorglo.search.glo.trees import function_key
+from optuna_taylorglo.search.generations import GenerationLog
+from optuna_taylorglo.search.glo import GLOSampler, TreePoint, stored_point
 from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.search.trees import function_key
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study import queue
 
@@ -61,10 +61,8 @@ def finished(scheduler: GenerationScheduler) -> GenerationScheduler:
     return scheduler
 
 
-def log_of(scheduler: GenerationScheduler) -> TreeLog:
-    log = scheduler.sampler.read(scheduler.study)
-    assert isinstance(log, TreeLog)
-    return log
+def log_of(scheduler: GenerationScheduler) -> GenerationLog:
+    return scheduler.sampler.read(scheduler.study)
 
 
 def points(scheduler: GenerationScheduler) -> list[list[TreePoint | None]]:
@@ -113,8 +111,8 @@ def test_no_function_is_evaluated_twice_and_the_count_says_so(serial: Generation
     trees = [p.tree for gen in points(serial)[: SMALL.n_generations] for p in gen if p is not None]
     assert len({function_key(tree) for tree in trees}) == len(trees)
     log = log_of(serial)
-    assert log.n_reused > 0
-    assert len(trees) + log.n_reused == SMALL.popsize * SMALL.n_generations
+    assert log.replay.n_reused > 0
+    assert len(trees) + log.replay.n_reused == SMALL.popsize * SMALL.n_generations
 
 
 def test_the_second_stage_varies_the_coefficients_of_the_best_tree(
@@ -135,8 +133,8 @@ def test_the_second_stage_varies_the_coefficients_of_the_best_tree(
 def test_the_best_so_far_stays_in_the_population(serial: GenerationScheduler) -> None:
     """Elites are not evaluated again, so later generations hold their results."""
     replay = log_of(serial).replay
-    best = min(replay._known.values(), key=lambda known: known.standing)
-    assert function_key(best.tree) in {function_key(tree) for tree in replay._population}
+    best, _ = min(replay._known.values(), key=lambda known: known[1])
+    assert function_key(best) in {function_key(tree) for tree in replay._population}
 
 
 def test_minimized_searches_mirror_maximized_ones(serial: GenerationScheduler) -> None:

@@ -1,1 +1,0 @@
-"""GLO's search: genetic programming over trees, then CMA-ES over the best one's coefficients."""
