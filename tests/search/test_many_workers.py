@@ -223,9 +223,9 @@ def test_eight_workers_on_an_empty_study_draw_the_first_generation(
     shows to have mean 0 and deviation 1.2."""
     Crew(8, database_url, tmp_path / "log", 1, False).see_it_through()
     study = optuna.load_study(study_name="a", storage=open_storage(database_url))
-    rules = many_workers_sampler().rules
+    policy = many_workers_sampler().policy
     first = [t for t in study.trials if WITHDRAWN not in t.user_attrs]
-    expected = [many_workers_sampler().candidate(Slot(k, rules)) for k in range(POPSIZE)]
+    expected = [many_workers_sampler().candidate(Slot(0, k, policy)) for k in range(POPSIZE)]
     assert [[t.params[name] for name in THETA_NAMES] for t in first] == expected
     # Others may have added a duplicate or two before they saw the first worker's trials.
     assert len(study.trials) <= POPSIZE + 2 * 8

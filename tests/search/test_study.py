@@ -8,7 +8,6 @@ from typing import Any
 
 import optuna
 import pytest
-from optuna_taylorglo.search.n_generations import RetryPolicy
 from searches import small_recipe
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, INDEX, N_CLASSES, SELECTION
@@ -23,6 +22,7 @@ from optuna_taylorglo.search.candidates import (
     parameter_names,
     retry_policy,
 )
+from optuna_taylorglo.search.generations import RetryPolicy
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe, check_recipe
