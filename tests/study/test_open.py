@@ -217,7 +217,8 @@ def take_all(url: str, taken: list[psycopg.Connection]) -> None:
         taken.append(psycopg.connect(url))
 
 
-def test_a_server_without_a_connection_to_spare(postgresql_url: str) -> None:
+def test_a_server_without_a_connection_to_spare(own_postgresql: PostgreSQL) -> None:
+    postgresql_url = own_postgresql.new_database()
     taken: list[psycopg.Connection] = []
     try:
         with pytest.raises(psycopg.OperationalError, match="too many clients"):

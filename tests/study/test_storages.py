@@ -294,7 +294,7 @@ def test_settings_of_a_mariadb_session(mariadb_url: str) -> None:
     database = open_storage(mariadb_url).database
     assert database is not None
     with database.engine.connect() as connection:
-        query = "SELECT choicetime_zone, choicewait_timeout, choiceinnodb_lock_wait_timeout"
+        query = "SELECT @@time_zone, @@wait_timeout, @@innodb_lock_wait_timeout"
         assert tuple(connection.execute(sqlalchemy.text(query)).one()) == ("+00:00", 30, 10)
 
 
