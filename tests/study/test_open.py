@@ -355,12 +355,12 @@ def test_a_foreign_companion_is_refused_and_left_alone(sqlite_url: str) -> None:
     study = create_study("s", sqlite_url)
     foreign = create_study("s-verdict", sqlite_url)
     foreign.add_trial(create_trial(value=1.0))
-    with pytest.raises(StudyError, match=r"'s-verdict' in .* is not the evaluation_study of 's'"):
+    with pytest.raises(StudyError, match=r"'s-verdict' in .* is not the evaluation study of 's'"):
         create_evaluation_study(study, sqlite_url)
     assert foreign.user_attrs == {}
     others = create_study("t-verdict", sqlite_url)
     others.set_user_attr(EVALUATION_OF, "somebody")
-    with pytest.raises(StudyError, match="is not the evaluation_study of 't'"):
+    with pytest.raises(StudyError, match="is not the evaluation study of 't'"):
         create_evaluation_study(create_study("t", sqlite_url), sqlite_url)
     assert others.user_attrs == {EVALUATION_OF: "somebody"}
 
