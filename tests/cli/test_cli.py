@@ -94,7 +94,7 @@ def test_more_generations_may_be_asked_for_later(finished, monkeypatch):
     study = load(url, "tiny")
     recipe = attach_recipe(study, None)
     try:
-        assert cli.main(["run", "tiny.yaml", "--generations", "3"]) == cli.DONE
+        assert cli.main(["run", "tiny.yaml", "--n-generations", "3"]) == cli.DONE
         history = SearchHistory(study, attach_recipe(study, None))
         assert (history.n_finished, history.finished, history.n_slots) == (2, False, 12)
     finally:

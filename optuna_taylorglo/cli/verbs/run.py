@@ -56,7 +56,7 @@ def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
         "study's default name then ends in it",
     )
     parser.add_argument(
-        "--generations",
+        "--n-generations",
         type=options.positive,
         help="search.n_generations in place of the recipe's; a study that has fewer goes on",
     )
@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     if arguments.seed is not None:
         recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
         name += f"_seed_{arguments.seed}"
-    if arguments.generations is not None:
-        recipe = recipe.changed(search=recipe.search.changed(generations=arguments.generations))
+    if arguments.n_generations is not None:
+        recipe = recipe.changed(search=recipe.search.changed(n_generations=arguments.n_generations))
     console = PlainConsole()
     if warning := own_loss_warning(recipe.fitness):
         console.print(bold("Warning"), f": {warning}", sep="", highlight=False)
