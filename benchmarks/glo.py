@@ -351,13 +351,10 @@ def draw(outcomes: Sequence[Outcome]) -> go.Figure:
         ],
     )  # fmt: skip
     style.apply(drawn, "What a quality costs", height=120 + 270 * len(tasks))
-    style.titles_to_the_left(drawn)
     for row, task in enumerate(tasks, start=1):
         here = {m: [o for o in outcomes if (o.task, o.method) == (task, m)] for m in METHODS}
         _add_task(drawn, {m: same for m, same in here.items() if same}, row)
-    return drawn.update_layout(
-        barmode="group", margin={"t": 100, "l": 10}, legend=style.LEGEND_BELOW | {"y": -0.08}
-    )
+    return drawn.update_layout(barmode="group", margin={"t": 100, "l": 10}, legend_y=-0.08)
 
 
 def _add_task(drawn: go.Figure, here: dict[str, list[Outcome]], row: int) -> None:

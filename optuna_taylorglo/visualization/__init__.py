@@ -3,13 +3,11 @@
 from optuna_taylorglo.visualization._basin import plot_basin
 from optuna_taylorglo.visualization._candidates import plot_candidates
 from optuna_taylorglo.visualization._comparison import plot_comparison
-from optuna_taylorglo.visualization._data_fractions import plot_data_fractions
 from optuna_taylorglo.visualization._evolution import plot_evolution
 from optuna_taylorglo.visualization._learning_curves import plot_learning_curves
 from optuna_taylorglo.visualization._loss_functions import plot_loss_functions
 from optuna_taylorglo.visualization._search_state import plot_search_state
-from optuna_taylorglo.visualization._sweep import plot_sweep
-from optuna_taylorglo.visualization._theta_history import plot_theta_history
+from optuna_taylorglo.visualization._sweep import plot_data_fractions, plot_sweep
 
 __all__ = [
     "plot_basin",
@@ -21,5 +19,4 @@ __all__ = [
     "plot_loss_functions",
     "plot_search_state",
     "plot_sweep",
-    "plot_theta_history",
 ]

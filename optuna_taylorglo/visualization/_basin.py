@@ -1,41 +1,35 @@
-"""The surroundings of trained networks in weight space."""
+"""Accuracy over a plane of weight space around trained networks.
+
+The plane is ``w + a d₁ + b d₂`` for a, b in [-1, 1]. The directions are Gaussian draws in which
+each filter (each row of a weight along its first axis) is scaled to the norm of the network's own,
+and biases and normalization parameters stay as they are (Li et al., "Visualizing the Loss Landscape
+of Neural Nets", 2018): without that a network with larger weights would only look flatter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.visualization import _style as style
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
-    from optuna_taylorglo.visualization.weight_space import Basin, Data
+    Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 
 TITLE = "Accuracy around the trained weights"
 
 
-def _get_basin_info(
-    models: Mapping[str, nn.Module], data: Data, *, points: int, seed: int, tolerance: float
-) -> dict[str, Basin]:
-    from optuna_taylorglo.visualization.weight_space import accuracy_basin
-
-    return {
-        label: accuracy_basin(model, data, points=points, seed=seed, tolerance=tolerance)
-        for label, model in models.items()
-    }
-
-
 def plot_basin(
-    models: Mapping[str, nn.Module],
-    data: Data,
-    *,
-    points: int = 21,
-    seed: int = 0,
-    tolerance: float = 0.02,
+    models: Mapping[str, nn.Module], data: Data, *, points: int = 21, seed: int = 0
 ) -> go.Figure:
     """Plot accuracy over a plane of weight space around each of several networks, side by side.
 
@@ -45,14 +39,16 @@ def plot_basin(
 
     Args:
         models: Label → network (nn.Module or LightningModule) that maps inputs to logits.
-        data: (inputs, labels), or a loader of such batches.
-        points: Points along each side of [-1, 1]².
+        data: (inputs, labels), or batches of them. Each network sees all of it `points`² times; a
+            few hundred examples are enough.
+        points: Points along each side of [-1, 1]², at least 2; odd to include the center.
         seed: Seed of the directions, the same for all networks.
-        tolerance: Standard error of accuracy at which a point is done; 0 for all data at every
-            point, which takes two to three times as long.
 
     Returns:
         The figure; empty, with a warning, if there is nothing to plot.
+
+    Raises:
+        ValueError: If there are too few points or no data.
 
     Examples:
         >>> import torch
@@ -65,24 +61,28 @@ def plot_basin(
     """
     if not models:
         return style.nothing_to_plot(TITLE, "there are no models.")
-    basins = _get_basin_info(models, data, points=points, seed=seed, tolerance=tolerance)
+    if points < 2:
+        raise ValueError(f"points must be at least 2, not {points!r}.")
+    batches = [data] if isinstance(data, tuple) else list(data)
+    if not batches:
+        raise ValueError("data has no batch in it.")
+    steps = np.linspace(-1, 1, points)
+    basins = {label: _basin(model, batches, steps, seed) for label, model in models.items()}
     figure = make_subplots(
         cols=len(basins),
         shared_yaxes=True,
         horizontal_spacing=0.04,
         subplot_titles=[
-            f"{style.plain(label)}<br>accuracy {basin.center:.4f}"
-            for label, basin in basins.items()
+            f"{style.plain(label)}<br>accuracy {center:.4f}"
+            for label, (center, _) in basins.items()
         ],
     )
     style.apply(figure, TITLE)
-    style.titles_to_the_left(figure)
-    figure.update_annotations(align="left")
-    for column, (label, basin) in enumerate(basins.items(), start=1):
+    for column, (label, (_, accuracy)) in enumerate(basins.items(), start=1):
         figure.add_contour(
-            x=style.short(basin.steps, 4),
-            y=style.short(basin.steps, 4),
-            z=[style.short(row, 4) for row in basin.accuracy.tolist()],
+            x=steps.tolist(),
+            y=steps.tolist(),
+            z=accuracy.tolist(),
             coloraxis="coloraxis",
             # Continuous: where a plateau lies on a level, steps would draw islands of noise.
             contours={"start": 0, "end": 1, "size": 0.1, "coloring": "heatmap"},
@@ -92,37 +92,64 @@ def plot_basin(
             row=1,
             col=column,
         )
-        figure.add_scatter(
-            x=[0],
-            y=[0],
-            mode="markers",
-            marker={
-                "symbol": "cross-thin",
-                "size": 11,
-                "line": {"width": 2, "color": style.VERMILION},
-            },
-            hovertemplate=f"the trained weights: {basin.center:.4f}<extra></extra>",
-            row=1,
-            col=column,
-        )
-        figure.update_xaxes(title_text="direction 1", range=[-1, 1], row=1, col=column)
-        figure.update_yaxes(
-            range=[-1, 1], scaleanchor=f"x{column if column > 1 else ''}", row=1, col=column
-        )
-    figure.update_xaxes(constrain="domain", showgrid=False)
+        figure.update_yaxes(scaleanchor=f"x{column if column > 1 else ''}", row=1, col=column)
+    figure.update_xaxes(title_text="direction 1", constrain="domain", showgrid=False)
     figure.update_yaxes(constrain="domain", showgrid=False)
     figure.update_yaxes(title_text="direction 2", row=1, col=1)
-    return figure.update_layout(
-        showlegend=False,
-        margin={"t": 90},
-        coloraxis={
-            "colorscale": "Cividis",
-            "cmin": 0,
-            "cmax": 1,
-            "colorbar": {
-                "title": {"text": "accuracy", "side": "right"},
-                "thickness": 14,
-                "outlinewidth": 0,
-            },
-        },
-    )
+    bar = {"title": {"text": "accuracy"}}
+    scale = {"colorscale": "Cividis", "cmin": 0, "cmax": 1, "colorbar": bar}
+    return figure.update_layout(margin_t=100, coloraxis=scale)
+
+
+def _basin(
+    model: nn.Module, batches: list[tuple[Tensor, Tensor]], steps: FloatArray, seed: int
+) -> tuple[float, FloatArray]:
+    """Accuracy of a network itself, and at (b, a) for each pair of steps, shape (P, P)."""
+    import torch
+    from torch.func import functional_call
+
+    generator = torch.Generator().manual_seed(seed)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    device = next((w.device for w in weights.values()), torch.device("cpu"))
+    batches = [(inputs.to(device), labels.to(device)) for inputs, labels in batches]
+
+    def accuracy(moved: dict[str, Tensor]) -> float:
+        correct = [
+            (functional_call(model, moved, (inputs,)).argmax(dim=1) == labels).float()
+            for inputs, labels in batches
+        ]
+        return float(torch.cat(correct).mean())
+
+    first, second = ({n: _direction(w, generator) for n, w in weights.items()} for _ in range(2))
+    with _evaluation_mode(model), torch.inference_mode():
+        plane = [
+            [
+                accuracy({n: w + a * first[n] + b * second[n] for n, w in weights.items()})
+                for a in steps
+            ]
+            for b in steps
+        ]
+        return accuracy(weights), np.array(plane)
+
+
+def _direction(weight: Tensor, generator: torch.Generator) -> Tensor:
+    """A random direction with the norms of a weight's own filters, 0 for what has none."""
+    import torch
+
+    if weight.ndim < 2:
+        return torch.zeros_like(weight)
+    draw = torch.randn(weight.shape, generator=generator).to(weight)
+    norms, own = (torch.linalg.vector_norm(t.flatten(1), dim=1) for t in (draw, weight))
+    direction: Tensor = draw * (own / norms).reshape(-1, *[1] * (weight.ndim - 1))
+    return direction
+
+
+@contextlib.contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

@@ -3,62 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import plotly.graph_objects as go
 from optuna.study import Study
 from plotly.subplots import make_subplots
 
+from optuna_taylorglo.losses.tree import formula
+from optuna_taylorglo.search.candidates import form_of, make_sampler
+from optuna_taylorglo.search.glo import GLOSampler
 from optuna_taylorglo.search.history import read_history
 from optuna_taylorglo.visualization import _style as style
 
 TITLE = "State of the search"
 
-
-@dataclass(frozen=True)
-class SearchStateInfo:
-    """What `plot_search_state` draws: N(mean, σ²C) of each generation.
-
-    Attributes:
-        generations: The generations, the one in hand included.
-        sigma: Step size σ.
-        condition_number: Largest over smallest eigenvalue of C.
-        axis_lengths: Standard deviation along each principal axis, σ times the root of an
-            eigenvalue, from the shortest to the longest: a list for each, with a value for each
-            generation.
-    """
-
-    generations: list[int]
-    sigma: list[float]
-    condition_number: list[float]
-    axis_lengths: list[list[float]]
-
-
-def _get_search_state_info(study: Study) -> SearchStateInfo | None:
-    from optuna_taylorglo.search.candidates import make_sampler
-
-    history = read_history(study)
-    if history is None:
-        return None
-    states = make_sampler(history.recipe, history.n_classes).search_state(study)
-    if not states:
-        return None
-    return SearchStateInfo(
-        generations=[state.generation for state in states],
-        sigma=[state.sigma for state in states],
-        condition_number=[state.condition_number for state in states],
-        axis_lengths=[
-            [state.sigma * math.sqrt(state.eigenvalues[i]) for state in states]
-            for i in range(len(states[0].eigenvalues))
-        ],
-    )
+_COLUMNS = 2
+_LONGEST_LABEL = 32
+_LABELS = {
+    "alpha": "α  target, linear",
+    "beta": "β  target, square",
+    "gamma": "γ  all classes, square",
+    "delta": "δ  all classes, cube",
+    "log_scale": "s  logarithm of the scale",
+    "smoothing": "ε  label smoothing",
+}
 
 
 def plot_search_state(study: Study) -> go.Figure:
-    """Plot step size, condition number and axis lengths of CMA-ES over the generations.
+    """Plot the distribution of CMA-ES over the generations.
 
-    A search that has settled has short axes; a large condition number says that it found a
-    direction that matters little, or a narrow valley.
+    Each generation is drawn from a normal distribution N(m, σ²C). One panel for each parameter
+    shows its mean and, as a band, one standard deviation each way: a band that narrows says that
+    the search has settled on a value, one that stays wide that the parameter matters little. The
+    last two panels show the step size σ and the condition number of C, largest over smallest
+    eigenvalue; a large one tells of a direction that matters little, or of a narrow valley.
 
     Args:
         study: A study of a TaylorGLO search.
@@ -71,47 +48,68 @@ def plot_search_state(study: Study) -> go.Figure:
         >>> from optuna_taylorglo.visualization import plot_search_state
         >>> study = optuna.load_study(study_name="digits_mlp", storage="sqlite:///taylorglo.db")
         >>> figure = plot_search_state(study)
-        >>> [title.text for title in figure.layout.annotations]
-        ['step size σ', 'condition number', 'standard deviation along each principal axis']
+        >>> [title.text for title in figure.layout.annotations[-3:]]
+        ['θ7  x²y', 'step size σ', 'condition number']
     """
-    info = _get_search_state_info(study)
-    if info is None:
-        reason = style.NO_SEARCH if read_history(study) is None else style.NO_COEFFICIENTS
+    history = read_history(study)
+    if history is None:
+        return style.nothing_to_plot(TITLE, style.NO_SEARCH)
+    sampler = make_sampler(history.recipe, history.n_classes)
+    states = sampler.search_state(study)
+    if not states:
+        reason = "GLO's second stage, the search for coefficients, has not begun yet."
         return style.nothing_to_plot(TITLE, reason)
-    if len(info.generations) < 2:
+    if len(states) < 2:
         return style.nothing_to_plot(TITLE, style.NO_GENERATION)
-    panels = (
-        ("step size σ", [info.sigma], [style.BLUE]),
-        ("condition number", [info.condition_number],
-         [style.VERMILION]),
-        ("standard deviation along each principal axis", info.axis_lengths,
-         style.on_generation_scale(range(len(info.axis_lengths)), len(info.axis_lengths) - 1)),
-    )  # fmt: skip
-    # One below the other: there is room for each on the narrowest page.
+    if isinstance(sampler, GLOSampler):
+        assert sampler.best_tree is not None
+        labels = [f"c{i}  {formula(node)}" for i, node in enumerate(sampler.best_tree.nodes())]
+    else:
+        meanings = form_of(history.recipe).parameter_meanings
+        thetas = {f"theta_{i}": f"θ{i}  {meaning}" for i, meaning in enumerate(meanings)}
+        labels = [(_LABELS | thetas)[name] for name in history.names]
+    panels = [
+        (_shortened(label), [s.mean[i] for s in states], [s.stds[i] for s in states])
+        for i, label in enumerate(labels)
+    ]
+    panels.append(("step size σ", [s.sigma for s in states], []))
+    panels.append(("condition number", [s.condition_number for s in states], []))
+    n_rows = math.ceil(len(panels) / _COLUMNS)
     figure = make_subplots(
-        rows=3,
-        shared_xaxes=True,
-        vertical_spacing=0.09,
-        row_heights=[1, 1, 2],
-        subplot_titles=[name for name, _, _ in panels],
+        rows=n_rows,
+        cols=_COLUMNS,
+        horizontal_spacing=0.12,
+        vertical_spacing=0.35 / n_rows,
+        subplot_titles=[label for label, _, _ in panels],
     )
-    style.apply(figure, TITLE, height=620)
-    style.titles_to_the_left(figure)
-    for row, (name, lines, colors) in enumerate(panels, start=1):
-        for i, (values, color) in enumerate(zip(lines, colors, strict=True)):
-            axis = f", axis {i + 1} of {len(lines)} (from the shortest)" if len(lines) > 1 else ""
-            figure.add_scatter(
-                x=style.from_one(info.generations),
-                y=style.short(values),
-                mode="lines" if len(lines) > 1 else "lines+markers",
-                marker={"size": 5},
-                line={"color": color, "width": 2},
-                hovertemplate=f"generation %{{x}}: {name} %{{y:.4g}}{axis}<extra></extra>",
-                row=row,
-                col=1,
+    style.apply(figure, TITLE, height=140 * n_rows + 130)
+    figure.update_annotations(font_size=13)
+    x = [state.generation + 1 for state in states]
+    for i, (label, values, stds) in enumerate(panels):
+        place = {"row": i // _COLUMNS + 1, "col": i % _COLUMNS + 1}
+        figure.update_yaxes(nticks=4, **place)
+        if stds:
+            low, high = (
+                [v + sign * s for v, s in zip(values, stds, strict=True)] for sign in (-1, 1)
             )
-        every = [value for values in lines for value in values]
-        figure.update_yaxes(**style.log_axis(every, most=6 if row == 3 else 4), row=row, col=1)
-    figure.update_xaxes(range=[info.generations[0] + 0.6, info.generations[-1] + 1.4])
-    figure.update_xaxes(title_text="generation", row=3, col=1)
-    return figure.update_layout(showlegend=False, margin={"t": 80})
+            style.add_band(figure, x, low, high, style.BLUE, **place)
+        else:
+            figure.update_yaxes(type="log", nticks=3, **place)
+        figure.add_scatter(
+            x=x,
+            y=values,
+            mode="lines",
+            name=label,
+            line={"color": style.BLUE if stds else style.VERMILION},
+            customdata=stds,
+            hovertemplate=f"generation %{{x}}: {label} %{{y:.4g}}"
+            f"{' ± %{customdata:.4g}' if stds else ''}<extra></extra>",
+            **place,
+        )
+    figure.update_xaxes(range=[x[0] - 0.4, x[-1] + 0.4], nticks=6)
+    figure.update_xaxes(title_text="generation", row=n_rows)
+    return figure.update_layout(showlegend=False, margin={"l": 45, "r": 15})
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"

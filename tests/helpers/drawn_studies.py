@@ -17,7 +17,13 @@ from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.study.open import evaluation_study_name
 from optuna_taylorglo.verdict.compare import Plan, evaluate
-from optuna_taylorglo.verdict.output import save_verdict
+from optuna_taylorglo.verdict.output import (
+    DataSweep,
+    RankAgreement,
+    SavedSweep,
+    save_sweep,
+    save_verdict,
+)
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts
 from optuna_taylorglo.verdict.tasks import Task
 
@@ -54,7 +60,7 @@ def searched_study(
 
 
 def made_verdict() -> Verdict:
-    """A verdict with baselines, a control and failed trainings."""
+    """A verdict with baselines, a control and losses without trainings."""
     samples = (
         sample("winner", "evolved loss", (0.98, 0.99, 0.985, 0.99)),
         sample("ce", "cross-entropy", (0.95, 0.96, 0.955, 0.95)),
@@ -67,19 +73,39 @@ def made_verdict() -> Verdict:
     return Verdict(samples, contrasts(samples[0], samples[1:]), text, "test_accuracy")
 
 
+def evaluation_study_of(study: optuna.Study) -> optuna.Study:
+    """The evaluation study of a study, created if need be."""
+    return optuna.create_study(
+        study_name=evaluation_study_name(study.study_name),
+        storage=study._storage,
+        load_if_exists=True,
+    )
+
+
+def save_sweeps(study: optuna.Study) -> None:
+    """Save a sweep over each setting."""
+    data = {"evolved loss": {0.0: [0.9, 0.92], 0.4: [0.8]}, "cross-entropy": {0.0: [0.9]}}
+    diverged = {label: {0.0: 0, 0.4: 0} for label in data}
+    agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8), RankAgreement(500, 1000, 0.9, 0.01, 8))
+    for sweep in (
+        SavedSweep("fraction", "test_accuracy", DataSweep(data, diverged, None), loss="trial 3"),
+        SavedSweep("label_noise", "test_accuracy", DataSweep(data, diverged, 0.1), loss="trial 3"),
+        SavedSweep("length", "steps", agreements=agreements),
+    ):
+        save_sweep(evaluation_study_of(study), sweep)
+
+
 def verdict_with_curves(
     study: optuna.Study,
     value: Callable[[Task, int], float | None] = lambda task, step: 0.5 + step / 2500,
 ) -> Verdict:
-    """A verdict on a study whose trainings left curves, kept as `taylorglo evaluate` keeps it.
+    """A verdict on a study whose trainings recorded curves, saved as `taylorglo evaluate` does.
 
     Args:
         study: The study.
-        value: Metric of a training at a step; None for trainings that left no curve.
+        value: Metric of a training at a step; None for trainings without a curve.
     """
-    evaluation_study = optuna.create_study(
-        study_name=evaluation_study_name(study.study_name), storage=study._storage
-    )
+    evaluation_study = evaluation_study_of(study)
     tested: list[Task] = []
 
     def do(tasks: Sequence[Task]) -> list[float | None]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import optuna
-from drawn_studies import GENERATIONS, POPULATION, searched_study, verdict_with_curves
+from drawn_studies import (
+    GENERATIONS,
+    POPULATION,
+    save_sweeps,
+    searched_study,
+    verdict_with_curves,
+)
 
-from optuna_taylorglo.study.open import evaluation_study_name, find_evaluation_study
-from optuna_taylorglo.verdict.output import DataSweep, RankAgreement, SavedSweep, save_sweep
+from optuna_taylorglo.study.open import evaluation_study_name
 
 
 def complete_study(name: str = "drawn", *, generations: int = GENERATIONS) -> optuna.Study:
@@ -16,13 +21,7 @@ def complete_study(name: str = "drawn", *, generations: int = GENERATIONS) -> op
     search = {"n_generations": generations}
     study = searched_study(POPULATION * generations, name=name, search=search)
     verdict_with_curves(study)
-    evaluation_study = find_evaluation_study(study)
-    assert evaluation_study is not None
-    data = DataSweep({"evolved loss": {0.5: [0.9], 1.0: [0.95]}}, {}, None)
-    for over in ("fraction", "label_noise"):
-        save_sweep(evaluation_study, SavedSweep(over, "test_accuracy", data))
-    agreements = (RankAgreement(100, 1000, 0.5, 0.1, 8),)
-    save_sweep(evaluation_study, SavedSweep("length", "steps", agreements=agreements))
+    save_sweeps(study)
     return study
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import browser
 import optuna
 import pytest
-from drawn_studies import made_verdict, searched_study, verdict_with_curves
+from drawn_studies import save_sweeps, searched_study, verdict_with_curves
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
@@ -22,10 +22,11 @@ from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
-from optuna_taylorglo.study.open import find_evaluation_study, open_study
-from optuna_taylorglo.verdict.output import DataSweep, SavedSweep, save_sweep
+from optuna_taylorglo.study.open import open_study
 from optuna_taylorglo.verdict.selection import choose
 from optuna_taylorglo.verdict.winner import FINAL_MEAN, selected_loss
+
+SEARCH = {"taylorglo-evolution", "taylorglo-loss-functions", "taylorglo-search-state"}
 
 
 @pytest.fixture(scope="module")
@@ -41,27 +42,22 @@ def searched(tmp_path_factory):
 
 
 def graph_ids(study):
-    attrs = study._storage.get_study_system_attrs(study._study_id)
-    return set(list_graph_object_ids(attrs))
+    return set(list_graph_object_ids(study._storage.get_study_system_attrs(study._study_id)))
 
 
-def test_the_worker_drew_all_generations_in_the_end(searched):
+def test_the_worker_drew_all_generations_in_the_end(searched, monkeypatch):
     study = open_study("digits", searched[1])
-    assert study.user_attrs[dashboard.DRAWN] == 2
-    assert {f"taylorglo-{name}" for name in dashboard._figures()} == graph_ids(study)
-
-
-def test_notes_tell_what_the_winner_does(searched):
-    study = open_study("digits", searched[1])
-    note = get_note(study)
+    assert graph_ids(study) == SEARCH
     best = winner(study)
-    assert f"trial {best.number}, val_accuracy {best.value:.4f}" in note
-    assert "first gradient" in note
-    trial = optuna.trial.Trial(study, best._trial_id)
-    assert get_note(trial).startswith("Best of its time.")
+    assert f"trial {best.number}, val_accuracy {best.value:.4f}" in get_note(study)
+    assert "first gradient" in get_note(study)
+    assert get_note(optuna.trial.Trial(study, best._trial_id)).startswith("Best of its time.")
+    # Another worker does not draw them again.
+    monkeypatch.setattr(dashboard, "refresh", lambda study: pytest.fail("drawn again"))
+    dashboard.DashboardRefresher(study, lambda: 2).refresh_at_end()
 
 
-def test_the_note_and_the_artifact_are_of_the_chosen_loss(tmp_path):
+def test_the_note_and_the_artifact_are_of_the_selected_loss(tmp_path):
     study = searched_study(selection={"candidates": 4})
     recorder = Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5)
     choose(study, frozen_recipe(study), recorder)
@@ -70,57 +66,43 @@ def test_the_note_and_the_artifact_are_of_the_chosen_loss(tmp_path):
     for _ in range(2):
         dashboard.save_best_loss(study, tmp_path)
     (artifact,) = tmp_path.iterdir()
+    (meta,) = get_all_artifact_meta(study)
+    assert meta.filename == "best_loss.json"
     assert load_loss(artifact).theta == selected_loss(study).loss.theta
-    assert study.user_attrs[dashboard.SAVED_LOSS] == f"{FINAL_MEAN} of 4 generations"
 
 
-def test_a_verdict_is_shown_beside_the_search():
+def test_a_network_is_an_artifact_of_its_trial(tmp_path):
+    trial = optuna.create_study().ask()
+    dashboard.save_network(trial, nn.Linear(2, 2), tmp_path)
+    (network,) = get_all_artifact_meta(trial)
+    assert network.filename == "network.pt"
+
+
+def test_verdicts_and_sweeps_are_shown_with_the_search():
     study = searched_study()
-    for _ in range(2):
-        dashboard.show_verdict(study, made_verdict())
-    assert graph_ids(study) == {"taylorglo-comparison"}
-
-
-def test_curves_and_sweeps_are_shown_beside_the_search():
-    study = searched_study()
-    dashboard.show_saved(study)
-    assert graph_ids(study) == set()
     verdict_with_curves(study)
-    data = DataSweep({"evolved loss": {0.5: [0.9]}}, {}, None)
-    save_sweep(find_evaluation_study(study), SavedSweep("fraction", "test_accuracy", data))
-    dashboard.show_saved(study)
-    expected = {"learning-curves", "comparison", "sweep-fraction"}
-    assert graph_ids(study) == {f"taylorglo-{name}" for name in expected}
+    save_sweeps(study)
+    for _ in range(2):
+        dashboard.refresh(study)
+    names = "learning-curves", "comparison", "sweep-fraction", "sweep-label_noise", "sweep-length"
+    assert graph_ids(study) == SEARCH | {f"taylorglo-{name}" for name in names}
 
 
-def test_another_worker_does_not_draw_what_is_drawn(searched, monkeypatch):
-    study = open_study("digits", searched[1])
-    monkeypatch.setattr(dashboard, "refresh", lambda study: pytest.fail("drawn again"))
-    dashboard.refresh_once_per_generation(study, 2)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only when it is told to."""
+def test_drawing_takes_no_more_than_its_share_of_the_time(monkeypatch):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(dashboard, "time", clock)
-    return clock
-
-
-def test_drawing_takes_no_more_than_its_share_of_the_time(clock, monkeypatch):
     drawn = []
 
-    def draw(study, generation):
+    def draw(study):
         clock.now += 3.0
-        drawn.append(generation)
-        study.set_user_attr(dashboard.DRAWN, generation)
+        drawn.append(completed)
 
-    monkeypatch.setattr(dashboard, "refresh_once_per_generation", draw)
+    monkeypatch.setattr(dashboard, "refresh", draw)
     completed = 1
     refresher = dashboard.DashboardRefresher(optuna.create_study(), lambda: completed)
     refresher.refresh_if_due()
     assert drawn == []
-    clock.now += dashboard.FIRST_DRAWING / dashboard.DRAWING_SHARE
+    clock.now += 1.0 / dashboard.DRAWING_SHARE
     refresher.refresh_if_due()
     assert drawn == [1]
     clock.now += 3.0 / dashboard.DRAWING_SHARE
@@ -128,7 +110,6 @@ def test_drawing_takes_no_more_than_its_share_of_the_time(clock, monkeypatch):
     assert drawn == [1]  # There is nothing new.
     completed = 2
     refresher.refresh_if_due()
-    assert drawn == [1, 2]
     completed = 3
     clock.now += 0.9 * 3.0 / dashboard.DRAWING_SHARE
     refresher.refresh_if_due()
@@ -137,38 +118,26 @@ def test_drawing_takes_no_more_than_its_share_of_the_time(clock, monkeypatch):
     assert drawn == [1, 2, 3]
 
 
-def test_a_drawing_that_fails_is_told_and_costs_nothing_else(monkeypatch, caplog):
-    def fail(study, generation):
+def test_a_drawing_that_fails_is_only_logged(monkeypatch, caplog):
+    def fail(study):
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr(dashboard, "refresh_once_per_generation", fail)
+    monkeypatch.setattr(dashboard, "refresh", fail)
     dashboard.DashboardRefresher(optuna.create_study(), lambda: 1).refresh_at_end()
     assert "could not be drawn: no ink" in caplog.text
 
 
-def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
+def test_a_search_without_a_complete_candidate_has_a_note_that_says_so(tmp_path):
     study = searched_study(0)
     dashboard.refresh(study)
+    dashboard.save_best_loss(study, tmp_path)
     assert get_note(study) == "No candidate is complete yet."
-    assert len(graph_ids(study)) == len(dashboard._figures())
-
-
-def test_artifacts_are_kept_once(searched, tmp_path):
-    study = open_study("digits", searched[1])
-    for _ in range(2):
-        dashboard.save_best_loss(study, tmp_path)
-    (meta,) = get_all_artifact_meta(study)
-    assert meta.filename == "best_loss.json"
-    assert len(list(tmp_path.iterdir())) == 1
-    trial = study.ask()
-    dashboard.save_network(trial, nn.Linear(2, 2), tmp_path)
-    (network,) = get_all_artifact_meta(trial)
-    assert network.filename == "network.pt"
-    study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    assert graph_ids(study) == set()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
-def test_the_study_page_shows_our_figures_in_a_browser(searched, tmp_path):
+def test_the_study_page_shows_our_figures_in_a_browser(searched):
     directory, _ = searched
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
@@ -185,13 +154,12 @@ def test_the_study_page_shows_our_figures_in_a_browser(searched, tmp_path):
             return False
 
         wait_until(answers)
-        seen = browser.visit(page, size=(1400, 3000))
+        seen = browser.visit(page)
         assert [message for message in seen.console if "rror" in message] == []
         # Our figures, each with its title as plotly draws it.
         for title in ("Evolution of the fitness", "Winner and best losses", "State of the search"):
             assert title.lower() in seen.dom.lower()
-        assert seen.count("main-svg") >= len(dashboard._figures())
-        browser.screenshot(page, tmp_path / "dashboard.png", size=(1400, 3000))
+        assert seen.dom.count('class="main-svg"') >= len(SEARCH)
     finally:
         server.terminate()
         output, _ = server.communicate()

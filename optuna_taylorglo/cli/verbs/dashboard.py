@@ -29,7 +29,6 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         )
     study = options.open_study_of(arguments).study
     dashboard.refresh(study)
-    dashboard.show_saved(study)
     dashboard.save_best_loss(study)
     _check_port(arguments.port)
     # The server blocks in a thread of its own, so that a signal finds this one waiting.

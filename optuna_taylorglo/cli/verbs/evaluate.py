@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     options.check_output(arguments.output.with_name(arguments.output.name + ".md"))
     opened = options.open_study_of(arguments)
 
-    from optuna_taylorglo.report.dashboard import show_verdict
+    from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.verdict.compare import Plan, evaluate
     from optuna_taylorglo.verdict.families import find_learning_rates
     from optuna_taylorglo.verdict.output import (
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
         with contextlib.suppress(StudyError):  # of another version, and replaced now
             before = load_verdict(train.evaluation_study)
         save_verdict(train.evaluation_study, verdict)
-    show_verdict(opened.study, verdict)
+    refresh_if_installed(opened.study)
     budget = opened.recipe.budget
     table = Table(
         *SHORT_HEADER,

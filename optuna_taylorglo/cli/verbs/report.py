@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import threading
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.console import PlainConsole, bold
-from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.study.open import evaluation_study_name, open_study
 from optuna_taylorglo.study.storages import resolve_storage_url
 
 
@@ -26,16 +23,10 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Write the page, with the newest verdict if there is one."""
     options.check_output(arguments.output)
     opened = options.open_study_of(arguments)
-    study, url = opened.study, opened.url
 
     from optuna_taylorglo.report.build import write_report
-    from optuna_taylorglo.verdict.output import load_verdict
 
-    evaluation_study = None
-    with contextlib.suppress(StudyError):
-        evaluation_study = open_study(evaluation_study_name(study.study_name), url)
-    verdict = None if evaluation_study is None else load_verdict(evaluation_study)
-    storage = None if url == resolve_storage_url() else url
-    write_report(study, arguments.output, verdict=verdict, storage=storage)
+    storage = None if opened.url == resolve_storage_url() else opened.url
+    write_report(opened.study, arguments.output, storage=storage)
     PlainConsole().print("Report written to ", bold(arguments.output), ".", sep="")
     return DONE

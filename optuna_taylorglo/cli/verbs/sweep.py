@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     opened = options.open_study_of(arguments)
     study, recipe = opened.study, opened.recipe
 
-    from optuna_taylorglo.report.dashboard import show_sweep
+    from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.training.training import test_metric
     from optuna_taylorglo.verdict.output import SavedSweep, save_sweep
     from optuna_taylorglo.verdict.sweep import rank_agreement, sweep_data
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
             content = swept.accuracies
             sweep = SavedSweep(arguments.over, test_metric(recipe), swept, loss=chosen.name)
         save_sweep(train.evaluation_study, sweep)
-    show_sweep(study, sweep)
+    refresh_if_installed(study)
     console.print(table)
     write_atomically(output, json.dumps(content, indent=2) + "\n")
     console.print(f"Written to {output}")
