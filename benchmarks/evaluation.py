@@ -56,7 +56,7 @@ from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.study.heartbeat import Heartbeat
+from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.runtime import (
     Precision,
@@ -207,7 +207,7 @@ class Ours:
         hook = register_optimizer_step_post_hook(lambda *_: steps.append(time.perf_counter()))
         trial = self.scheduler.claim()
         assert trial is not None
-        with Heartbeat(trial):
+        with heartbeats(trial):
             value = self.objective(trial)
         validated = time.perf_counter()
         self.scheduler.finish(trial, value)

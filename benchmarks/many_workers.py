@@ -20,6 +20,7 @@ a process's start to its first evaluation, is on its own.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -49,10 +50,9 @@ import sqlalchemy
 from databases import PostgreSQL, postgresql_directory
 
 from optuna_taylorglo.attributes import GENERATION
-from optuna_taylorglo.process import frozen_heap
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.study.heartbeat import Heartbeat
+from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.queue import TrialQueue
 from optuna_taylorglo.verdict.runner import TaskQueue
@@ -246,7 +246,7 @@ class Run:
             while (trial := queue.wait_for_trial(deadline=self.ends)) is not None:
                 generation = trial.user_attrs.get(GENERATION, 0)
                 began = time.monotonic()
-                with Heartbeat(trial):
+                with heartbeats(trial):
                     time.sleep(self.seconds * dice.uniform(0.8, 1.2))
                     finished = time.monotonic()
                     queue.finish(trial, dice.random())
@@ -261,9 +261,10 @@ def crew_of(run: Run, workers: int) -> int:
     """Let workers do a run; returns how many failed."""
     processes = [fork.Process(target=run.work, args=(number,)) for number in range(workers)]
     # As in a worker; here before the fork, or each collection would copy what all of them share.
-    with frozen_heap():
-        for process in processes:
-            process.start()
+    gc.collect()
+    gc.freeze()
+    for process in processes:
+        process.start()
     try:
         for process in processes:
             process.join()

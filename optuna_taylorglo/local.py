@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Job:
-    """What one process does, and what became of it.
+    """What one process does, and its state.
 
     Attributes:
         run: Returns the exit code; a function of a module, so that it can be sent to a process.
@@ -143,7 +143,7 @@ class LocalProcesses:
             if job.exit_code and job.restart_at is None:
                 job.plan_restart(job.exit_code)
         running = any(job.is_running for job in self._jobs)
-        # Where one has found its work done, the others of its kind are not needed any more.
+        # Once a job is done, others that do the same are not needed any more.
         done = [job.run for job in self._jobs if job.exit_code == 0]
         dead = [job for job in self._jobs if job.exit_code and job.run not in done]
         if dead and not running and all(job.restart_at == math.inf for job in dead):
@@ -168,9 +168,8 @@ class LocalProcesses:
         deadline = time.monotonic() + STOP_LIMIT
         for process in running:
             process.join(max(0.1, deadline - time.monotonic()))
-            if process.exitcode is None:
-                process.kill()
-                process.join()
+            process.kill()
+            process.join()
 
 
 def prepare() -> None:

@@ -1,16 +1,14 @@
-"""What every process of ours has in common: exit codes, logging, signals, and how it ends."""
+"""Exit codes, logging and signals of all our processes."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import os
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 
 from optuna_taylorglo.errors import (
@@ -30,26 +28,11 @@ _stop = threading.Event()
 """Set when this process was told to stop."""
 
 
-@contextlib.contextmanager
-def frozen_heap() -> Iterator[None]:
-    """Let Python's garbage collector look past all that there is when the body begins.
-
-    With PyTorch loaded, a collection goes through hundreds of thousands of objects that live as
-    long as the process, and each reading of some hundred trials sets one off.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def exit_code(action: Callable[[], int], logger: logging.Logger, study: str | None = None) -> int:
-    """Do something and turn what goes wrong into a message and an exit code.
+    """Run an action, and turn an exception into a message and an exit code.
 
     Args:
-        action: What to do; returns an exit code.
+        action: Returns an exit code.
         logger: Where messages go.
         study: Name of the study that it is about, for messages.
     """
@@ -75,7 +58,7 @@ def exit_code(action: Callable[[], int], logger: logging.Logger, study: str | No
 
 
 def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
-    """One line for each event, on standard error; Optuna's and Lightning's chatter off."""
+    """One line for each event, on standard error; Optuna's and Lightning's messages off."""
     import optuna
 
     level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.INFO
@@ -91,9 +74,9 @@ def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that is set when this process is to stop; a second signal ends it at once.
+    """An event that SIGINT, SIGTERM or SIGHUP sets; a second signal ends the process at once.
 
-    Signals are SIGINT, SIGTERM and SIGHUP. Then it waits for no database any more.
+    Once it is set, this process no longer waits for a storage.
     """
     global _stop
     stop = threading.Event()

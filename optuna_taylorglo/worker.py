@@ -7,14 +7,14 @@ with the same exception, 130 interrupted.
 
 from __future__ import annotations
 
-if __name__ == "__main__" and not __package__:
-    # Run by path, this file's directory is on the path in place of the one that holds the package.
-    import sys as _sys
-    from pathlib import Path as _Path
+if __name__ == "__main__" and not __package__:  # run by path: find the package
+    import pathlib
+    import sys
 
-    _sys.path[0] = str(_Path(__file__).resolve().parents[1])
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import argparse
+import gc
 import logging
 import math
 import os
@@ -22,41 +22,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from optuna import TrialPruned
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study
 from optuna.trial import Trial, TrialState
 
-from optuna_taylorglo.attributes import (
-    ATTEMPT,
-    CLASS_WEIGHTS,
-    CURVE,
-    EVALUATION_OF,
-    GENERATION,
-    INDEX,
-    N_CLASSES,
-    STOPPED,
-)
+from optuna_taylorglo import attributes, errors
+from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_OF, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.preflight import dry_run
-from optuna_taylorglo.errors import (
-    Diverged,
-    EvaluationsFail,
-    OperationError,
-    RecipeMismatch,
-    StopRequested,
-    TrainingFailed,
-)
-from optuna_taylorglo.process import (
-    DONE,
-    configure_logging,
-    exit_code,
-    frozen_heap,
-    stop_on_signals,
-)
+from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_recipe
 from optuna_taylorglo.recipes.schema import search_size
 from optuna_taylorglo.report import dashboard
@@ -64,20 +43,15 @@ from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe, check_recipe, direction_of
-from optuna_taylorglo.study.heartbeat import Heartbeat
-from optuna_taylorglo.study.open import (
-    WORKER_PATIENCE,
-    create_evaluation_study,
-    find_evaluation_study,
-    open_study,
-)
+from optuna_taylorglo.study import open as opening
+from optuna_taylorglo.study.heartbeat import GRACE_PERIOD, HEARTBEAT_INTERVAL, heartbeats
 from optuna_taylorglo.study.optuna_private import storage_of
 from optuna_taylorglo.study.queue import Failure, TrialQueue, has_results, record_failure
 from optuna_taylorglo.study.storages import release_connections, resolve_storage_url
 from optuna_taylorglo.verdict.families import save_optimizer_owner
 from optuna_taylorglo.verdict.winner import is_undecided, save_selection
 
-if TYPE_CHECKING:  # what imports PyTorch or Lightning: wrong usage is answered before
+if TYPE_CHECKING:  # imported late, since PyTorch takes seconds: wrong usage is answered before
     from optuna_taylorglo.training.training import Training
     from optuna_taylorglo.verdict.selection import Round
     from optuna_taylorglo.verdict.tasks import Results
@@ -87,102 +61,34 @@ logger = logging.getLogger("optuna_taylorglo.worker")
 Decision = TypeVar("Decision")
 
 MAX_FAILURES_IN_A_ROW = 3
-"""Failed evaluations after which a worker takes itself for the cause."""
+"""Failed evaluations after which a worker ends: the cause may be its machine."""
 
 
-class WorkerConfig(argparse.Namespace):
-    """The options of a worker, which can be sent to another process."""
+@dataclass(frozen=True)
+class WorkerConfig:
+    """The options of a worker; can be sent to another process."""
 
     study_name: str
     storage: str
     runtime: options.RuntimeOptions
-    recipe: Path | None
-    check: bool
-    n_generations: int | None
-    timeout: float
-    max_trials: float
-    heartbeat_interval: float
-    grace_period: float
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command line of a worker."""
-    parser = argparse.ArgumentParser(
-        prog="taylorglo-worker", description="Evaluate candidates of a TaylorGLO study."
-    )
-    options.add_version_option(parser)
-    parser.add_argument("--study-name", required=True, help="name of the study")
-    options.add_storage_option(parser)
-    parser.add_argument(
-        "--recipe",
-        type=Path,
-        metavar="FILE",
-        help="recipe of the study, a file or the name of a bundled one; needed once, later workers "
-        "find it in the study",
-    )
-    parser.add_argument(
-        "--no-check",
-        dest="check",
-        action="store_false",
-        help="skip the check of the recipe (as `taylorglo check`) before the first trial",
-    )
-    limits = parser.add_argument_group("limits")
-    limits.add_argument(
-        "--n-generations",
-        type=options.positive,
-        help="stop after this generation (the recipe's number)",
-    )
-    limits.add_argument(
-        "--timeout",
-        type=options.seconds,
-        default=math.inf,
-        help="claim no trial after these seconds",
-    )
-    limits.add_argument(
-        "--max-trials", type=options.positive, default=math.inf, help="stop after this many trials"
-    )
-    options.add_machine_options(parser)
-    heartbeat = parser.add_argument_group("heartbeat")
-    heartbeat.add_argument(
-        "--heartbeat-interval",
-        type=options.positive,
-        default=60,
-        metavar="SECONDS",
-        help="time between two heartbeats of a trial (%(default)s)",
-    )
-    heartbeat.add_argument(
-        "--grace-period",
-        type=options.positive,
-        default=240,
-        metavar="SECONDS",
-        help="time without one until a trial is suspect; after half as much again it is given to "
-        "another worker (%(default)s)",
-    )
-    options.add_verbosity_options(parser)
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker by its command line."""
-    parser = build_parser()
-    config = parser.parse_args(argv, WorkerConfig())
-    if config.heartbeat_interval >= config.grace_period:
-        parser.error(
-            f"--heartbeat-interval {config.heartbeat_interval} must be shorter than "
-            f"--grace-period {config.grace_period}"
-        )
-    config.storage = resolve_storage_url(config.storage)
-    config.runtime = options.RuntimeOptions.of(config)
-    return run(config)
+    recipe: Path | None = None
+    check: bool = True
+    n_generations: int | None = None
+    timeout: float = math.inf
+    max_trials: float = math.inf
+    heartbeat_interval: float = HEARTBEAT_INTERVAL
+    grace_period: float = GRACE_PERIOD
 
 
 def run(config: WorkerConfig) -> int:
     """Work until the search is over, a limit is reached or a signal says stop; the exit code."""
     configure_logging(verbose=config.runtime.verbose, quiet=config.runtime.quiet)
     stop = stop_on_signals()
-    # The imports that follow take seconds.
     logger.info("worker %d starts on study %s", os.getpid(), config.study_name)
-    return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
+    try:
+        return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
+    finally:
+        gc.unfreeze()
 
 
 class Worker:
@@ -194,22 +100,24 @@ class Worker:
     def __init__(self, config: WorkerConfig, stop: threading.Event) -> None:
         self.config = config
         self.stop = stop
+        self._end_of_trial = EndOfTrial(stop)
+        self._n_trials = 0
         self._heartbeat = {
             "heartbeat_interval": config.heartbeat_interval,
             "grace_period": config.grace_period,
         }
-        self._end_of_trial = EndOfTrial(stop)
-        self._n_trials = 0
         path = None if config.recipe is None else find_recipe(config.recipe)
         recipe = None if path is None else load_recipe(path)
-        direction = "maximize" if recipe is None else direction_of(recipe)
-        self.study = open_study(
-            config.study_name, config.storage, direction=direction, patience=WORKER_PATIENCE
+        self.study = opening.open_study(
+            config.study_name,
+            config.storage,
+            direction="maximize" if recipe is None else direction_of(recipe),
+            patience=opening.WORKER_PATIENCE,
         )
         self.evaluation_study: Study | None = None
         if EVALUATION_OF in self.study.user_attrs:
             self.evaluation_study = self.study
-            self.study = open_study(self.study.user_attrs[EVALUATION_OF], config.storage)
+            self.study = opening.open_study(self.study.user_attrs[EVALUATION_OF], config.storage)
         self.runtime = config.runtime.machine()
         to_check = recipe or settled_recipe(self.study)
         if to_check is not None and config.check:
@@ -229,14 +137,15 @@ class Worker:
         # A worker that was started for the search does not wait for a verdict afterwards.
         idle_seconds = None if SearchHistory(self.study, self.recipe).finished else 0.0
         before = None
-        # The search may be made longer, or the selection another one, in the meantime.
+        # Meanwhile, the search may be made longer or the selection changed.
         while self.recipe != before and not self._limit_reached:
             self.search()
             if not self._limit_reached and is_undecided(self.study, self.recipe):
                 self.select_winner()
             before = self.recipe
-            self._read_recipe()
-        evaluation_study = find_evaluation_study(self.study)
+            check_recipe(self.study, before)
+            self.recipe = attach_recipe(self.study, None)
+        evaluation_study = opening.find_evaluation_study(self.study)
         if evaluation_study is not None and EVALUATION_OF in evaluation_study.user_attrs:
             self.train_for_verdict(evaluation_study, idle_seconds)
         return DONE
@@ -262,6 +171,18 @@ class Worker:
         else:
             logger.info("limit reached after %d trials", self._n_trials)
 
+    def _make_training(self) -> Training:
+        """What trains candidates; what it finds in data and module is stored in the study."""
+        from optuna_taylorglo.training.training import Training
+
+        training = Training(self.recipe, self.runtime)
+        self.study.set_user_attr(attributes.N_CLASSES, training.n_classes)
+        save_optimizer_owner(self.study, training)
+        if self.recipe.loss.class_weights == "balanced":
+            self.study.set_user_attr(attributes.CLASS_WEIGHTS, training.recipe.loss.class_weights)
+            self.recipe = attach_recipe(self.study, None)
+        return training
+
     def select_winner(self) -> None:
         """Select the winner of a complete search by full trainings."""
         from optuna_taylorglo.verdict.selection import WinnerSelection
@@ -271,48 +192,31 @@ class Worker:
             logger.info("the winner is %s", selection.winner.name)
             dashboard.refresh_if_installed(self.study)
 
-    def train_for_verdict(self, evaluation_study: Study, idle_seconds: float | None = None) -> None:
-        """Do the trainings that commands ask for, until there is none for a while."""
-        from optuna_taylorglo.verdict.runner import TaskQueue
-
-        queue = TaskQueue(evaluation_study, idle_seconds, **self._heartbeat)
-        self._evaluate_all(queue, self._make_task_objective())
-
-    def _read_recipe(self) -> None:
-        """Go on by what the study's recipe has become; raises `RecipeMismatch` at another one."""
-        check_recipe(self.study, self.recipe)
-        self.recipe = attach_recipe(self.study, None)
-
-    def _make_training(self) -> Training:
-        """What trains candidates; what it finds in data and module is stored in the study."""
-        from optuna_taylorglo.training.training import Training
-
-        training = Training(self.recipe, self.runtime)
-        self.study.set_user_attr(N_CLASSES, training.n_classes)
-        save_optimizer_owner(self.study, training)
-        if self.recipe.loss.class_weights == "balanced":
-            self.study.set_user_attr(CLASS_WEIGHTS, training.recipe.loss.class_weights)
-            self.recipe = attach_recipe(self.study, None)
-        return training
-
     def _train_in_rounds(self, next_step: Callable[[Results], Round | Decision]) -> Decision | None:
         """Do the trainings that a decision needs, round after round; None if a limit is reached."""
         from optuna_taylorglo.verdict.runner import TaskQueue
         from optuna_taylorglo.verdict.selection import Round
 
-        evaluation_study = create_evaluation_study(self.study, self.config.storage)
+        evaluation_study = opening.create_evaluation_study(self.study, self.config.storage)
         queue = TaskQueue(evaluation_study, **self._heartbeat)
         objective = self._make_task_objective()
         while isinstance(step := next_step(queue.results), Round):
             queue.wanted = step.tasks
             try:
                 self._evaluate_all(queue, objective)
-            except TrainingFailed as failed:
-                # Another process of the same kind would come to the same end.
-                raise EvaluationsFail(str(failed)) from failed
+            except errors.TrainingFailed as failed:
+                # Another worker would fail in the same way.
+                raise errors.EvaluationsFail(str(failed)) from failed
             if self._limit_reached:
                 return None
         return step
+
+    def train_for_verdict(self, evaluation_study: Study, idle_seconds: float | None = None) -> None:
+        """Do the trainings that commands ask for, until there is none for a while."""
+        from optuna_taylorglo.verdict.runner import TaskQueue
+
+        queue = TaskQueue(evaluation_study, idle_seconds, **self._heartbeat)
+        self._evaluate_all(queue, self._make_task_objective())
 
     def _make_task_objective(self) -> Callable[[Trial], float]:
         """What does the training that a trial of an evaluation study stands for."""
@@ -326,7 +230,7 @@ class Worker:
             return runner(
                 task,
                 lambda module: dashboard.save_network(trial, module) if task.save_network else None,
-                lambda curve: trial.set_user_attr(CURVE, curve),
+                lambda curve: trial.set_user_attr(attributes.CURVE, curve),
             )
 
         return train
@@ -339,43 +243,45 @@ class Worker:
     ) -> None:
         """Evaluate trials until the queue is over or a limit is reached."""
         failures: list[Failure] = []
-        with frozen_heap():
-            while not self.stop.is_set() and not self._limit_reached:
-                trial = queue.wait_for_trial(self.stop, deadline=self._deadline)
-                if trial is None:
-                    break
-                try:
-                    check_recipe(self.study, self.recipe)
-                except RecipeMismatch:
-                    queue.release(trial)
-                    raise
-                release_connections(storage_of(self.study))
-                failure = self._evaluate(queue, trial, objective)
-                self._n_trials += 1
-                failures = [] if failure is None else [*failures, failure]
-                if len(failures) >= MAX_FAILURES_IN_A_ROW and not self.stop.is_set():
-                    _check_failures(queue, failures)
-                after_each()
+        # A garbage collection goes through hundreds of thousands of objects of PyTorch's, and each
+        # reading of some hundred trials starts one.
+        gc.collect()
+        gc.freeze()
+        while not self.stop.is_set() and not self._limit_reached:
+            trial = queue.wait_for_trial(self.stop, deadline=self._deadline)
+            if trial is None:
+                break
+            try:
+                check_recipe(self.study, self.recipe)
+            except errors.RecipeMismatch:
+                queue.release(trial)
+                raise
+            release_connections(storage_of(self.study))
+            failure = self._evaluate(queue, trial, objective)
+            self._n_trials += 1
+            failures = [] if failure is None else [*failures, failure]
+            if len(failures) >= MAX_FAILURES_IN_A_ROW and not self.stop.is_set():
+                _check_failures(queue, failures)
+            after_each()
         if self.stop.is_set():
-            raise StopRequested
+            raise errors.StopRequested
 
     def _evaluate(
         self, queue: TrialQueue, trial: Trial, objective: Callable[[Trial], float]
     ) -> Failure | None:
-        """Evaluate one trial and store what became of it; returns why it failed, if it did."""
+        """Evaluate one trial and store its outcome; returns why it failed, if it did."""
         name, began = _name_of(trial), time.monotonic()
         self._end_of_trial.clear()
         # Heartbeats go on until the storage has the result.
-        with Heartbeat(trial, queue.heartbeat_interval, self._end_of_trial.set):
+        with heartbeats(trial, queue.heartbeat_interval, self._end_of_trial.set):
             try:
                 value = objective(trial)
-            except (TrialPruned, Diverged) as early_end:
+            except (TrialPruned, errors.Diverged) as early_end:
                 queue.finish(trial, state=TrialState.PRUNED)
                 outcome = "stopped" if trial.user_attrs.get(STOPPED) else "aborted"
                 outcome += f", {early_end}"
-            except (StopRequested, SystemExit, UpdateFinishedTrialError) as end:
-                if self.stop.is_set() and not isinstance(end, UpdateFinishedTrialError):
-                    # Lightning hears SIGTERM too, and may end a training by SystemExit.
+            except (errors.StopRequested, SystemExit, UpdateFinishedTrialError) as end:
+                if self.stop.is_set():  # Lightning may answer SIGTERM by SystemExit
                     queue.release(trial)
                     logger.info("%s: released", name)
                 elif isinstance(end, SystemExit):
@@ -385,7 +291,7 @@ class Worker:
                 return None
             except Exception as error:
                 failure = record_failure(trial, error)
-                # Wrong usage, or code that has never worked, does not speak against the candidate.
+                # Usage errors, and code that has never worked, do not count against a candidate.
                 blameless = failure.is_usage or not has_results(queue.study)
                 if blameless and not queue.records_usage_errors:
                     queue.release(trial)
@@ -404,7 +310,7 @@ class Worker:
 
 
 class EndOfTrial(threading.Event):
-    """Set when the trial in hand has failed as stale, or when the worker is to stop."""
+    """Set when the running trial has failed as stale, or when the worker is to stop."""
 
     def __init__(self, stop: threading.Event) -> None:
         super().__init__()
@@ -415,17 +321,17 @@ class EndOfTrial(threading.Event):
 
 
 def _check_failures(queue: TrialQueue, failures: Sequence[Failure]) -> None:
-    """Raise if no repetition and no other trial will avoid what the last ones failed with."""
+    """Raise if neither a retry nor another trial can be expected to succeed."""
     last = failures[-MAX_FAILURES_IN_A_ROW:]
     same = len({failure.in_words for failure in last}) == 1
     if same and not has_results(queue.study):
-        raise EvaluationsFail(
+        raise errors.EvaluationsFail(
             f"every evaluation fails with the same exception; the last of {len(failures)}:\n"
-            f"{last[-1]}\nMend its cause and start again: no candidate was used up."
+            f"{last[-1]}\nFix its cause and start again: no candidate was used up."
         )
     # A queue of trainings counts the failures of each training itself.
     if not queue.records_usage_errors:
-        raise OperationError(f"giving up after {len(failures)} failed evaluations in a row")
+        raise errors.OperationError(f"giving up after {len(failures)} failed evaluations in a row")
 
 
 def _name_of(trial: Trial) -> str:
@@ -436,6 +342,62 @@ def _name_of(trial: Trial) -> str:
     candidate = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
     attempt = f", attempt {attrs[ATTEMPT] + 1}" if attrs[ATTEMPT] else ""
     return f"trial {trial.number}: {candidate}{attempt}"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of a worker."""
+    parser = argparse.ArgumentParser(
+        prog="taylorglo-worker", description="Evaluate candidates of a TaylorGLO study."
+    )
+    options.add_version_option(parser)
+    parser.add_argument("--study-name", required=True, help="name of the study")
+    options.add_storage_option(parser)
+    parser.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="recipe of the study, a file or the name of a bundled one; needed once, later workers "
+        "find it in the study",
+    )
+    parser.add_argument(
+        "--no-check",
+        dest="check",
+        action="store_false",
+        help="skip the check of the recipe (as `taylorglo check`) before the first trial",
+    )
+    add = parser.add_argument_group("limits").add_argument
+    add("--n-generations", type=options.positive, help="stop after this generation")
+    add("--timeout", type=options.seconds, default=math.inf, help="claim no trial after this time")
+    add("--max-trials", type=options.positive, default=math.inf, help="stop after this many trials")
+    options.add_machine_options(parser)
+    add = parser.add_argument_group("heartbeat").add_argument
+    seconds: dict[str, Any] = {"type": options.positive, "metavar": "SECONDS"}
+    add("--heartbeat-interval", default=60, help="between two heartbeats (%(default)s)", **seconds)
+    add(
+        "--grace-period",
+        default=240,
+        help="without a heartbeat until a trial is suspect; after half as much again it is "
+        "repeated (%(default)s)",
+        **seconds,
+    )
+    options.add_verbosity_options(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a worker by its command line."""
+    parser = build_parser()
+    given = parser.parse_args(argv)
+    if given.heartbeat_interval >= given.grace_period:
+        parser.error(
+            f"--heartbeat-interval {given.heartbeat_interval} must be shorter than "
+            f"--grace-period {given.grace_period}"
+        )
+    given.storage = resolve_storage_url(given.storage)
+    given.runtime = options.RuntimeOptions.of(given)
+    return run(
+        WorkerConfig(**{name: getattr(given, name) for name in WorkerConfig.__annotations__})
+    )
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import optuna
 import pytest
+import torch
 from optuna.trial import TrialState
 from searches import ROOT, load, process, results, small_recipe, wait_until
 
 from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import (
     ATTEMPT,
+    CLASS_WEIGHTS,
     GENERATION,
     INDEX,
     KEY,
@@ -21,12 +23,19 @@ from optuna_taylorglo.attributes import (
     STALE,
     STOPPED,
 )
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.process import DONE, FAILED, INTERRUPTED, USAGE
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.search.candidates import candidate_loss
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.heartbeat import fail_trial
+from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.verdict.winner import selected_loss
 
 
-def create_study_by_command(url: str) -> None:
+def create_study_by_command(url):
     """By Optuna's own command line, as the README says."""
     optuna_command = Path(sys.executable).with_name("optuna")
     words = ["create-study", "--direction", "maximize", "--study-name", "digits", "--storage"]
@@ -91,36 +100,41 @@ def test_workers_search_and_select_by_themselves(tmp_path, data_dir, sqlite_url)
     """Two workers, one of which is killed on the way, decide as a single one does."""
     recipe = small_recipe(
         tmp_path / "recipe.yaml",
-        budget={"full": 20},
         early_abort=None,
         early_stop=None,
         search={"popsize": 5, "n_generations": 2},
         selection={"candidates": 3},
     )
-    serial_url = f"sqlite:///{tmp_path / 'serial.db'}"
     expected = serial_results(tmp_path, recipe, data_dir)
-    alone = load(serial_url, "serial")
+    alone = load(f"sqlite:///{tmp_path / 'serial.db'}", "serial")
     create_study(sqlite_url)
     words = ["optuna_taylorglo.worker", "--study-name", "digits", "--data-dir", str(data_dir)]
     words += ["--recipe", str(recipe), "--heartbeat-interval", "1", "--grace-period", "3"]
     first, second = (process(*words, cwd=tmp_path, storage=sqlite_url) for _ in range(2))
     study = load(sqlite_url, "digits")
-    wait_until(lambda: len(study.trials) >= 10)
-    wait_until(lambda: "digits-verdict" in optuna.get_all_study_names(sqlite_url))
-    evaluation_study = load(sqlite_url, "digits-verdict")
-    wait_until(lambda: evaluation_study.trials)
+
+    def n_trainings():
+        evaluation_study = find_evaluation_study(study)
+        return 0 if evaluation_study is None else len(evaluation_study.trials)
+
+    wait_until(n_trainings)
     first.kill()
     first.communicate()
     output, _ = second.communicate()
     assert second.returncode == DONE, output
     assert results(study) == expected
     assert finalists(study) == finalists(alone)
-    keys = [t.user_attrs[KEY] for t in evaluation_study.get_trials(states=(TrialState.COMPLETE,))]
-    assert len(keys) == len(set(keys))
+    assert_trained_once(sqlite_url)
     # All is decided: another worker finds nothing to do, and changes nothing.
     before = dict(study.user_attrs)
     assert worker.main([*words[1:], "--storage", sqlite_url, "--timeout", "2"]) == DONE
     assert study.user_attrs == before
+
+
+def assert_trained_once(url):
+    trials = load(url, "digits-verdict").get_trials(states=(TrialState.COMPLETE,))
+    keys = [trial.user_attrs[KEY] for trial in trials]
+    assert len(keys) == len(set(keys))
 
 
 def test_candidates_that_fall_behind_are_stopped_and_not_tried_again(tmp_path, data_dir, caplog):
@@ -264,19 +278,17 @@ def test_a_finished_search_goes_on_when_it_is_given_more_generations(
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
     settings = {"selection": {"candidates": 2}, "early_abort": None, "early_stop": None}
     recipes = [
-        small_recipe(tmp_path / f"{n}.yaml", search={"n_generations": n}, **settings)
-        for n in (1, 2)
+        small_recipe(tmp_path / f"{n}.yaml", search={"n_generations": n}, **settings) for n in (1, 2)
     ]
     assert worker.main([*words, "--recipe", str(recipes[0])]) == DONE
-    study, evaluation_study = load(sqlite_url, "digits"), load(sqlite_url, "digits-verdict")
+    study = load(sqlite_url, "digits")
     before = results(study)
     assert worker.main([*words, "--recipe", str(recipes[1])]) == DONE
     assert results(study) == serial_results(tmp_path, recipes[1], data_dir)
     assert before.items() <= results(study).items()
     serial = load(f"sqlite:///{tmp_path / 'serial.db'}", "serial")
     assert study.user_attrs[SELECTION] == serial.user_attrs[SELECTION]
-    keys = [t.user_attrs[KEY] for t in evaluation_study.get_trials(states=(TrialState.COMPLETE,))]
-    assert len(keys) == len(set(keys))
+    assert_trained_once(sqlite_url)
 
 
 def test_a_worker_speaks_before_it_imports_what_takes_long(tmp_path):
@@ -380,33 +392,37 @@ def test_wrong_flags(capsys, case):
     assert expected in capsys.readouterr().err
 
 
-BAD_STORAGES = {
-    "unknown scheme": ("oracle://host/db", USAGE, "oracle"),
-    "no directory": ("sqlite:////no/such/dir/x.db", USAGE, "/no/such/dir"),
-    "directory as journal": ("/tmp", USAGE, "journal file"),
-    "nobody listens": (
-        "postgresql://u:secret@127.0.0.1:1/db",
-        FAILED,
-        "Cannot open postgresql",
-    ),
-    "senseless port": ("postgresql://u:secret@host:port/db", USAGE, "cannot be read"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_STORAGES)
-def test_wrong_storages_are_named_without_their_password(caplog, case, monkeypatch):
-    monkeypatch.setattr(worker, "WORKER_PATIENCE", 0.5)
-    url, code, expected = BAD_STORAGES[case]
+@pytest.mark.parametrize(
+    ("url", "code", "said"),
+    [
+        ("postgresql://u:secret@127.0.0.1:1/db", FAILED, "Cannot open postgresql"),
+        ("postgresql://u:secret@host:port/db", USAGE, "cannot be read"),
+    ],
+)
+def test_wrong_storages_are_named_without_their_password(caplog, monkeypatch, url, code, said):
+    monkeypatch.setattr(opening, "WORKER_PATIENCE", 0.5)
     assert worker.main(["--study-name", "s", "--storage", url]) == code
-    assert expected in caplog.text
+    assert said in caplog.text
     assert "secret" not in caplog.text
 
 
-def test_another_recipe_is_refused_with_the_difference(tmp_path, data_dir, sqlite_url, caplog):
+def test_balanced_class_weights_are_saved_with_the_study_and_in_the_winner(tmp_path, sqlite_url):
+    recipe = small_recipe(
+        tmp_path / "recipe.yaml",
+        data={"init_args": {"imbalance": 10}},
+        loss={"class_weights": "balanced"},
+        search={"n_generations": 1},
+    )
     create_study(sqlite_url)
-    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
-    first = small_recipe(tmp_path / "first.yaml")
-    assert worker.main([*words, "--recipe", str(first), "--max-trials", "1"]) == DONE
-    second = small_recipe(tmp_path / "second.yaml", search={"sigma": 0.5})
-    assert worker.main([*words, "--recipe", str(second)]) == USAGE
-    assert "search.sigma: study has 1.2, file has 0.5" in caplog.text
+    study = load(sqlite_url, "digits")
+    with pytest.raises(RecipeError, match="no worker has begun"):
+        candidate_loss(attach_recipe(study, load_recipe(recipe)), [0.0] * 8, 10)
+    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(tmp_path)]
+    for _ in range(2):  # the same file is accepted again
+        assert worker.main([*words, "--recipe", str(recipe)]) == DONE
+    weights = study.user_attrs[CLASS_WEIGHTS]
+    assert len(weights) == 10
+    assert max(weights) > 5 * min(weights)
+    assert attach_recipe(study, None).loss.class_weights == tuple(weights)
+    winner = selected_loss(study).loss
+    torch.testing.assert_close(winner.weight, torch.tensor(weights))

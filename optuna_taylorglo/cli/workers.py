@@ -6,23 +6,32 @@ import argparse
 import contextlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optuna.study import Study
 from rich.console import Console
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.preflight import dry_run
 from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.local import Job, LocalProcesses, prepare
-from optuna_taylorglo.sanitize import as_file_name
+from optuna_taylorglo.sanitize import as_file_name, visible
 from optuna_taylorglo.study.open import create_evaluation_study
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.cli.local_trainings import LocalTrainings
+    from optuna_taylorglo.verdict.runner import TaskQueue
+    from optuna_taylorglo.verdict.tasks import Task
 
 LOG_DIR = Path("taylorglo-logs")
+
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 0.7
+"""Seconds between two polls of trainings under way."""
 
 
 def log_dir(study_name: str) -> Path:
@@ -43,34 +52,12 @@ def local_workers(
     study_name: str, url: str, arguments: argparse.Namespace, others: Sequence[Job] = ()
 ) -> tuple[LocalProcesses, int]:
     """Workers on a study and other processes, not started yet; and how many workers there are."""
-    from optuna_taylorglo.worker import WorkerConfig, build_parser, run
+    from optuna_taylorglo.worker import WorkerConfig, run
 
-    config = build_parser().parse_args([f"--study-name={study_name}", "--no-check"], WorkerConfig())
-    config.storage, config.runtime = url, options.RuntimeOptions.of(arguments)
+    config = WorkerConfig(study_name, url, options.RuntimeOptions.of(arguments), check=False)
     environments = _environments(arguments.workers, arguments.device)
     workers = [Job(run, (config,), environment) for environment in environments]
     return LocalProcesses([*others, *workers], log_dir(study_name)), len(workers)
-
-
-@contextlib.contextmanager
-def trained_by_workers(
-    opened: options.OpenedStudy,
-    arguments: argparse.Namespace,
-    stop: threading.Event,
-    console: Console,
-) -> Iterator[LocalTrainings]:
-    """Trainings by local workers, while the body runs."""
-    from optuna_taylorglo.cli.local_trainings import LocalTrainings
-
-    prepare()
-    dry_run(opened.recipe, options.machine_of(arguments))
-    evaluation_study = create_evaluation_study(opened.study, opened.url)
-    processes, _ = local_workers(evaluation_study.study_name, opened.url, arguments)
-    try:
-        with LiveProgress(console) as live:
-            yield LocalTrainings(evaluation_study, processes, stop, live)
-    finally:  # even if a terminal that was closed takes no last words
-        processes.stop()
 
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
@@ -79,7 +66,7 @@ def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
 
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     if gpus == 0:
-        # One device that was named, such as cuda:1, is for one worker unless told otherwise.
+        # A device that was named, such as cuda:1, gets one worker by default.
         return [{}] * (workers or (_cores() if device in ("auto", "cpu") else 1))
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible_gpus.split(",") if visible_gpus else [str(i) for i in range(gpus)]
@@ -91,3 +78,72 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def trained_by_workers(
+    opened: options.OpenedStudy,
+    arguments: argparse.Namespace,
+    stop: threading.Event,
+    console: Console,
+) -> Iterator[LocalTrainings]:
+    """Trainings by local workers, while the body runs."""
+    prepare()
+    dry_run(opened.recipe, options.machine_of(arguments))
+    evaluation_study = create_evaluation_study(opened.study, opened.url)
+    processes, _ = local_workers(evaluation_study.study_name, opened.url, arguments)
+    try:
+        with LiveProgress(console) as live:
+            yield LocalTrainings(evaluation_study, processes, stop, live)
+    finally:  # even if a closed terminal takes no output
+        processes.stop()
+
+
+@dataclass
+class LocalTrainings:
+    """A callable that trains tasks; workers are started when there is something to do.
+
+    Attributes:
+        evaluation_study: The study that holds the tasks.
+        processes: Workers on that study.
+        stop: Ends the wait with `StopRequested` when set.
+        live: Where progress is shown.
+    """
+
+    evaluation_study: Study
+    processes: LocalProcesses
+    stop: threading.Event
+    live: LiveProgress
+    # Some stages make many calls, of few tasks each.
+    _done_before: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, tasks: Sequence[Task]) -> list[float | None]:
+        """Values of tasks in order, None for a training that diverged; trained if need be.
+
+        Raises:
+            StopRequested: If told to stop.
+            UsageError: If a training ended with wrong usage.
+            TrainingFailed: If one ended with another exception, again and again.
+        """
+        from optuna_taylorglo.verdict.tasks import stage_in_hand, stage_of
+
+        self._queue.enqueue(tasks)
+        wait = SHORTEST_WAIT
+        while (values := self._queue.results(tasks)) is None:
+            stage, done, total = stage_in_hand(tasks, self._queue.which_done(tasks))
+            before = self._done_before[stage]
+            self.live.show_round(visible(stage), before + done, before + total)
+            if not self.processes.poll():
+                self.processes.start()
+            if self.stop.wait(wait):
+                raise StopRequested
+            # Each poll reads the database on a core that the workers need.
+            wait = min(1.1 * wait, LONGEST_WAIT)
+        self._done_before.update(stage_of(task) for task in tasks)
+        return values
+
+    @cached_property
+    def _queue(self) -> TaskQueue:
+        from optuna_taylorglo.verdict.runner import TaskQueue
+
+        return TaskQueue(self.evaluation_study)

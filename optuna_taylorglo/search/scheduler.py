@@ -12,7 +12,7 @@ from typing import Any
 
 from optuna.logging import get_logger
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import GENERATION, WORKER
 from optuna_taylorglo.search.generations import MAX_STALE, Slot
@@ -83,9 +83,6 @@ class GenerationScheduler(TrialQueue):
             superfluous=superfluous,
             attributes=attributes,
         )
-
-    def is_wanted(self, trial: Trial) -> bool:
-        return self.n_generations is None or trial.user_attrs[GENERATION] < self.n_generations
 
     def _report_crashes(self, slot: Slot) -> None:
         place = (slot.generation, slot.index)

@@ -23,7 +23,6 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import resolve_start
 from optuna_taylorglo.study.open import Direction, check_direction, find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of
-from optuna_taylorglo.study.storages import shown_storage
 
 _logger = get_logger(__name__)
 
@@ -109,7 +108,7 @@ def _with_changes(study: Study, saved: Recipe, recipe: Recipe) -> Recipe:
 
 
 def _advice(study: Study) -> str:
-    evaluation_study, url = find_evaluation_study(study), shown_storage(storage_of(study))
+    evaluation_study, url = find_evaluation_study(study), getattr(storage_of(study), "url", None)
     commands = []
     for each in filter(None, (study, evaluation_study)):
         words = ["optuna", "delete-study", "--study-name", each.study_name]

@@ -1,11 +1,11 @@
-"""Heartbeats of running trials, and what becomes of a trial without one.
+"""Heartbeats of running trials, and how trials without one fail.
 
-A worker writes who and when it is into its trial, every `interval` seconds. Others look only
-whether that entry changes, each by its own monotonic clock, so clocks need not agree and any
-storage will do. A trial whose entry stays the same for the grace period is first marked as suspect.
-That mark proves that the storage accepts writes, so an outage makes no trial suspect. If the entry
-still has not changed after half a grace period more, the trial fails and is repeated. A worker that
-died on the same machine is noticed at once.
+A worker writes its identity and the time into its trial every `interval` seconds. Other workers
+check by their own monotonic clock whether that entry changes, so clocks need not agree and any
+storage works. A trial whose entry stays the same for the grace period is first marked as suspect:
+the mark proves that the storage accepts writes, so an outage makes no trial fail. Half a grace
+period later the trial fails and is repeated. A worker that died on the same machine is noticed at
+once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.logging import get_logger
@@ -31,8 +30,7 @@ from optuna_taylorglo.attributes import STALE, SUSPECT, WITHDRAWN, WORKER
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.study.storages import release_connections
 
-HEARTBEAT_INTERVAL = 60.0
-GRACE_PERIOD = 240.0
+HEARTBEAT_INTERVAL, GRACE_PERIOD = 60.0, 240.0
 
 CLAIM_LIMIT = 10.0
 """Seconds that a worker may take from its claim to its first heartbeat."""
@@ -45,17 +43,17 @@ class WorkerProcess:
     """The process that evaluates a trial.
 
     Attributes:
-        system: Where the process id is valid: this machine since its last boot, this container;
-            empty where the system does not tell.
-        started: When the process was started, in the system's own unit: ids are used again.
-        heartbeat: When it last wrote this, in UTC.
+        system: Where the process id is valid: this boot of a machine, this container; empty where
+            the operating system does not tell.
+        started: When the process was started, in the system's own unit; process ids are reused.
+        heartbeat: Time of the last heartbeat, in seconds since 1970 by its own clock.
     """
 
     host: str
     pid: int
     system: str = ""
     started: str = ""
-    heartbeat: str = ""
+    heartbeat: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
@@ -64,8 +62,7 @@ class WorkerProcess:
     def current(cls) -> WorkerProcess:
         """This process, now."""
         pid = os.getpid()
-        now = datetime.now(UTC).isoformat()
-        return cls(socket.gethostname(), pid, _system(), _start_time(pid), now)
+        return cls(socket.gethostname(), pid, _system(), _start_time(pid), time.time())
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> WorkerProcess | None:
@@ -83,19 +80,14 @@ class WorkerProcess:
             return False
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
         return _start_time(self.pid) not in (self.started, "")
 
     @property
-    def silent_seconds(self) -> float | None:
+    def silent_seconds(self) -> float:
         """Seconds since the last heartbeat by this machine's clock, for display only."""
-        try:
-            return (datetime.now(UTC) - datetime.fromisoformat(self.heartbeat)).total_seconds()
-        except (TypeError, ValueError):
-            return None
+        return time.time() - self.heartbeat
 
 
 def _start_time(pid: int) -> str:
@@ -125,53 +117,53 @@ def write_heartbeat(storage: BaseStorage, trial_id: int) -> None:
     storage.set_trial_user_attr(trial_id, WORKER, asdict(WorkerProcess.current()))
 
 
-class Heartbeat:
-    """Writes heartbeats of a trial from a thread while the body of its ``with`` statement runs.
+@contextlib.contextmanager
+def heartbeats(
+    trial: Trial,
+    interval: float = HEARTBEAT_INTERVAL,
+    on_stale: Callable[[], object] = lambda: None,
+) -> Iterator[None]:
+    """Write heartbeats of a running trial from a thread while the body of ``with`` runs.
 
     Args:
-        trial: The running trial.
+        trial: The trial.
         interval: Seconds between two heartbeats.
         on_stale: Called from the thread if the trial has failed as stale, for example because this
             process was suspended.
     """
+    storage, trial_id, ended = storage_of(trial.study), trial_id_of(trial), threading.Event()
 
-    def __init__(
-        self,
-        trial: Trial,
-        interval: float = HEARTBEAT_INTERVAL,
-        on_stale: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._trial_id = trial_id_of(trial)
-        self._storage: Any = storage_of(trial.study)
-        self._interval = interval
-        self._on_stale = on_stale
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="heartbeat")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        # The thread may be waiting for a storage that is away; it ends by itself later.
-        self._thread.join(timeout=1.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval):
+    def run() -> None:
+        while not ended.wait(interval):
             try:
-                write_heartbeat(self._storage, self._trial_id)
+                write_heartbeat(storage, trial_id)
             except UpdateFinishedTrialError:
-                if not self._stop.is_set():
-                    self._on_stale()
+                if not ended.is_set():
+                    on_stale()
                 return
             except Exception as error:
                 _logger.warning(f"No heartbeat: {error}")
-            release_connections(self._storage)
+            release_connections(storage)
+
+    thread = threading.Thread(target=run, daemon=True, name="heartbeat")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        # The thread may be waiting for a storage that is away; it ends by itself later.
+        thread.join(timeout=1.0)
+
+
+@dataclass
+class _LastSeen:
+    entry: object
+    since: float
+    suspect_since: float | None = None
 
 
 class StaleTrials:
-    """Fails running trials whose worker has died or stays silent.
+    """Fails running trials whose worker has died or writes no heartbeat.
 
     Args:
         storage: The storage of the trials.
@@ -181,45 +173,37 @@ class StaleTrials:
     def __init__(self, storage: BaseStorage, grace_period: float = GRACE_PERIOD) -> None:
         self._storage = storage
         self._grace_period = grace_period
-        # Of each running trial: its last heartbeat, when it was first seen, when it became suspect.
-        # `_seen` grows while trials are read, so that an outage begins everything anew.
-        self._seen: dict[int, tuple[object, float, float | None]] = {}
-        self._seen_before = self._seen
+        self._seen: dict[int, _LastSeen] = {}
 
     def fail(self, trials: Iterable[FrozenTrial]) -> list[int]:
         """Fail the stale ones among trials that were just read; returns their ids."""
-        self._seen_before, self._seen = self._seen, {}
-        return [
-            trial_id_of(trial)
-            for trial in trials
-            if trial.state == TrialState.RUNNING
-            and (mark := self._mark_of(trial)) is not None
-            and fail_trial(self._storage, trial_id_of(trial), *mark)
-        ]
+        running = {trial_id_of(t): t for t in trials if t.state == TrialState.RUNNING}
+        self._seen = {id_: seen for id_, seen in self._seen.items() if id_ in running}
+        marks = ((id_, self._mark_of(trial)) for id_, trial in running.items())
+        return [id_ for id_, mark in marks if mark and fail_trial(self._storage, id_, *mark)]
 
     def _mark_of(self, trial: FrozenTrial) -> tuple[str, object] | None:
         """The attribute with which a running trial is to fail; None if it goes on."""
         worker = WorkerProcess.of(trial)
         if is_being_withdrawn(trial):
-            return WITHDRAWN, True  # perhaps by a process that died over it
+            return WITHDRAWN, True  # the process that withdraws it may have died
         if worker is not None and worker.has_died:
             return STALE, f"its worker {worker} has died"
         return (STALE, "its worker wrote no heartbeat") if self._is_silent(trial) else None
 
     def _is_silent(self, trial: FrozenTrial) -> bool:
-        entry, now, trial_id = trial.user_attrs.get(WORKER), time.monotonic(), trial_id_of(trial)
-        last, since, suspect_since = self._seen_before.get(trial_id, (entry, now, None))
-        if entry != last:
-            since, suspect_since = now, None
+        trial_id, entry, now = trial_id_of(trial), trial.user_attrs.get(WORKER), time.monotonic()
+        seen = self._seen.get(trial_id)
+        if seen is None or seen.entry != entry:
+            seen = self._seen[trial_id] = _LastSeen(entry, now)
         # The queue adds trials with an empty entry; without one the trial is another program's.
         is_claimed = WORKER in trial.user_attrs and entry is None
         limit = min(CLAIM_LIMIT, self._grace_period) if is_claimed else self._grace_period
-        if suspect_since is None and now - since >= limit:
+        if seen.suspect_since is None and now - seen.since >= limit:
             with contextlib.suppress(UpdateFinishedTrialError):
                 self._storage.set_trial_user_attr(trial_id, SUSPECT, True)
-            suspect_since = time.monotonic()
-        self._seen[trial_id] = (entry, since, suspect_since)
-        return suspect_since is not None and now - suspect_since >= limit / 2
+            seen.suspect_since = time.monotonic()
+        return seen.suspect_since is not None and now - seen.suspect_since >= limit / 2
 
 
 def is_being_withdrawn(running: FrozenTrial) -> bool:
@@ -227,10 +211,10 @@ def is_being_withdrawn(running: FrozenTrial) -> bool:
     return WITHDRAWN in running.user_attrs and running.user_attrs.get(WORKER) is None
 
 
-def fail_trial(storage: BaseStorage, trial_id: int, mark: str, value: object = True) -> bool:
+def fail_trial(storage: Any, trial_id: int, mark: str, value: object = True) -> bool:
     """Fail a trial, with an attribute that says why; False if it is finished already."""
     try:
         storage.set_trial_user_attr(trial_id, mark, value)
-        return storage.set_trial_state_values(trial_id, TrialState.FAIL)
+        return bool(storage.set_trial_state_values(trial_id, TrialState.FAIL))
     except UpdateFinishedTrialError:
         return False

@@ -92,17 +92,15 @@ def open_study(
             f"there is no study {study_name!r} in {shown_url(url)}{missing}. Create it with\n"
             f"  {create_command(study_name, url, direction)}"
         ) from error
-    _check(study, url)
-    return study
+    return _checked(study, url)
 
 
 def create_study(
     study_name: str, url: str, *, direction: Direction = "maximize", patience: float = PATIENCE
 ) -> Study:
     """Create a study for a TaylorGLO search; one that exists must have the direction."""
-    study = _create(study_name, open_storage(url, patience=patience), direction, url)
-    _check(study, url)
-    return study
+    storage = open_storage(url, patience=patience)
+    return _checked(_create(study_name, storage, direction, url), url)
 
 
 def _create(name: str, storage: RetryingStorage, direction: Direction, url: str) -> Study:
@@ -113,42 +111,21 @@ def _create(name: str, storage: RetryingStorage, direction: Direction, url: str)
     return study
 
 
-def evaluation_study_name(study_name: str) -> str:
-    """Name of the study that holds the trainings for a study's verdict."""
-    return f"{study_name}-verdict"
-
-
-def create_evaluation_study(study: Study, url: str) -> Study:
-    """Create or load the study that holds the trainings for a study's verdict."""
-    name, storage = study.study_name, storage_of(study)
-    direction: Direction = "minimize" if study.direction == StudyDirection.MINIMIZE else "maximize"
-    evaluation_study = _create(evaluation_study_name(name), storage, direction, url)
-    if not evaluation_study.trials and EVALUATION_OF not in evaluation_study.user_attrs:
-        evaluation_study.set_user_attr(EVALUATION_OF, name)
-    if evaluation_study.user_attrs.get(EVALUATION_OF) != name:
-        raise StudyError(
-            f"study {evaluation_study.study_name!r} in {shown_url(url)} is not the evaluation "
-            f"study of {name!r}; its name is needed for the verdict. Rename or delete it."
-        )
-    return evaluation_study
-
-
-def find_evaluation_study(study: Study) -> Study | None:
-    """The study that holds the trainings for a study's verdict, if there is one."""
-    try:
-        name = evaluation_study_name(study.study_name)
-        return optuna.load_study(study_name=name, storage=storage_of(study))
-    except KeyError:
-        return None
-
-
-def create_command(study_name: str, url: str | None, direction: Direction = "maximize") -> str:
-    """The command that creates a study, for people to copy; without a password."""
-    command = ["optuna", "create-study", "--direction", direction, "--study-name", study_name]
-    if url is not None:
-        # Optuna's command line does not know proxies, only what is behind them.
-        command += ["--storage", "DATABASE_OF_THE_PROXY" if is_proxy(url) else shown_url(url)]
-    return shlex.join(command)
+def _checked(study: Study, url: str) -> Study:
+    """Refuse a study of something else."""
+    if len(study.directions) > 1:
+        check_direction(study, "maximize", url)
+    if RECIPE not in study.user_attrs and EVALUATION_OF not in study.user_attrs:
+        foreign = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
+        # Waiting trials are candidates that the user enqueued to start with.
+        if any(trial.state != TrialState.WAITING for trial in foreign):
+            name = study.study_name
+            raise StudyError(
+                f"study {name!r} holds {len(foreign)} trials that are not of a TaylorGLO search. "
+                f"Use another name, and create it with\n"
+                f"  {create_command(f'{name}-taylorglo', url)}"
+            )
+    return study
 
 
 def check_direction(study: Study, direction: Direction, url: str | None = None) -> None:
@@ -162,17 +139,39 @@ def check_direction(study: Study, direction: Direction, url: str | None = None) 
         )
 
 
-def _check(study: Study, url: str) -> None:
-    """Refuse a study of something else."""
-    if len(study.directions) > 1:
-        check_direction(study, "maximize", url)
-    if RECIPE in study.user_attrs or EVALUATION_OF in study.user_attrs:
-        return
-    strangers = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
-    # Trials that wait are candidates that the user enqueued to start with.
-    if any(trial.state != TrialState.WAITING for trial in strangers):
-        name = study.study_name
+def create_command(study_name: str, url: str | None, direction: Direction = "maximize") -> str:
+    """The command that creates a study, without a password."""
+    command = ["optuna", "create-study", "--direction", direction, "--study-name", study_name]
+    if url is not None:
+        # Optuna's command line does not know proxies, only the database behind one.
+        command += ["--storage", "DATABASE_OF_THE_PROXY" if is_proxy(url) else shown_url(url)]
+    return shlex.join(command)
+
+
+def evaluation_study_name(study_name: str) -> str:
+    """Name of the study that holds the trainings for a study's verdict."""
+    return f"{study_name}-verdict"
+
+
+def create_evaluation_study(study: Study, url: str) -> Study:
+    """Create or load the study that holds the trainings for a study's verdict."""
+    direction: Direction = "minimize" if study.direction == StudyDirection.MINIMIZE else "maximize"
+    name = evaluation_study_name(study.study_name)
+    found = _create(name, storage_of(study), direction, url)
+    if not found.trials and EVALUATION_OF not in found.user_attrs:
+        found.set_user_attr(EVALUATION_OF, study.study_name)
+    if found.user_attrs.get(EVALUATION_OF) != study.study_name:
         raise StudyError(
-            f"study {name!r} holds {len(strangers)} trials that are not of a TaylorGLO search. "
-            f"Use another name, and create it with\n  {create_command(f'{name}-taylorglo', url)}"
+            f"study {name!r} in {shown_url(url)} is not the evaluation study of "
+            f"{study.study_name!r}; its name is needed for the verdict. Rename or delete it."
         )
+    return found
+
+
+def find_evaluation_study(study: Study) -> Study | None:
+    """The study that holds the trainings for a study's verdict, if there is one."""
+    try:
+        name = evaluation_study_name(study.study_name)
+        return optuna.load_study(study_name=name, storage=storage_of(study))
+    except KeyError:
+        return None

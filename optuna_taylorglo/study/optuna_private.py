@@ -20,7 +20,7 @@ FIXED_PARAMS = "fixed_params"
 
 
 def storage_of(study: Study) -> Any:
-    """A study's storage: claiming a certain trial is possible there only."""
+    """A study's storage, the only way to claim a certain trial."""
     return study._storage
 
 

@@ -20,11 +20,7 @@ from optuna_taylorglo.errors import StopRequested
 OUTAGE_LIMIT = 600.0
 """Seconds to wait for a storage that went away."""
 
-STOP_LIMIT = 3.0
-"""Seconds to wait for it once this process was asked to stop."""
-
-# SQLite calls these operational, but waiting does not help: a wrong statement, a missing table, a
-# read-only database, a file that must not be opened.
+# SQLite calls these operational, but waiting does not help.
 _SQLITE_PERMANENT = ("SQLITE_ERROR", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_PERM")
 
 # A gRPC proxy answers UNKNOWN when its own database is away.
@@ -46,7 +42,7 @@ T = TypeVar("T")
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error in the middle of the work may pass when the call is repeated."""
+    """Whether an error of a storage in use may pass when the call is repeated."""
     cause = _cause(error)
     if isinstance(cause, _grpc_errors()):
         return cause.code().name in _GRPC_OUTAGES
@@ -61,14 +57,14 @@ def is_outage(error: BaseException) -> bool:
 
 def is_not_ready(error: BaseException) -> bool:
     """Whether opening a storage may succeed later: a wrong password is reported at once."""
-    said = outage_reason(error)
+    reason = outage_reason(error)
     if is_outage(error):
-        return not _REFUSAL.search(said)
-    return isinstance(error, storage_errors()) and bool(_CREATION_RACE.search(said))
+        return not _REFUSAL.search(reason)
+    return isinstance(error, storage_errors()) and bool(_CREATION_RACE.search(reason))
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """What databases and proxies raise, whether it passes or not."""
+    """What databases and proxies raise."""
     return (DBAPIError, StorageInternalError, *_grpc_errors())
 
 
@@ -78,20 +74,19 @@ def _grpc_errors() -> tuple[Any, ...]:
 
 
 def outage_reason(error: BaseException) -> str:
-    """The storage's own words, in one line and without the SQL statement."""
+    """The storage's own message in one line, without the SQL statement."""
     cause = _cause(error)
     said = cause.details() if isinstance(cause, _grpc_errors()) else getattr(cause, "orig", cause)
     return " ".join(str(said).split())
 
 
 def _cause(error: BaseException) -> Any:
-    """The error that Optuna's own was raised for."""
-    cause = error.__cause__ if isinstance(error, StorageInternalError) else None
-    return cause or error
+    """The error that Optuna raised its own for."""
+    return (isinstance(error, StorageInternalError) and error.__cause__) or error
 
 
 def stop_waiting_when(stop: threading.Event | None) -> None:
-    """End every wait for a storage soon after ``stop`` is set, in the whole process."""
+    """End every wait for a storage in this process when ``stop`` is set."""
     global _stop
     _stop = stop or threading.Event()
 
@@ -114,17 +109,12 @@ def retry(
         except Exception as error:
             if not passes(error):
                 raise
-            now, stopping = time.monotonic(), _stop.is_set()
-            give_up_at = min(give_up_at, now + (STOP_LIMIT if stopping else limit))
-            if now + wait > give_up_at:
-                if stopping:
-                    raise StopRequested from error
+            give_up_at = min(give_up_at, time.monotonic() + limit)
+            if _stop.is_set():
+                raise StopRequested from error
+            if time.monotonic() + wait > give_up_at:
                 raise
             if wait >= 1:
                 _logger.warning(f"Storage unavailable, retrying: {outage_reason(error)}")
-        pause = wait * random.uniform(0.5, 1.0)
-        if stopping:
-            time.sleep(pause)
-        else:
-            _stop.wait(pause)
+        _stop.wait(wait * random.uniform(0.5, 1.0))
         wait = min(2 * wait, 5.0)

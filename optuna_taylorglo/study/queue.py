@@ -44,14 +44,11 @@ from optuna_taylorglo.study.storages import release_connections
 
 _logger = get_logger(__name__)
 
+# An idle worker polls one attribute of the study. Seconds between two polls grow by a factor up to
+# a share of the last evaluation's time, within bounds; polling takes at most a share of the time.
 FIRST_WAIT, WAIT_GROWTH = 0.05, 1.5
-"""Seconds between the first two polls of an idle worker, and their growth."""
-
-SHORTEST_WAIT, LONGEST_WAIT, WAIT_SHARE = 0.1, 10.0, 0.05
-"""Bounds of the time between two polls in the end, and its share of the last evaluation's time."""
-
+WAIT_SHARE, SHORTEST_WAIT, LONGEST_WAIT = 0.05, 0.1, 10.0
 POLL_SHARE = 0.05
-"""Share of its time that an idle worker polls at most, so that a slow storage is polled less."""
 
 KEEP_CONNECTION = 1.0
 """Seconds between two polls from which on the connection is closed: others may need it."""
@@ -59,19 +56,14 @@ KEEP_CONNECTION = 1.0
 READ_INTERVAL = 5.0
 """Seconds after which an idle worker reads all trials though nothing was announced."""
 
-START_JITTER = 0.3
-"""Workers that start together on an empty study begin this many seconds apart, at most."""
-
-MAX_ANNOUNCED = 100
-"""Added trials that are announced at most; a worker that gets none of them reads all trials."""
-
-MAX_TRIES = 4
-"""Trials that others were faster to claim, after which all trials are read again."""
-
 TAKEOVER = (3.0, 9.0)
 """Seconds after which a worker adds what another one should have added."""
 
-_FIRST_MESSAGE, _MESSAGE_INTERVAL = 10.0, 60.0
+MAX_LOST_RACES = 4
+"""Trials that others were faster to claim, after which all trials are read again."""
+
+MESSAGE_AFTER = 10.0
+"""Seconds after which an idle worker logs that it waits."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +98,7 @@ class TrialQueue(ABC):
     """
 
     records_usage_errors = False
-    """Whether a training that cannot work as things are ends as a failure of its trial."""
+    """Whether a usage error of an evaluation is stored as a failure of its trial."""
 
     def __init__(
         self,
@@ -120,60 +112,64 @@ class TrialQueue(ABC):
         self.over = False
         self._storage: Any = storage_of(study)
         self._stale = StaleTrials(self._storage, grace_period)
-        self._read_interval = min(READ_INTERVAL, grace_period / 4)
-        self._longest_wait = LONGEST_WAIT
-        self._claimed_at, self._last_number = 0.0, 0
-        self._claimable: deque[int] = deque()  # ids of trials
+        # What was read last, and when to read again.
         self._plan = Plan()
+        self._claimable: deque[int] = deque()  # trial ids
+        self._read_interval = min(READ_INTERVAL, grace_period / 4)
         self._next_read = 0.0
         self._news: Any = None
+        # Trials that this worker finished or failed, and the last one that it claimed.
         self._own: set[int] = set()
-        self._due: tuple[object, float] = (None, 0.0)
+        self._claimed_at, self._last_number = 0.0, 0
+        self._longest_wait = LONGEST_WAIT
+        self._takeover: tuple[object, float] = (None, 0.0)
 
     @abstractmethod
     def plan(self, trials: Sequence[FrozenTrial]) -> Plan:
         """What is to be done, as a function of all trials that count."""
 
     def wait_for_trial(
-        self,
-        stop: threading.Event | None = None,
-        *,
-        longest_wait: float = LONGEST_WAIT,
-        deadline: float = math.inf,
+        self, stop: threading.Event | None = None, *, deadline: float = math.inf
     ) -> Trial | None:
         """Claim a trial, waiting for one as long as it takes.
 
         Args:
             stop: Ends the wait when set.
-            longest_wait: Seconds between two polls, at most, unless the storage is slow.
             deadline: Ends the wait, in terms of `time.monotonic`.
 
         Returns:
             A running trial, or None when the queue is over, ``stop`` was set or time is up.
         """
         stop = stop or threading.Event()
-        wait, message_at = FIRST_WAIT, time.monotonic() + _FIRST_MESSAGE
-        try:
-            trial = self.claim()
-            while trial is None and not (self.over or stop.is_set()):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                if wait >= KEEP_CONNECTION:
-                    release_connections(self._storage)
-                stop.wait(min(wait * random.uniform(0.5, 1.0), left))
-                wait = min(WAIT_GROWTH * wait, longest_wait, self._longest_wait)
-                if time.monotonic() >= message_at:
-                    _logger.info("waiting for trials that other workers evaluate")
-                    message_at = time.monotonic() + _MESSAGE_INTERVAL
-                began = time.monotonic()
-                has_news = self._has_news()
+        wait, message_at = FIRST_WAIT, time.monotonic() + MESSAGE_AFTER
+        trial = self.claim()
+        while trial is None and not (self.over or stop.is_set() or time.monotonic() >= deadline):
+            if wait >= KEEP_CONNECTION:
+                release_connections(self._storage)
+            stop.wait(min(wait * random.uniform(0.5, 1.0), deadline - time.monotonic()))
+            began = time.monotonic()
+            if began >= message_at:
+                _logger.info("waiting for trials that other workers evaluate")
+                message_at = math.inf
+            wait = min(WAIT_GROWTH * wait, self._longest_wait)
+            if self._has_news():
+                trial = self.claim()
+            else:
                 wait = max(wait, (time.monotonic() - began) / POLL_SHARE)
-                if has_news:
-                    trial = self.claim()
-            return trial
-        finally:
-            release_connections(self._storage)
+        release_connections(self._storage)
+        return trial
+
+    def _has_news(self) -> bool:
+        """Poll: whether to try to claim. Announced trials are claimed without reading all."""
+        if time.monotonic() >= self._next_read:
+            return True
+        before, self._news = self._news, self.study.user_attrs.get(NEWS)
+        if self._news == before or self._news is None:
+            return False
+        self._claimable = deque(self._news[0])
+        # With as many workers as candidates, each begins at the index of its last one.
+        self._claimable.rotate(-(self._last_number % max(1, len(self._claimable))))
+        return True
 
     def claim(self) -> Trial | None:
         """Claim the next trial, if there is one.
@@ -181,15 +177,14 @@ class TrialQueue(ABC):
         Returns:
             A running trial, or None: `over` tells whether all is done or others are still busy.
         """
-        n_tries = 0
+        lost_races = 0
         while self._claimable or self._read():
-            trial = self._claim(self._claimable.popleft())
-            if trial is not None:
+            if (trial := self._claim(self._claimable.popleft())) is not None:
                 return trial
-            n_tries += 1
-            if n_tries % MAX_TRIES == 0:
-                self._claimable.clear()
             random.shuffle(self._claimable)  # others may try the same ones in the same order
+            lost_races += 1
+            if lost_races % MAX_LOST_RACES == 0:
+                self._claimable.clear()
         return None
 
     def _claim(self, trial_id: int) -> Trial | None:
@@ -203,44 +198,37 @@ class TrialQueue(ABC):
             return None  # withdrawn, or this process was too slow
         trial = Trial(self.study, trial_id)
         self._claimed_at, self._last_number = time.monotonic(), trial.number
-        if self.is_wanted(trial):
-            return trial
-        self.release(trial)
-        return None
-
-    def is_wanted(self, trial: Trial) -> bool:
-        """Whether this worker evaluates a trial that was announced, if others would."""
-        return True
+        return trial
 
     def _read(self) -> bool:
-        """Read all trials and do what they lead to; whether any can be claimed."""
+        """Read all trials and act on them; whether any can be claimed."""
         trials = counted_trials(self.study)
-        if not trials and self._next_read == 0.0:
-            time.sleep(random.uniform(0.0, START_JITTER))
-            trials = counted_trials(self.study)
         if stale := self._stale.fail(trials):
             self._own.update(stale)
             trials = counted_trials(self.study)
-        plan, added = self.plan(trials), set[int]()
-        # In the end every worker clears up, so that no duplicate stays behind.
-        while (plan.due or plan.superfluous) and (plan.over or self._is_my_turn(trials)):
-            for trial in plan.superfluous:
-                self._withdraw(trial)
-            newly_added = self._add(plan.due)
-            others_add = bool(plan.due) and not newly_added
-            added.update(newly_added)
-            trials = counted_trials(self.study)
-            plan = self.plan(trials)
-            if others_add:
-                break
+        plan, added = self._carry_out(self.plan(trials), trials)
         if added or (plan.over and not self.over):
             self._announce(plan, added)
         self.over, self._plan = plan.over, plan
         self._claimable = deque(map(trial_id_of, plan.claimable))
         self._next_read = time.monotonic() + self._read_interval
-        if plan.due or plan.superfluous:
-            self._next_read = min(self._next_read, self._due[1])
         return bool(self._claimable)
+
+    def _carry_out(self, plan: Plan, trials: Sequence[FrozenTrial]) -> tuple[Plan, set[int]]:
+        """Add and withdraw trials if it is this worker's turn; the new plan, and ids added."""
+        added: set[int] = set()
+        # In the end every worker clears up, so that no duplicate stays behind.
+        while (plan.due or plan.superfluous) and (plan.over or self._is_my_turn(trials)):
+            for trial in plan.superfluous:
+                self._withdraw(trial)
+            newly_added = self._add(plan.due)
+            added.update(newly_added)
+            another_adds = bool(plan.due) and not newly_added
+            trials = counted_trials(self.study)
+            plan = self.plan(trials)
+            if another_adds:
+                break
+        return plan, added
 
     def _is_my_turn(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether this worker adds what is due, and withdraws what is superfluous.
@@ -256,21 +244,20 @@ class TrialQueue(ABC):
         if self._next_read == 0.0 and all(trial.state.is_finished() for trial in trials):
             return True
         state = (len(trials), len(ended))
-        if self._due[0] != state:
-            self._due = (state, time.monotonic() + random.uniform(*TAKEOVER))
-        return time.monotonic() >= self._due[1]
+        if self._takeover[0] != state:
+            self._takeover = (state, time.monotonic() + random.uniform(*TAKEOVER))
+        return time.monotonic() >= self._takeover[1]
 
     def _add(self, due: Sequence[Callable[[], FrozenTrial]]) -> list[int]:
         """Add trials; returns their ids, none if another worker adds the same ones just now."""
         added: list[int] = []
         for make in due:
             added.append(self._storage.create_new_trial(study_id_of(self.study), make()))
-            if len(added) > 1:
-                continue
-            for trial in self.plan(counted_trials(self.study)).superfluous:
-                if trial_id_of(trial) in added:
-                    self._withdraw(trial)
-                    return []
+            if len(added) == 1:
+                for trial in self.plan(counted_trials(self.study)).superfluous:
+                    if trial_id_of(trial) in added:
+                        self._withdraw(trial)
+                        return []
         return added
 
     def _withdraw(self, waiting: FrozenTrial) -> None:
@@ -288,24 +275,9 @@ class TrialQueue(ABC):
         Only those that count by a plan made since: a duplicate must not be evaluated.
         """
         claimable = [trial_id_of(trial) for trial in plan.claimable]
-        self._news = [[each for each in claimable if each in added][:MAX_ANNOUNCED], plan.over]
+        self._news = [[each for each in claimable if each in added][:100], plan.over]
         if self.study.user_attrs.get(NEWS) != self._news:
             self.study.set_user_attr(NEWS, self._news)
-
-    def _has_news(self) -> bool:
-        """Whether to try to claim; a poll that costs little.
-
-        Trials that were just announced are claimed without reading all trials.
-        """
-        if time.monotonic() >= self._next_read:
-            return True
-        before, self._news = self._news, self.study.user_attrs.get(NEWS)
-        if self._news == before or self._news is None:
-            return False
-        self._claimable = deque(self._news[0])
-        # With as many workers as candidates, each begins at the place of its last one.
-        self._claimable.rotate(-(self._last_number % max(1, len(self._claimable))))
-        return True
 
     def finish(
         self, trial: Trial, value: float | None = None, *, state: TrialState | None = None
@@ -314,24 +286,21 @@ class TrialQueue(ABC):
 
         Args:
             trial: A trial from :meth:`claim`.
-            value: The objective's value; one that is not finite counts as an abort.
-            state: PRUNED for an abort, FAIL for a failure; otherwise a value is needed.
+            value: The objective's value; an abort has none, or one that is not finite.
+            state: PRUNED or FAIL; by default it follows from the value.
 
         Returns:
             Whether it was stored; False if the trial has failed as stale in the meantime.
         """
-        if state is None:
-            if value is None:
-                raise ValueError("value must be a number unless state is PRUNED or FAIL.")
-            state = TrialState.COMPLETE if math.isfinite(value) else TrialState.PRUNED
-        elif state not in (TrialState.PRUNED, TrialState.FAIL) or value is not None:
-            raise ValueError(f"state must be PRUNED or FAIL, without a value, got {state!r}.")
         trial_id = trial_id_of(trial)
+        if state is None:
+            is_abort = value is None or not math.isfinite(value)
+            state = TrialState.PRUNED if is_abort else TrialState.COMPLETE
+        if state == TrialState.PRUNED:
+            value = _last_report(self._storage.get_trial(trial_id))
         # Where evaluations are short, the wait for others must be short too.
         taken = time.monotonic() - self._claimed_at
         self._longest_wait = min(max(SHORTEST_WAIT, WAIT_SHARE * taken), LONGEST_WAIT)
-        if state == TrialState.PRUNED:
-            value = _last_report(self._storage.get_trial(trial_id))
         try:
             values = None if value is None else [value]
             stored = self._storage.set_trial_state_values(trial_id, state, values)
@@ -350,14 +319,16 @@ class TrialQueue(ABC):
 
     def release(self, trial: Trial) -> None:
         """Give back a trial that this worker will not finish; it does not count as a failure."""
-        try:
-            fail_trial(self._storage, trial_id_of(trial), RELEASED)
-            self._own.add(trial_id_of(trial))
-            self._claimable.clear()
-        except Exception as error:
-            _logger.warning(f"Trial {trial.number} could not be released: {error}")
-        finally:
-            release_connections(self._storage)
+        fail_trial(self._storage, trial_id_of(trial), RELEASED)
+        self._own.add(trial_id_of(trial))
+        self._claimable.clear()
+        release_connections(self._storage)
+
+
+def _last_report(trial: FrozenTrial) -> float | None:
+    """What Optuna stores as the value of a pruned trial."""
+    last = None if trial.last_step is None else trial.intermediate_values[trial.last_step]
+    return None if last is None or math.isnan(last) else last
 
 
 def counted_trials(study: Study, states: Container[TrialState] | None = None) -> list[FrozenTrial]:
@@ -375,20 +346,11 @@ def has_results(study: Study) -> bool:
     return bool(counted_trials(study, (TrialState.COMPLETE, TrialState.PRUNED)))
 
 
-def _last_report(trial: FrozenTrial) -> float | None:
-    """What Optuna stores as the value of a pruned trial."""
-    last = None if trial.last_step is None else trial.intermediate_values[trial.last_step]
-    return None if last is None or math.isnan(last) else last
-
-
-_MAX_LINES, _MAX_CHARACTERS = 20, 4000
-
-
 @dataclass(frozen=True)
 class Failure:
     """An exception as plain values that a database can hold.
 
-    A usage error, which only the user can fix, has no traceback: its message says it all.
+    A usage error, which only the user can fix, has no traceback: its message is enough.
     """
 
     type: str
@@ -396,19 +358,6 @@ class Failure:
     traceback: str = ""
     is_usage: bool = False
     worker: str = ""
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """An exception of this process."""
-        is_usage = isinstance(error, UsageError)
-        lines = [] if is_usage else "".join(traceback.format_exception(error)).splitlines()
-        return cls(
-            type(error).__name__,
-            str(error)[:_MAX_CHARACTERS],
-            "\n".join(lines[-_MAX_LINES:])[-_MAX_CHARACTERS:],
-            is_usage,
-            f"process {os.getpid()} on {platform.node()}",
-        )
 
     @property
     def in_words(self) -> str:
@@ -420,8 +369,16 @@ class Failure:
 
 
 def record_failure(trial: Trial, error: Exception) -> Failure:
-    """Store an exception with the trial that it ends."""
-    failure = Failure.of(error)
+    """Store an exception with the trial that it ends: a message and the end of the traceback."""
+    is_usage = isinstance(error, UsageError)
+    lines = [] if is_usage else "".join(traceback.format_exception(error)).splitlines()
+    failure = Failure(
+        type(error).__name__,
+        str(error)[:4000],
+        "\n".join(lines[-20:])[-4000:],
+        is_usage,
+        f"process {os.getpid()} on {platform.node()}",
+    )
     with contextlib.suppress(UpdateFinishedTrialError):  # it has failed as stale
         trial.set_user_attr(ERROR, asdict(failure))
     return failure

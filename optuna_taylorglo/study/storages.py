@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import importlib.util
 import json
+import mmap
 import os
 import threading
 import warnings
@@ -46,8 +47,19 @@ def is_proxy(url: str) -> bool:
 
 
 def shown_url(url: str) -> str:
-    """A storage URL or journal path for people to read: without a password."""
+    """A storage URL or journal path for display, without its password."""
     return _read(url).render_as_string(hide_password=True) if "://" in url else url
+
+
+def _read(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (sqlalchemy.exc.ArgumentError, ValueError) as error:
+        # The error would quote the URL, password and all.
+        raise StorageURLError(
+            f"Storage URL with scheme {url.split('://')[0]!r} cannot be read: expected "
+            "scheme://user:password@host:port/database, special characters percent-encoded."
+        ) from error
 
 
 def parse_url(url: str) -> URL:
@@ -78,7 +90,7 @@ def parse_url(url: str) -> URL:
 
 
 def file_of(url: str) -> Path | None:
-    """The absolute path of the file that a storage is kept in; None for a server or memory."""
+    """The absolute path of a storage's file; None for a server or memory."""
     name, is_journal = url, "://" not in url
     if not is_journal:
         parsed = parse_url(url)
@@ -98,40 +110,6 @@ def file_of(url: str) -> Path | None:
     return file
 
 
-def _read(url: str) -> URL:
-    try:
-        return make_url(url)
-    except (sqlalchemy.exc.ArgumentError, ValueError) as error:
-        # The error would quote the URL, password and all.
-        raise StorageURLError(
-            f"Storage URL with scheme {url.split('://')[0]!r} cannot be read: expected "
-            "scheme://user:password@host:port/database, special characters percent-encoded."
-        ) from error
-
-
-_CONNECT_ARGS: dict[str, dict[str, Any]] = {
-    # Without an isolation level the driver leaves transactions to `_begin_sqlite`.
-    "sqlite": {"timeout": 60, "isolation_level": None},
-    # A lost server is noticed within a minute instead of hours.
-    "postgresql": {
-        "connect_timeout": 10,
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 30_000,
-    },
-    "mysql": {"connect_timeout": 10, "read_timeout": 30, "write_timeout": 30},
-}
-
-# A suspended client must not keep its locks: PostgreSQL ends its transaction, MySQL its connection.
-_SESSION_SETTINGS = {
-    "postgresql": "SET TimeZone = 'UTC'; SET idle_in_transaction_session_timeout = '15s'",
-    "mysql": "SET time_zone = '+00:00', wait_timeout = 30, innodb_lock_wait_timeout = 10",
-}
-
-_GRPC_DEADLINE = "60s"
-_BLOCK = 65536
-
 _thread = threading.local()
 
 
@@ -139,7 +117,7 @@ class RetryingStorage(BaseStorage):
     """An Optuna storage whose every call is repeated while the storage is away.
 
     A repeated ``create_new_trial`` may leave a second trial, which the queue withdraws as a
-    duplicate; repeating any other call is harmless. The URL is without a password.
+    duplicate; repeating any other call is harmless. The URL has no password.
     """
 
     def __init__(self, inner: BaseStorage, url: str, *, outage_limit: float = OUTAGE_LIMIT) -> None:
@@ -152,7 +130,7 @@ class RetryingStorage(BaseStorage):
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if _file_id(self._file) != self._file_id:
-            # What is written to a deleted file is lost, without an error.
+            # Writes to a deleted file are lost without an error.
             raise StorageUnreachable(
                 f"The database {self._file} was deleted or replaced while it was in use. Put it "
                 "back and start again; what was written since then is lost."
@@ -180,11 +158,6 @@ def _file_id(file: Path | None) -> tuple[int, int] | None:
     return None if status is None else (status.st_dev, status.st_ino)
 
 
-def shown_storage(storage: BaseStorage) -> str | None:
-    """URL or path by which a storage can be opened again, without its password."""
-    return storage.url if isinstance(storage, RetryingStorage) else None
-
-
 def release_connections(storage: BaseStorage) -> None:
     """Hold no connection to a server during a training or a wait; the next call connects again."""
     database = storage.database if isinstance(storage, RetryingStorage) else None
@@ -201,18 +174,32 @@ def connect(url: str) -> BaseStorage:
     return _open_grpc_proxy(parsed) if is_proxy(url) else _open_database(parsed)
 
 
+_CONNECT_ARGS: dict[str, dict[str, Any]] = {
+    # Without an isolation level the driver leaves transactions to `_begin_sqlite`.
+    "sqlite": {"timeout": 60, "isolation_level": None},
+    # A lost server is noticed within minutes instead of hours.
+    "postgresql": {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 30_000},
+    "mysql": {"connect_timeout": 10, "read_timeout": 30, "write_timeout": 30},
+}
+
+# A suspended client must not keep its locks: PostgreSQL ends its transaction, MySQL its connection.
+_SESSION_SETTINGS = {
+    "postgresql": "SET TimeZone = 'UTC'; SET idle_in_transaction_session_timeout = '15s'",
+    "mysql": "SET time_zone = '+00:00', wait_timeout = 30, innodb_lock_wait_timeout = 10",
+}
+
+
 def _open_database(url: URL) -> RDBStorage:
     backend = url.get_backend_name()
-    is_server = backend in _SESSION_SETTINGS
-    # What the URL's query says has priority.
+    # The URL's own query has priority.
     connect_args = {k: v for k, v in _CONNECT_ARGS[backend].items() if k not in url.query}
     kwargs: dict[str, Any] = {"connect_args": connect_args}
-    if is_server:
-        # One connection is kept between calls until it is released; a heartbeat may need another.
+    if backend in _SESSION_SETTINGS:
+        # One connection stays open between calls until released; a heartbeat may need another.
         kwargs |= {"pool_size": 1, "max_overflow": -1, "pool_pre_ping": True}
         kwargs["pool_events"] = [(partial(_set_session, _SESSION_SETTINGS[backend]), "connect")]
     database = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=kwargs)
-    if not is_server:
+    if backend == "sqlite":
         with database.engine.connect() as connection:
             # Readers and one writer at the same time; a read-only file is left as it is.
             try:
@@ -250,23 +237,22 @@ class JournalLock(JournalFileOpenLock):
 
     def acquire(self) -> bool:
         # Made anew, since a storage may be pickled and a lock may not.
-        self._lock = FileLock(f"{self._path}.taylorglo.lock")
-        self._lock.acquire(poll_interval=0.005)
-        # Cut what a writer left that was killed.
-        with self._path.open("r+b") as file:
-            start = size = file.seek(0, os.SEEK_END)
-            newline = -1
-            while newline < 0 < start:
-                start = max(0, start - _BLOCK)
-                file.seek(start)
-                newline = file.read(_BLOCK).rfind(b"\n")
-            if start + newline + 1 < size:
-                file.truncate(start + newline + 1)
+        self._lock = FileLock(f"{self._path}.taylorglo.lock", poll_interval=0.005)
+        self._lock.acquire()
+        if size := self._path.stat().st_size:
+            with self._path.open("r+b") as file:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                    end = content.rfind(b"\n") + 1
+                if end < size:  # a writer was killed
+                    file.truncate(end)
         return True
 
     def release(self) -> None:
         self._lock.release()
         del self._lock
+
+
+_GRPC_DEADLINE = "60s"
 
 
 def _open_grpc_proxy(url: URL) -> GrpcStorageProxy:

@@ -22,7 +22,7 @@ from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, LogWriter
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
-from optuna_taylorglo.study.heartbeat import Heartbeat
+from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.queue import record_failure
 from optuna_taylorglo.study.storages import is_proxy, parse_url
@@ -92,7 +92,7 @@ def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, wo
         log.write(CLAIMED, evaluation, place, claim_began)
         board.slots[seat] = job.slot(place) if isinstance(job, SearchJob) else -1
         board.phases[seat] = Phase.EVALUATING
-        with Heartbeat(trial, queue.heartbeat_interval):
+        with heartbeats(trial, queue.heartbeat_interval):
             try:
                 outcome = job.evaluate(queue, trial)
                 while board.holds_up(at_the_end=job.outlasts_attacks(place)):

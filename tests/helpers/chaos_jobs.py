@@ -178,7 +178,7 @@ class SearchJob(Job):
         return GenerationScheduler(study, n_generations=self.generations, **heartbeat)
 
     def next_trial(self, queue: GenerationScheduler) -> Trial | None:
-        return queue.wait_for_trial(longest_wait=0.5)
+        return queue.wait_for_trial()
 
     def place(self, trial: Trial | FrozenTrial) -> Place | None:
         attrs = trial.user_attrs
@@ -250,7 +250,7 @@ class VerdictJob(Job):
     def next_trial(self, queue: TaskQueue) -> Trial | None:
         while queue.results(self.tasks) is None:
             deadline = time.monotonic() + 1.0
-            trial = queue.wait_for_trial(longest_wait=0.5, deadline=deadline)
+            trial = queue.wait_for_trial(deadline=deadline)
             if trial is not None:
                 return trial
         return None

@@ -105,7 +105,7 @@ class MariaDB:
     def new_database(self) -> str:
         """URL of an empty database, in the plain form that people write."""
         name = f"test_{uuid.uuid4().hex}"
-        engine = _unpooled(sqlalchemy.make_url(self._url))
+        engine = unpooled(sqlalchemy.make_url(self._url))
         with engine.connect() as connection:
             connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
         return self._url.replace("mysql+pymysql://", "mysql://").replace(
@@ -116,7 +116,7 @@ class MariaDB:
         server = subprocess.Popen(
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        engine = _unpooled(sqlalchemy.make_url(self._url))
+        engine = unpooled(sqlalchemy.make_url(self._url))
         while True:
             with contextlib.suppress(sqlalchemy.exc.OperationalError), engine.connect():
                 return
@@ -137,33 +137,26 @@ _PROXY = """
 import sys
 from optuna.storages import run_grpc_proxy_server
 from optuna_taylorglo.study.open import open_storage
-
-url, port = sys.argv[1:]
-run_grpc_proxy_server(open_storage(url), host="localhost", port=int(port))
+run_grpc_proxy_server(open_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
 """
 
 
 class GrpcProxy:
-    """Optuna's storage proxy in a process of its own, before a database.
-
-    Args:
-        database_url: The database.
-    """
+    """Optuna's storage proxy in a process of its own, before a database."""
 
     def __init__(self, database_url: str) -> None:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            self._port = free.getsockname()[1]
-        self._command = [sys.executable, "-c", _PROXY, database_url, str(self._port)]
-        self.url = f"grpc://localhost:{self._port}"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._address = free.getsockname()[:2]
+        port = str(self._address[1])
+        self.url = f"grpc://127.0.0.1:{port}"
+        self._command = [sys.executable, "-W", "ignore", "-c", _PROXY, database_url, port]
         self.start()
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
         while True:
-            with contextlib.suppress(OSError), socket.create_connection(("localhost", self._port)):
+            with contextlib.suppress(OSError):
+                socket.create_connection(self._address, 1).close()
                 return
             assert self._process.poll() is None, "the proxy ended"
             time.sleep(0.1)
@@ -173,8 +166,18 @@ class GrpcProxy:
         self._process.kill()
         self._process.wait()
 
-    def close(self) -> None:
-        self.stop()
+    close = stop
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It keeps its connections and answers no call."""
+        self._process.send_signal(signal.SIGSTOP)
+        # The signal takes a moment to stop all threads, and until then one may answer.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
 
 def cut_connections(url: str, at_most: int) -> int:
@@ -189,7 +192,7 @@ def cut_connections(url: str, at_most: int) -> int:
     """
     plain = sqlalchemy.make_url(url)
     if plain.get_backend_name() == "postgresql":
-        engine = _unpooled(plain.set(drivername="postgresql+psycopg"))
+        engine = unpooled(plain.set(drivername="postgresql+psycopg"))
         query = (
             "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE "
             "datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() "
@@ -197,7 +200,7 @@ def cut_connections(url: str, at_most: int) -> int:
         )
         with engine.connect() as connection:
             return len(connection.execute(sqlalchemy.text(query), {"n": at_most}).all())
-    engine = _unpooled(plain.set(drivername="mysql+pymysql"))
+    engine = unpooled(plain.set(drivername="mysql+pymysql"))
     query = (
         "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND "
         "id <> CONNECTION_ID() ORDER BY RAND() LIMIT :n"
@@ -211,7 +214,7 @@ def cut_connections(url: str, at_most: int) -> int:
     return len(chosen)
 
 
-def _unpooled(url: sqlalchemy.URL) -> sqlalchemy.Engine:
+def unpooled(url: sqlalchemy.URL) -> sqlalchemy.Engine:
     return sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
 
 

@@ -17,7 +17,7 @@ import optuna
 import pytest
 from databases import PostgreSQL
 from optuna.trial import Trial
-from proxies import Proxy
+from databases import GrpcProxy as Proxy
 from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, sampler
 
 from optuna_taylorglo.attributes import WITHDRAWN
@@ -25,7 +25,7 @@ from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
-from optuna_taylorglo.study.heartbeat import Heartbeat
+from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
 
 fork = multiprocessing.get_context("fork")
@@ -72,8 +72,8 @@ def work(url: str, log: Path, n_generations: int, chaos: bool) -> None:
     )
     (log.parent / f"started-{os.getpid()}").touch()
     dice = random.Random()
-    while (trial := scheduler.wait_for_trial(longest_wait=0.5)) is not None:
-        with Heartbeat(trial, scheduler.heartbeat_interval):
+    while (trial := scheduler.wait_for_trial()) is not None:
+        with heartbeats(trial, scheduler.heartbeat_interval):
             # One evaluation fails at least.
             fate = 1.0 if not chaos else 0.05 if trial.number == 1 else dice.random()
             value = evaluate(scheduler, trial)
@@ -234,7 +234,7 @@ def test_eight_workers_on_an_empty_study_draw_the_first_generation(
 def _take_enqueued(url: str, log: Path) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     scheduler = new_scheduler(open_storage(url), n_generations=5, popsize=8)
-    while (trial := scheduler.wait_for_trial(longest_wait=0.2)) is not None:
+    while (trial := scheduler.wait_for_trial()) is not None:
         with log.open("a") as file:
             file.write(f"{trial.number}\n")
         scheduler.finish(trial, scheduler.sampler.suggest(trial)[0])

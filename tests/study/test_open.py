@@ -17,7 +17,7 @@ from databases import PostgreSQL
 from optuna.trial import TrialState, create_trial
 
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, RECIPE
-from optuna_taylorglo.errors import StopRequested, StorageUnreachable, StorageURLError, StudyError
+from optuna_taylorglo.errors import StorageUnreachable, StorageURLError, StudyError
 from optuna_taylorglo.study import outages
 from optuna_taylorglo.study.open import (
     Direction,
@@ -28,25 +28,14 @@ from optuna_taylorglo.study.open import (
     open_storage,
     open_study,
 )
-from optuna_taylorglo.study.outages import stop_waiting_when
-from optuna_taylorglo.study.storages import (
-    file_of,
-    parse_url,
-    resolve_storage_url,
-    shown_storage,
-    shown_url,
-)
+from optuna_taylorglo.study.storages import file_of, parse_url, resolve_storage_url, shown_url
 
 fork = multiprocessing.get_context("fork")
 
 
 def test_option_then_environment_then_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A compose file leaves an empty variable when it is not set.
-    for empty in ("", None):
-        monkeypatch.setenv("OPTUNA_STORAGE", empty or "")
-        if empty is None:
-            monkeypatch.delenv("OPTUNA_STORAGE")
-        assert resolve_storage_url() == resolve_storage_url("") == "sqlite:///taylorglo.db"
+    monkeypatch.setenv("OPTUNA_STORAGE", "")  # as a compose file leaves it when it is not set
+    assert resolve_storage_url() == resolve_storage_url("") == "sqlite:///taylorglo.db"
     monkeypatch.setenv("OPTUNA_STORAGE", "sqlite:///other.db")
     assert resolve_storage_url() == "sqlite:///other.db"
     assert resolve_storage_url("mine.log") == "mine.log"
@@ -56,10 +45,8 @@ def test_option_then_environment_then_default(monkeypatch: pytest.MonkeyPatch) -
     ("url", "drivers", "expected"),
     [
         ("postgresql://u@h/db", {"psycopg2", "psycopg"}, "postgresql+psycopg2"),
-        ("postgresql://u@h/db", {"psycopg"}, "postgresql+psycopg"),
         ("postgres://u@h/db", {"psycopg"}, "postgresql+psycopg"),
         ("mysql://u@h/db", {"MySQLdb", "pymysql"}, "mysql+mysqldb"),
-        ("mysql://u@h/db", {"pymysql"}, "mysql+pymysql"),
         ("mariadb://u@h/db", {"pymysql"}, "mysql+pymysql"),
         ("mariadb+pymysql://u@h/db", set(), "mysql+pymysql"),
         ("postgres+asyncpg://u@h/db", {"psycopg"}, "postgresql+asyncpg"),
@@ -72,29 +59,31 @@ def test_the_best_driver_that_is_installed_is_taken_unless_one_is_named(
     assert parse_url(url).drivername == expected
 
 
-def test_nothing_but_the_driver_is_changed() -> None:
+def test_parts_of_urls(tmp_path: Path) -> None:
     url = parse_url("postgres+psycopg://me:p%40ss@host:5433/db?sslmode=require")
     assert (url.username, url.password, url.host, url.port) == ("me", "p@ss", "host", 5433)
     assert (url.database, dict(url.query)) == ("db", {"sslmode": "require"})
+    assert shown_url("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
+    assert "secret" not in create_command("s", "postgresql://me:secret@host/db")
+    assert "--storage DATABASE_OF_THE_PROXY" in create_command("a", "grpc://host")
+    assert shown_url("a/study.log") == "a/study.log"
+    assert file_of("study.log") == Path("study.log").absolute()
+    assert file_of(f"sqlite:///{tmp_path}/a.db") == tmp_path / "a.db"
+    assert file_of(f"sqlite:///file:{tmp_path}/a.db?mode=ro&uri=true") == tmp_path / "a.db"
+    in_memory = ("sqlite://", "sqlite:///:memory:", "sqlite:///file:a?mode=memory&uri=true")
+    for each in (*in_memory, "grpc://host:1", "mysql+pymysql://u@h/db"):
+        assert file_of(each) is None
 
 
 @pytest.mark.parametrize(
-    ("url", "extra"),
-    [
-        ("postgresql://u:secret@h/db", "postgres"),
-        ("mysql://u:secret@h/db", "mysql"),
-        ("grpc://host:1", "grpc"),
-    ],
+    ("scheme", "extra"), [("postgresql", "postgres"), ("mysql", "mysql"), ("grpc", "grpc")]
 )
 def test_a_missing_driver_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, url: str, extra: str
+    monkeypatch: pytest.MonkeyPatch, scheme: str, extra: str
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        StorageURLError, match=rf"pip install 'optuna-taylorglo\[{extra}\]'"
-    ) as caught:
-        open_storage(url)
-    assert "secret" not in str(caught.value)
+    with pytest.raises(StorageURLError, match=rf"pip install 'optuna-taylorglo\[{extra}\]'"):
+        open_storage(f"{scheme}://host:1")
 
 
 @pytest.mark.parametrize(
@@ -105,20 +94,13 @@ def test_a_missing_driver_is_named_with_its_extra(
         (".", "'.' is not a file"),
         ("mssql://sa:secret@host/db", r"mssql://sa:\*\*\*@host/db has the unknown scheme 'mssql'"),
         ("redis://host", "unknown scheme 'redis': expected one of grpc, mariadb, mysql, postgres"),
-        (
-            "sqlite:///no/such/directory/x.db",
-            "x.db' is not a file in an existing dir",
-        ),
+        ("sqlite:///no/such/directory/x.db", "x.db' is not a file in an existing dir"),
         ("postgresql://u:secret@host:port/db", "scheme 'postgresql' cannot be read: expected"),
-        (
-            "postgresql+nodriver://u:secret@h/db",
-            r"Cannot open .*:\*\*\*@h/db: .*postgresql.nodriver",
-        ),
+        ("postgresql+nodriver://u:secret@h/db", r"Cannot open .*:\*\*\*@h/db: .*nodriver"),
         ("grpc://", "must be grpc://host:port"),
         ("grpc://host/db", "must be grpc://host:port"),
         ("grpc://me:secret@host:1", "must be grpc://host:port"),
         ("grpc://host:1?a=b", "must be grpc://host:port"),
-        ("grpc://me:secret@host:port", "scheme 'grpc' cannot be read"),
     ],
 )
 def test_a_bad_url_is_explained_without_its_password(url: str, message: str) -> None:
@@ -126,42 +108,6 @@ def test_a_bad_url_is_explained_without_its_password(url: str, message: str) -> 
         with pytest.raises(StorageURLError, match=message) as caught:
             open_(url)
         assert "secret" not in str(caught.value)
-
-
-def test_people_are_shown_no_password(sqlite_url: str) -> None:
-    url = "postgresql://me:secret@host/db"
-    assert shown_url(url) == "postgresql://me:***@host/db"
-    assert shown_url("a/study.log") == "a/study.log"
-    assert "secret" not in create_command("s", url)
-    assert shown_storage(open_storage(sqlite_url)) == sqlite_url
-    assert shown_storage(optuna.storages.InMemoryStorage()) is None
-
-
-def test_files_and_addresses_of_urls(tmp_path: Path) -> None:
-    assert file_of("study.log") == Path("study.log").absolute()
-    assert file_of(f"sqlite:///{tmp_path}/a.db") == tmp_path / "a.db"
-    assert file_of(f"sqlite:///file:{tmp_path}/a.db?mode=ro&uri=true") == tmp_path / "a.db"
-    for url in (
-        "sqlite://",
-        "sqlite:///:memory:",
-        "sqlite:///file:shared?mode=memory&uri=true",
-        "grpc://host:1",
-        "mysql+pymysql://u@h/db",
-    ):
-        assert file_of(url) is None
-    assert "--storage DATABASE_OF_THE_PROXY" in create_command("a", "grpc://host")
-
-
-def test_a_sqlite_file_given_as_a_path(tmp_path: Path) -> None:
-    open_storage(f"sqlite:///{tmp_path}/a.db")
-    with pytest.raises(StorageURLError, match=r"a\.db is an SQLite database: write sqlite:///"):
-        open_storage(f"{tmp_path}/a.db")
-
-
-@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
-def test_ways_to_write_postgresql(postgresql_url: str, scheme: str) -> None:
-    storage = open_storage(postgresql_url.replace("postgresql", scheme, 1))
-    assert optuna.get_all_study_names(storage) == []
 
 
 @pytest.mark.parametrize(
@@ -177,17 +123,16 @@ def test_an_unreachable_server_is_named_without_its_password(url: str) -> None:
     start = time.monotonic()
     with pytest.raises(StorageUnreachable, match=r"Cannot open [\w+]+://") as caught:
         open_storage(url, patience=0.3)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
     assert "secret" not in str(caught.value)
     assert ("user:***@" in str(caught.value)) == ("secret" in url)
 
 
-def test_what_will_never_pass_is_said_at_once(
+def test_a_refusal_is_said_at_once(
     postgresql_url: str, mariadb_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outages.random, "uniform", lambda *args: pytest.fail("waited"))
-    host = postgresql_url.split("?host=")[1]
-    socket = mariadb_url.split("?unix_socket=")[1]
+    host, socket = postgresql_url.split("?host=")[1], mariadb_url.split("?unix_socket=")[1]
     for url, message in (
         (f"postgresql://postgres@/nowhere?host={host}", 'database "nowhere" does not exist'),
         (f"postgresql://nobody:secret@/postgres?host={host}", 'role "nobody" does not exist'),
@@ -200,8 +145,16 @@ def test_what_will_never_pass_is_said_at_once(
         assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_starts_later(own_postgresql: PostgreSQL) -> None:
-    url = own_postgresql.new_database()
+def test_a_server_that_starts_later_or_has_no_connection_to_spare(
+    own_postgresql: PostgreSQL,
+) -> None:
+    url, taken = own_postgresql.new_database(), list[Any]()
+    with pytest.raises(psycopg.OperationalError, match="too many clients"):
+        taken.extend(iter(lambda: psycopg.connect(url), None))
+    with pytest.raises(StorageUnreachable, match="too many clients"):
+        open_storage(url, patience=0.3)
+    threading.Timer(0.3, lambda: [connection.close() for connection in taken]).start()
+    assert optuna.get_all_study_names(open_storage(url, patience=60)) == []
     own_postgresql.stop()
     with pytest.raises(StorageUnreachable, match="Cannot open postgresql"):
         open_storage(url, patience=0.3)
@@ -209,39 +162,6 @@ def test_a_server_that_starts_later(own_postgresql: PostgreSQL) -> None:
     later.start()
     create_study("a", url, patience=60)
     later.join()
-    assert open_study("a", url, patience=0).study_name == "a"
-
-
-def take_all(url: str, taken: list[psycopg.Connection]) -> None:
-    while True:
-        taken.append(psycopg.connect(url))
-
-
-def test_a_server_without_a_connection_to_spare(own_postgresql: PostgreSQL) -> None:
-    postgresql_url = own_postgresql.new_database()
-    taken: list[psycopg.Connection] = []
-    try:
-        with pytest.raises(psycopg.OperationalError, match="too many clients"):
-            take_all(postgresql_url, taken)
-        with pytest.raises(StorageUnreachable, match="too many clients"):
-            open_storage(postgresql_url, patience=0.3)
-        later = threading.Timer(0.3, lambda: [c.close() for c in taken[:3]])
-        later.start()
-        assert optuna.get_all_study_names(open_storage(postgresql_url, patience=60)) == []
-    finally:
-        for connection in taken:
-            connection.close()
-
-
-def test_a_signal_ends_the_wait_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages, "STOP_LIMIT", 0.1)
-    stop = threading.Event()
-    stop_waiting_when(stop)
-    threading.Timer(0.3, stop.set).start()
-    start = time.monotonic()
-    with pytest.raises(StopRequested):
-        open_storage("postgresql://user:secret@127.0.0.1:1/db", patience=300)
-    assert time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize(("version", "advice"), [("v3.0.0.d", "storage upgrade"), ("v9", "-U")])
@@ -250,9 +170,8 @@ def test_tables_of_another_version(sqlite_url: str, version: str, advice: str) -
     assert database is not None
     with database.engine.begin() as connection:
         connection.execute(sqlalchemy.text(f"UPDATE alembic_version SET version_num = '{version}'"))
-    with pytest.raises(
-        StorageURLError, match=f"Cannot open sqlite:.* no longer compatible .* {advice}"
-    ):
+    message = f"Cannot open sqlite:.* no longer compatible .* {advice}"
+    with pytest.raises(StorageURLError, match=message):
         open_storage(sqlite_url)
 
 
@@ -279,14 +198,9 @@ def test_many_processes_create_the_tables_of_one_database(
     assert [trial.number for trial in study.trials] == list(range(8))
 
 
-def test_a_study_is_created_once_and_maximizes(sqlite_url: str) -> None:
-    first = create_study("s", sqlite_url)
-    first.set_user_attr("mark", 1)
-    assert create_study("s", sqlite_url).user_attrs == {"mark": 1}
-    assert open_study("s", sqlite_url).direction == optuna.study.StudyDirection.MAXIMIZE
-
-
-def test_a_missing_study_comes_with_the_command_that_creates_it(sqlite_url: str) -> None:
+def test_a_missing_study_comes_with_the_command_that_creates_it(
+    sqlite_url: str, journal_path: str
+) -> None:
     for missing_file in (True, False):
         with pytest.raises(StudyError, match="there is no study 'my study'") as caught:
             open_study("my study", sqlite_url)
@@ -297,31 +211,27 @@ def test_a_missing_study_comes_with_the_command_that_creates_it(sqlite_url: str)
             open_storage(sqlite_url)
     with pytest.raises(StudyError, match="--direction minimize"):
         open_study("my study", sqlite_url, direction="minimize")
-
-
-def test_a_missing_journal_is_not_created_by_reading(journal_path: str) -> None:
     with pytest.raises(StudyError, match=r"study\.log, a file that does not exist"):
         open_study("s", journal_path)
     assert not Path(journal_path).exists()
+    with pytest.raises(StorageURLError, match=r"study\.db is an SQLite database: write sqlite:///"):
+        open_storage(sqlite_url.removeprefix("sqlite:///"))
 
 
 @pytest.mark.parametrize(("there", "asked"), [("minimize", "maximize"), ("maximize", "minimize")])
-def test_the_other_direction_is_refused(sqlite_url: str, there: str, asked: Direction) -> None:
-    optuna.create_study(study_name="s", storage=open_storage(sqlite_url), direction=there)
+def test_a_study_has_one_direction(sqlite_url: str, there: Direction, asked: Direction) -> None:
+    create_study("s", sqlite_url, direction=there).set_user_attr("mark", 1)
+    assert create_study("s", sqlite_url, direction=there).user_attrs == {"mark": 1}
     with pytest.raises(StudyError, match=f"has direction {there}, but") as caught:
         create_study("s", sqlite_url, direction=asked)
     assert f"--direction {asked} --study-name s --storage sqlite:///" in str(caught.value)
-
-
-def test_several_objectives_are_refused(sqlite_url: str) -> None:
-    directions = ["maximize", "maximize"]
-    optuna.create_study(study_name="s", storage=open_storage(sqlite_url), directions=directions)
+    optuna.create_study(study_name="two", storage=sqlite_url, directions=[there] * 2)
     for open_ in (open_study, create_study):
-        with pytest.raises(StudyError, match="has direction maximize, maximize, but"):
-            open_("s", sqlite_url)
+        with pytest.raises(StudyError, match=f"has direction {there}, {there}, but"):
+            open_("two", sqlite_url, direction=there)
 
 
-def test_strangers_are_trials_that_ran_without_a_generation(sqlite_url: str) -> None:
+def test_foreign_trials_are_those_that_ran_without_a_generation(sqlite_url: str) -> None:
     study = create_study("s", sqlite_url)
     study.enqueue_trial({"theta_0": 1.0})
     study.add_trial(create_trial(value=1.0, user_attrs={GENERATION: 0}))
@@ -335,7 +245,7 @@ def test_strangers_are_trials_that_ran_without_a_generation(sqlite_url: str) -> 
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_the_companion_is_created_once_and_knows_its_study(
+def test_the_evaluation_study_is_created_once_and_knows_its_study(
     sqlite_url: str, direction: Direction
 ) -> None:
     study = create_study("s", sqlite_url, direction=direction)
@@ -347,25 +257,20 @@ def test_the_companion_is_created_once_and_knows_its_study(
     found = find_evaluation_study(study)
     assert found is not None
     assert found.direction == study.direction
-    # Its trials have no generation, and are no strangers.
+    # Its trials have no generation, and are not foreign.
     assert open_study("s-verdict", sqlite_url).direction == study.direction
 
 
-def test_a_foreign_companion_is_refused_and_left_alone(sqlite_url: str) -> None:
-    study = create_study("s", sqlite_url)
+def test_another_study_with_the_name_is_refused_and_left_alone(sqlite_url: str) -> None:
     foreign = create_study("s-verdict", sqlite_url)
     foreign.add_trial(create_trial(value=1.0))
-    with pytest.raises(StudyError, match=r"'s-verdict' in .* is not the evaluation study of 's'"):
-        create_evaluation_study(study, sqlite_url)
+    create_study("t-verdict", sqlite_url).set_user_attr(EVALUATION_OF, "another")
+    create_study("u-verdict", sqlite_url, direction="minimize")
+    for name, message in (
+        ("s", r"'s-verdict' in .* is not the evaluation study of 's'"),
+        ("t", "is not the evaluation study of 't'"),
+        ("u", "'u-verdict' has direction minimize"),
+    ):
+        with pytest.raises(StudyError, match=message):
+            create_evaluation_study(create_study(name, sqlite_url), sqlite_url)
     assert foreign.user_attrs == {}
-    others = create_study("t-verdict", sqlite_url)
-    others.set_user_attr(EVALUATION_OF, "somebody")
-    with pytest.raises(StudyError, match="is not the evaluation study of 't'"):
-        create_evaluation_study(create_study("t", sqlite_url), sqlite_url)
-    assert others.user_attrs == {EVALUATION_OF: "somebody"}
-
-
-def test_a_companion_of_the_other_direction_is_refused(sqlite_url: str) -> None:
-    optuna.create_study(study_name="s-verdict", storage=sqlite_url, direction="minimize")
-    with pytest.raises(StudyError, match="'s-verdict' has direction minimize"):
-        create_evaluation_study(create_study("s", sqlite_url), sqlite_url)

@@ -104,7 +104,7 @@ def test_where_trainings_raised_the_exception_is_shown_in_place_of_advice(
     idle_run("--workers", "1")
     caplog.clear()
     study = load(sqlite_url, "tiny")
-    failure = Failure.of(RuntimeError("no such layer"))
+    failure = Failure("RuntimeError", "no such layer")
     failed = create_trial(
         state=TrialState.FAIL,
         user_attrs={GENERATION: 0, INDEX: 0, RELEASED: True, ERROR: asdict(failure)},

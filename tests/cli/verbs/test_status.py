@@ -102,7 +102,7 @@ def test_the_time_left_follows_from_the_rate():
 
 def test_a_worker_without_heartbeat_is_named(searching, capsys, monkeypatch):
     (trial,) = searching.get_trials(states=(TrialState.RUNNING,))
-    silent = asdict(replace(WorkerProcess.current(), heartbeat="2026-01-01T00:00:00+00:00"))
+    silent = asdict(replace(WorkerProcess.current(), heartbeat=1e9))
     storage_of(searching).set_trial_user_attr(trial._trial_id, WORKER, silent)
     assert cli.main(["status", "first"]) == cli.DONE
     name = f"generation 1, candidate 4 on {socket.gethostname()}:{os.getpid()}"

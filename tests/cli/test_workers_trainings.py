@@ -9,8 +9,8 @@ import optuna
 import pytest
 from rich.console import Console
 
-from optuna_taylorglo.cli.local_trainings import LocalTrainings
 from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.cli.workers import LocalTrainings
 from optuna_taylorglo.verdict.runner import TaskQueue
 from optuna_taylorglo.verdict.tasks import Task, cross_entropy
 
