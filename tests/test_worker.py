@@ -278,7 +278,8 @@ def test_a_finished_search_goes_on_when_it_is_given_more_generations(
     words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
     settings = {"selection": {"candidates": 2}, "early_abort": None, "early_stop": None}
     recipes = [
-        small_recipe(tmp_path / f"{n}.yaml", search={"n_generations": n}, **settings) for n in (1, 2)
+        small_recipe(tmp_path / f"{n}.yaml", search={"n_generations": n}, **settings)
+        for n in (1, 2)
     ]
     assert worker.main([*words, "--recipe", str(recipes[0])]) == DONE
     study = load(sqlite_url, "digits")

@@ -15,9 +15,9 @@ from typing import Any
 
 import optuna
 import pytest
+from databases import GrpcProxy as Proxy
 from databases import PostgreSQL
 from optuna.trial import Trial
-from databases import GrpcProxy as Proxy
 from schedulers import COMPLETE, FAIL, PRUNED, new_scheduler, place, sampler
 
 from optuna_taylorglo.attributes import WITHDRAWN
