@@ -130,7 +130,12 @@ def serial_run(n_generations: int) -> GenerationLog:
 def thetas(slots: Sequence[Slot]) -> list[set[tuple[float, ...]]]:
     """Every slot's candidates as evaluated; one and only one is right."""
     return [
-        {tuple(t.params[name] for name in THETA_NAMES) for t in slot.made_for_it} for slot in slots
+        {
+            tuple(t.params[name] for name in THETA_NAMES)
+            for t in slot.trials
+            if WITHDRAWN not in t.user_attrs
+        }
+        for slot in slots
     ]
 
 
