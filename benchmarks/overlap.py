@@ -36,7 +36,7 @@ from search import BOUND, PROBLEMS, SIGMA
 from optuna_taylorglo.attributes import STOPPED
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.search.candidates import retry_policy
-from optuna_taylorglo.search.cma import CMAReplay, SearchState
+from optuna_taylorglo.search.cma import SearchState
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 
@@ -103,7 +103,7 @@ def search(
     sampler = TaylorGLOSampler(
         popsize=POPSIZE, sigma=SIGMA, seed=seed, bound=BOUND, overlap=overlap
     )
-    replay = CMAReplay(sampler.settings, sampler.stored_in, maximize=False)
+    replay = sampler._new_replay(maximize=False)
     spread = math.sqrt(math.log(1 + VARIATION**2))
     evaluations: list[Evaluation] = []
     paces: list[float] = []

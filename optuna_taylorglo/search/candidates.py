@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from optuna_taylorglo.losses.tree import (
 )
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.settings import StartSettings
-from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy
+from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, stored_params
 from optuna_taylorglo.search.glo import GLOReplay, GLOSampler, TreePoint, stored_point
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.search.sampler import GenerationSampler, TaylorGLOSampler
@@ -84,18 +83,7 @@ def stored_candidate(recipe: Recipe, trial: FrozenTrial) -> Point | None:
     """The candidate that a trial holds; None if it holds none, as a user's own trial may."""
     if recipe.search.method == "glo":
         return stored_point(trial)
-    values = [trial.params.get(name) for name in parameter_names(recipe)]
-    return tuple(map(float, values)) if all(map(_is_number, values)) else None  # type: ignore[arg-type]
-
-
-def missing_in(recipe: Recipe, trial: FrozenTrial) -> str:
-    """The first thing that a trial without a candidate lacks."""
-    missing = (n for n in parameter_names(recipe) if not _is_number(trial.params.get(n)))
-    return next(missing, "tree with its coefficients")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return stored_params(trial, parameter_names(recipe))
 
 
 def _theta_and_anchor(
@@ -187,7 +175,7 @@ def new_log(recipe: Recipe) -> GenerationLog:
     if (glo := search.glo) is None:
         return GenerationLog(policy)
     maximize = recipe.fitness.mode == "max"
-    return GenerationLog(policy, lambda: GLOReplay(glo, policy, search.seed, maximize=maximize))
+    return GenerationLog(policy, GLOReplay(glo, policy, search.seed, maximize=maximize))
 
 
 def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:

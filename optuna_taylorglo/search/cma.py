@@ -15,25 +15,10 @@ from optuna_taylorglo.seeds import candidate_seed
 # With half of all draws refused, a thousand refusals in a row have probability 1e-301.
 _MAX_REFUSALS = 1000
 
-LARGEST = 1e6
-"""Largest parameter that CMA-ES is told; far greater ones make its numbers overflow."""
-
 
 @dataclass(frozen=True)
 class CMASettings:
-    """What CMA-ES starts with; `TaylorGLOSampler` says what each means.
-
-    Attributes:
-        sigma: Initial standard deviation, in units.
-        seed: Seed of the search.
-        policy: Its ``popsize`` and ``overlap`` count here.
-        x0: Initial mean, shape (n,).
-        units: What counts as 1 for CMA-ES, shape (n,).
-        limits: Range of each parameter, shape (n, 2).
-        accept: Tells whether a candidate is worth evaluating.
-        lr_adapt: Whether learning rates are adapted.
-        source: Parameters and values of solutions that take the place of ``x0`` and ``sigma``.
-    """
+    """What CMA-ES starts with, in tuples of length n; `TaylorGLOSampler` says what each means."""
 
     sigma: float
     seed: int
@@ -150,11 +135,9 @@ class CMAReplay(Replay):
 
         A stored point counts more than one drawn here: another processor may draw another one.
         """
-        for trial in slot.holders:
-            point = self._stored_in(trial)
-            if point is not None and all(abs(value) <= LARGEST for value in point):
-                return point
-        return self.draw(slot.generation, slot.index)
+        stored = (self._stored_in(trial) for trial in slot.holders)
+        point = next((point for point in stored if point is not None), None)
+        return self.draw(slot.generation, slot.index) if point is None else point
 
     def _within_limits(self, internal: FloatArray) -> list[float]:
         """Parameters in their own units; rounding must not carry one over its limit."""

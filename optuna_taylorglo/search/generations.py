@@ -5,15 +5,11 @@ failure, several times. A trial names its slot and its attempt in user attribute
 them (a user enqueued it, or ``study.optimize`` created it) takes the first slot that no trial with
 a lower number has. Slots follow from the trials alone, so all workers agree on them.
 
-A trial is retried for three reasons and stopped for one:
-
-- *abort* (PRUNED: below the threshold, or diverged): the next attempt starts from fresh weights;
-  attempts are limited as in the paper;
-- *failure* (FAIL: the training raised an exception): the same attempt is repeated with the same
-  training seed, a limited number of times;
-- *stale* (FAIL: the worker died or wrote no heartbeat): likewise, limited only so that a candidate
-  that crashes its workers comes to an end;
-- *stop* (PRUNED and marked: behind the generation before): the slot closes with the last report.
+A trial is retried for three reasons. After an *abort* (PRUNED: below the threshold, or diverged)
+the next attempt starts from fresh weights; attempts are limited as in the paper. After a *failure*
+(FAIL: the training raised an exception) and for a *stale* trial (FAIL: the worker died or wrote no
+heartbeat) the same attempt is repeated with the same training seed, a limited number of times. A
+*stop* (PRUNED and marked: behind the generation before) closes the slot with its last report.
 
 Generations may *overlap*: the first candidates of a generation are drawn without the results of
 the generation before it, so that idle workers can start them early.
@@ -23,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
@@ -38,9 +34,27 @@ from optuna_taylorglo.attributes import (
     WITHDRAWN,
 )
 from optuna_taylorglo.study.heartbeat import is_being_withdrawn
+from optuna_taylorglo.study.optuna_private import FIXED_PARAMS
 
 MAX_STALE = 20
 """Stale trials of one candidate; with one more it counts as crashing its workers."""
+
+LARGEST = 1e6
+"""Largest parameter of a candidate; far greater ones make CMA-ES's numbers overflow."""
+
+
+def stored_params(trial: FrozenTrial, names: Sequence[str]) -> tuple[float, ...] | None:
+    """A trial's parameters, suggested or enqueued; None if one is missing or no usable number."""
+    params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
+    values = [params.get(name) for name in names]
+    return tuple(map(float, values)) if all(map(is_usable, values)) else None
+
+
+def is_usable(value: object) -> bool:
+    """Whether a value can be a candidate's parameter."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= LARGEST
 
 
 @dataclass(frozen=True)
@@ -63,10 +77,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         minima = {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}
-        for name, minimum in minima.items():
+        for name, least in minima.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-                raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
         if self.overlap >= self.popsize:
             raise ValueError(
                 f"overlap must be smaller than popsize {self.popsize}, got {self.overlap!r}."
@@ -189,30 +203,23 @@ class Replay:
 
 
 class GenerationLog:
-    """The slots of a growing list of trials.
-
-    Finished generations are settled, so a call of `read` costs what is new since the last one.
+    """The slots of one study, whose list of trials grows.
 
     Args:
         policy: How slots are counted and when they close.
-        new_replay: Makes the replay that is told each finished generation.
+        replay: Is told each finished generation.
 
     Attributes:
         finished: The slots of each finished generation.
         leftovers: Waiting trials of finished generations: duplicates.
     """
 
-    def __init__(self, policy: RetryPolicy, new_replay: Callable[[], Replay] | None = None) -> None:
+    def __init__(self, policy: RetryPolicy, replay: Replay | None = None) -> None:
         self.policy = policy
-        self._new_replay = new_replay or (lambda: Replay(policy.popsize))
-        self._forget()
-
-    def _forget(self) -> None:
-        self.replay = self._new_replay()
+        self.replay = replay or Replay(policy.popsize)
         self.finished: list[tuple[Slot, ...]] = []
         self.leftovers: list[FrozenTrial] = []
         self._settled: set[int] = set()  # numbers of the trials of finished generations
-        self._witness: tuple[int, object] | None = None  # position and fingerprint of one of them
         self._placed: dict[tuple[int, int], list[FrozenTrial]] = {}
         self._unplaced: list[FrozenTrial] = []
 
@@ -222,9 +229,7 @@ class GenerationLog:
         return len(self.finished)
 
     def read(self, trials: Sequence[FrozenTrial]) -> None:
-        """Take in all trials of a study, in order of their numbers."""
-        if self._is_another_study(trials):
-            self._forget()
+        """Take in all trials of the study, in order of their numbers."""
         self._placed, self._unplaced = {}, []
         for trial in trials:
             if trial.number in self._settled:
@@ -233,29 +238,19 @@ class GenerationLog:
                 self._unplaced.append(trial)
             else:
                 self._placed.setdefault(place, []).append(trial)
-        before = self.generation
         while self.replay.size is not None and all(slot.closed for slot in self.current_slots()):
             slots = self.current_slots()
             self._settled |= {trial.number for slot in slots for trial in slot.trials}
             self._unplaced = [t for t in self._unplaced if t.number not in self._settled]
             self.finished.append(slots)
             self.replay.tell(slots)
-        if self.generation > before:
-            for position, trial in enumerate(trials):
-                if trial.number in self._settled and trial.state.is_finished():
-                    self._witness = position, _fingerprint(trial)
         waiting = (trial for trial in trials if trial.state == TrialState.WAITING)
-        self.leftovers = [trial for trial in waiting if self._is_in_finished(trial)]
-
-    def _is_another_study(self, trials: Sequence[FrozenTrial]) -> bool:
-        if self._witness is None:
-            return False
-        position, fingerprint = self._witness
-        return len(trials) <= position or _fingerprint(trials[position]) != fingerprint
-
-    def _is_in_finished(self, trial: FrozenTrial) -> bool:
-        place = _place_of(trial)
-        return trial.number in self._settled or (place is not None and place[0] < self.generation)
+        self.leftovers = [
+            trial
+            for trial in waiting
+            if trial.number in self._settled
+            or ((place := _place_of(trial)) is not None and place[0] < self.generation)
+        ]
 
     def current_slots(self) -> tuple[Slot, ...]:
         """All slots of the current generation, those without a trial included."""
@@ -289,11 +284,6 @@ class GenerationLog:
                 trials = [unplaced.popleft(), *trials]
             slots.append(Slot(*place, self.policy, tuple(trials)))
         return tuple(slots)
-
-
-def _fingerprint(trial: FrozenTrial) -> object:
-    """Enough of a finished trial to notice that another study is being read."""
-    return trial.number, trial.datetime_start, trial.params
 
 
 def _place_of(trial: FrozenTrial) -> tuple[int, int] | None:

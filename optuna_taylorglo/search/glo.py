@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -18,8 +17,8 @@ from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.losses.tree import Tree, tree_from_prefix
 from optuna_taylorglo.recipes.settings import GLOSettings
 from optuna_taylorglo.search.cma import CMAReplay, CMASettings, SearchState
-from optuna_taylorglo.search.generations import Replay, RetryPolicy, Slot
-from optuna_taylorglo.search.sampler import GenerationSampler, Proposal, validate_number
+from optuna_taylorglo.search.generations import Replay, RetryPolicy, Slot, stored_params
+from optuna_taylorglo.search.sampler import GenerationSampler, Proposal
 from optuna_taylorglo.search.trees import FunctionKey, child, first_tree, function_key
 from optuna_taylorglo.seeds import tree_seed
 from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, storage_of, trial_id_of
@@ -61,16 +60,11 @@ def stored_point(trial: FrozenTrial) -> TreePoint | None:
         tree = _tree(tuple(prefix))
     except ValueError:
         return None
-    params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
-    values = [params.get(f"c_{i}") for i in range(tree.size)]
-    if all(value is None for value in values):
+    names = [f"c_{i}" for i in range(tree.size)]
+    if not (trial.params | trial.system_attrs.get(FIXED_PARAMS, {})).keys() & {*names}:
         return TreePoint(tuple(prefix))
-    numbers = tuple(
-        float(value)
-        for value in values
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    )
-    return TreePoint(tuple(prefix), numbers) if len(numbers) == tree.size else None
+    coefficients = stored_params(trial, names)
+    return None if coefficients is None else TreePoint(tuple(prefix), coefficients)
 
 
 class GLOReplay(Replay):
@@ -261,9 +255,8 @@ class GLOSampler(GenerationSampler, BaseSampler):
         self._others = RandomSampler(seed=seed % 2**32)
         self._start()
 
-    def _new_replay(self) -> Replay:
-        self._replay = GLOReplay(self.settings, self.policy, self.seed, maximize=self._maximize)
-        return self._replay
+    def _new_replay(self, *, maximize: bool) -> GLOReplay:
+        return GLOReplay(self.settings, self.policy, self.seed, maximize=maximize)
 
     @property
     def best_tree(self) -> Tree | None:
@@ -279,13 +272,10 @@ class GLOSampler(GenerationSampler, BaseSampler):
         return point.params, distributions, {TREE: list(point.prefix)}
 
     def validate(self, enqueued: FrozenTrial) -> str | None:
-        if TREE not in enqueued.user_attrs:
+        tree = enqueued.user_attrs.get(TREE)
+        if tree is None or stored_point(enqueued) is not None:
             return None
-        point = stored_point(enqueued)
-        if point is None:
-            return f"{TREE} {enqueued.user_attrs[TREE]!r:.60}, which with its parameters is no tree"
-        problems = (validate_number(name, value) for name, value in point.params.items())
-        return next(filter(None, problems), None)
+        return f"{TREE} {tree!r:.60}, which with its parameters is no tree"
 
     def suggest(self, trial: Trial) -> TreePoint:
         """The candidate of a trial."""

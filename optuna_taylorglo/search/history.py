@@ -20,7 +20,6 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import (
     Point,
     candidate_loss,
-    missing_in,
     new_log,
     parameter_names,
     stored_candidate,
@@ -261,8 +260,8 @@ def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss | TreeLoss:
     recipe, n_classes = recipe_and_classes(study)
     parameters = stored_candidate(recipe, trial)
     if parameters is None:
-        missing = missing_in(recipe, trial)
-        raise StudyError(f"trial {trial.number} has no {missing}: it is no candidate.")
+        needed = ", ".join(parameter_names(recipe)) or "a tree with its coefficients"
+        raise StudyError(f"trial {trial.number} is no candidate: it does not hold {needed}.")
     loss = candidate_loss(recipe, parameters, n_classes)
     loss.origin = Origin(
         study=study.study_name,

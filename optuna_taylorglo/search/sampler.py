@@ -13,9 +13,16 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION
-from optuna_taylorglo.search.cma import LARGEST, CMAReplay, CMASettings, SearchState
-from optuna_taylorglo.search.generations import GenerationLog, Replay, RetryPolicy, Slot
-from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, storage_of, trial_id_of
+from optuna_taylorglo.search.cma import CMAReplay, CMASettings, SearchState
+from optuna_taylorglo.search.generations import (
+    LARGEST,
+    GenerationLog,
+    RetryPolicy,
+    Slot,
+    is_usable,
+    stored_params,
+)
+from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, storage_of, study_id_of, trial_id_of
 
 T = TypeVar("T")
 
@@ -35,14 +42,16 @@ class GenerationSampler(ABC):
     policy: RetryPolicy
     _replay: Any
 
-    def _start(self, *, maximize: bool = True) -> None:
+    def _start(self, study: Study | None = None) -> None:
+        self._study = study
         self._lock = threading.RLock()
-        self._maximize = maximize
-        self._log = GenerationLog(self.policy, self._new_replay)
+        maximize = study is None or study.direction == StudyDirection.MAXIMIZE
+        self._replay = self._new_replay(maximize=maximize)
+        self._log = GenerationLog(self.policy, self._replay)
 
     @abstractmethod
-    def _new_replay(self) -> Replay:
-        """Set and return `_replay`, before the first generation."""
+    def _new_replay(self, *, maximize: bool) -> Any:
+        """The replay of a search that has not begun."""
 
     @abstractmethod
     def proposal(self, slot: Slot) -> Proposal:
@@ -58,31 +67,27 @@ class GenerationSampler(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # cmaes rounds its matrix when pickled; a copy must replay to agree to the last bit.
-        return {k: v for k, v in self.__dict__.items() if k not in ("_log", "_replay", "_lock")}
+        own = ("_study", "_log", "_replay", "_lock")
+        return {key: value for key, value in self.__dict__.items() if key not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start()
 
-    def read(self, study: Study) -> GenerationLog:
-        """Bring the search up to date with a study.
+    def read(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> GenerationLog:
+        """Bring the search up to date with a study, whose trials need not be given.
 
         Returns:
             The slots, for reading only; valid until the next call.
         """
-        return self.follow(study, study.get_trials(deepcopy=False))
-
-    def follow(self, study: Study, trials: Sequence[FrozenTrial]) -> GenerationLog:
-        """Bring the search up to date with all trials of a study, as `read` does."""
         if len(study.directions) > 1:
             raise ValueError(
                 f"study must have one objective, {study.study_name!r} has {len(study.directions)}."
             )
-        maximize = study.direction == StudyDirection.MAXIMIZE
         with self._lock:
-            if maximize != self._maximize:
-                self._start(maximize=maximize)
-            self._log.read(trials)
+            if self._study is None or _identity(study) != _identity(self._study):
+                self._start(study)
+            self._log.read(study.get_trials(deepcopy=False) if trials is None else trials)
             return self._log
 
     def search_state(self, study: Study) -> list[SearchState]:
@@ -103,11 +108,8 @@ class GenerationSampler(ABC):
         return slot
 
 
-def validate_number(name: str, value: object) -> str | None:
-    """Why an enqueued parameter cannot be used; None if it can."""
-    if isinstance(value, int | float) and abs(value) <= LARGEST:
-        return None
-    return f"{name} {value!r}, which is not a number of at most {LARGEST:g}"
+def _identity(study: Study) -> tuple[object, int]:
+    return storage_of(study), study_id_of(study)
 
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
@@ -224,9 +226,10 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
                 raise ValueError(f"x0 has {name} {start:g}, which is not in [{low:g}, {high:g}].")
         self._start()
 
-    def _new_replay(self) -> Replay:
-        self._replay = CMAReplay(self.settings, self.stored_in, maximize=self._maximize)
-        return self._replay
+    def _new_replay(self, *, maximize: bool) -> CMAReplay:
+        return CMAReplay(
+            self.settings, lambda trial: stored_params(trial, self.names), maximize=maximize
+        )
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -239,20 +242,14 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         ranges = zip(self.names, self.settings.limits, strict=True)
         return [trial.suggest_float(name, low, high) for name, (low, high) in ranges]
 
-    def stored_in(self, trial: FrozenTrial) -> list[float] | None:
-        """The candidate that a trial holds; None if it holds none."""
-        params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
-        values = [params.get(name) for name in self.names]
-        return values if all(isinstance(value, float) for value in values) else None
-
     def proposal(self, slot: Slot) -> Proposal:
         params = dict(zip(self.names, self.candidate(slot), strict=True))
         return params, self.distributions, {}
 
     def validate(self, enqueued: FrozenTrial) -> str | None:
         params = enqueued.params | enqueued.system_attrs.get(FIXED_PARAMS, {})
-        problems = (validate_number(name, params.get(name, 0.0)) for name in self.names)
-        return next(filter(None, problems), None)
+        bad = (name for name in self.names if name in params and not is_usable(params[name]))
+        return next((f"{n} {params[n]!r}, no number of at most {LARGEST:g}" for n in bad), None)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

@@ -48,7 +48,7 @@ class GenerationScheduler(TrialQueue):
         self._reported: set[tuple[int, int]] = set()
 
     def plan(self, trials: Sequence[FrozenTrial]) -> Plan:
-        log = self.sampler.follow(self.study, trials)
+        log = self.sampler.read(self.study, trials)
         superfluous = list(log.leftovers)
         if self.n_generations is not None and log.generation >= self.n_generations:
             return Plan(superfluous=superfluous, over=True)

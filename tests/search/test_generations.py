@@ -180,16 +180,6 @@ def test_reading_piece_by_piece_equals_reading_at_once() -> None:
     assert slot_number(piece_by_piece, trials[9]) == slot_number(at_once, trials[9]) == 6
 
 
-def test_another_study_is_noticed() -> None:
-    log = GenerationLog(RetryPolicy(popsize=2))
-    log.read(study_of(done(1.0), done(2.0), done(3.0)))
-    log.read(study_of(done(4.0), done(5.0)))
-    assert [slot.result.value for slot in log.finished[0] if slot.result] == [4.0, 5.0]
-    log.read([])
-    assert log.generation == 0
-    assert not any(slot.trials for slot in log.current_slots())
-
-
 @pytest.mark.parametrize("index", [-1, "0", None, True])
 def test_a_place_that_is_none_is_ignored(index: object) -> None:
     trials = study_of(done(), {"state": RUNNING, "place": (0, index)})

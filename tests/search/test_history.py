@@ -132,7 +132,7 @@ def test_a_complete_trial_without_our_parameters_is_no_candidate():
     study.add_trial(optuna.trial.create_trial(value=0.9))
     history = read_history(study)
     assert [c.trial for c in history.candidates] == [0]
-    with pytest.raises(StudyError, match="trial 1 has no theta_0: it is no candidate"):
+    with pytest.raises(StudyError, match="trial 1 is no candidate: it does not hold theta_0, "):
         trial_loss(study, study.trials[1])
 
 
