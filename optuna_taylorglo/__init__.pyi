@@ -1,6 +1,6 @@
 from .losses.describe import describe
 from .losses.expansion import Expansion
-from .losses.load import load_loss
+from .losses.files import load_loss
 from .losses.standard import (
     FocalLoss,
     GeneralizedCrossEntropyLoss,

@@ -14,7 +14,6 @@ MATHEMATICS = [
     "losses.canonical",
     "losses.files",
     "losses.tree",
-    "losses.tree_expansion",
 ]
 HEAVY = ("torchvision", "plotly", "pytorch_lightning", "lightning")
 
@@ -31,7 +30,7 @@ def modules_after(statement: str) -> set[str]:
         "import optuna_taylorglo",
         "from optuna_taylorglo import *",
         "import optuna_taylorglo.losses.taylor",
-        "from optuna_taylorglo.losses.load import load_loss",
+        "from optuna_taylorglo.losses.files import load_loss",
         "from optuna_taylorglo import TreeLoss",
     ],
 )

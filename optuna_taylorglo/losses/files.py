@@ -1,4 +1,4 @@
-"""A loss as a JSON file: what is in it, and what is wrong with one that cannot be read."""
+"""A loss as a JSON file: its fields, the errors of one that cannot be read, and `load_loss`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import json
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.files import write_atomically
-from optuna_taylorglo.losses.anchored import Base
+from optuna_taylorglo.losses.canonical import Base
 from optuna_taylorglo.losses.tree import tree_from_prefix
 from optuna_taylorglo.validation import Allowed, Number, PlainMapping, PlainModel, Problem
 
+if TYPE_CHECKING:
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
+
 FORMAT = "optuna-taylorglo loss"
-VERSION = 3
-"""Version 3 is a tree. Versions 1 and 2 are Taylor losses, without and with a base."""
+VERSION = 1
 
 
 class _Part(PlainModel):
@@ -42,7 +44,7 @@ class Origin(_Part):
     """The recipe of the study, as plain JSON values."""
 
     validation_accuracy: Number | None = None
-    """What the trial reached."""
+    """The trial's fitness."""
 
     final_mean: StrictBool = False
     """Whether it is the mean of the search's final distribution, which no trial evaluated."""
@@ -51,29 +53,31 @@ class Origin(_Part):
     """Mean metric of the full trainings by which it was chosen."""
 
 
-class LossFile(_Part):
-    """What a file says of a Taylor loss, besides its format and version.
+class _LossFields(_Part):
+    """What files of all losses hold; only fields with a default may be left out."""
 
-    No field may be left out but those of the anchored family, which a loss without a base has not.
-    """
-
-    theta: list[Number]
-    order: Annotated[StrictInt, Field(ge=1)]
-    variables: list[StrictStr]
-    folded: StrictBool
     class_reduction: Literal["mean", "sum"]
     reduction: Literal["mean", "sum", "none"]
     weight: list[Number] | None
     ignore_index: StrictInt
     label_smoothing: Annotated[Number, Field(ge=0, le=1)]
+    n_classes: Annotated[StrictInt, Field(ge=2)] | None
+    """Number of classes that it was made for, if known."""
+
+    origin: Origin | None
+    """Where it came from, if known."""
+
+
+class LossFile(_LossFields):
+    """The file of a Taylor loss."""
+
+    theta: list[Number]
+    order: Annotated[StrictInt, Field(ge=1)]
+    variables: list[StrictStr]
+    folded: StrictBool
     base: Base = "none"
     log_scale: Number = 0.0
     smoothing: Number = 0.0
-    n_classes: Annotated[StrictInt, Field(ge=2)] | None
-    """Number of classes that it was made for, if that is known."""
-
-    origin: Origin | None
-    """Where it came from, if that is known."""
 
 
 def _tree(operators: list[str]) -> list[str]:
@@ -84,53 +88,28 @@ def _tree(operators: list[str]) -> list[str]:
     return operators
 
 
-class TreeLossFile(_Part):
-    """What a file says of a loss that is a tree; no field may be left out."""
+class TreeLossFile(_LossFields):
+    """The file of a loss that is a tree."""
 
     tree: Annotated[list[StrictStr], AfterValidator(_tree), Allowed("a tree in prefix form")]
     """The operators, each before its operands."""
 
     coefficients: list[Number]
-    """What the nodes are multiplied by, in the same order."""
-
-    class_reduction: Literal["mean", "sum"]
-    reduction: Literal["mean", "sum", "none"]
-    weight: list[Number] | None
-    ignore_index: StrictInt
-    label_smoothing: Annotated[Number, Field(ge=0, le=1)]
-    n_classes: Annotated[StrictInt, Field(ge=2)] | None
-    """Number of classes that it was made for, if that is known."""
-
-    origin: Origin | None
-    """Where it came from, if that is known."""
+    """Factors of the nodes, in the same order."""
 
 
 def write_loss(path: str | PathLike[str], loss: LossFile | TreeLossFile) -> None:
-    """Write a loss file, replacing an older one only when the new one is whole.
-
-    Args:
-        path: File to write.
-        loss: What to write.
-    """
-    fields = loss.model_dump()
-    version = 3 if isinstance(loss, TreeLossFile) else 2
-    if isinstance(loss, LossFile) and loss.base == "none":
-        version = 1
-        for name in ("base", "log_scale", "smoothing"):
-            del fields[name]
-    content = {"format": FORMAT, "version": version, **fields}
-    # JSON keeps Python's shortest exact form of a float, so numbers come back bit for bit.
+    """Write a loss file, replacing an older one only when the new one is complete."""
+    content = {"format": FORMAT, "version": VERSION, **loss.model_dump()}
+    # JSON writes Python's shortest exact form of a float, so numbers come back bit for bit.
     write_atomically(Path(path), json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def read_loss(path: str | PathLike[str]) -> LossFile | TreeLossFile:
     """Read a loss file and check every field of it.
 
-    Args:
-        path: File to read.
-
     Raises:
-        LossFileError: If it is not a loss file this version can read.
+        LossFileError: If it is not a loss file that this version can read.
     """
     try:
         content = json.loads(Path(path).read_bytes(), parse_constant=_refuse_constant)
@@ -139,26 +118,64 @@ def read_loss(path: str | PathLike[str]) -> LossFile | TreeLossFile:
     except (ValueError, RecursionError) as error:
         raise LossFileError(f"{path}: not a whole JSON document: {error}.") from error
     try:
-        version, fields = _version_and_fields(content)
-        return (TreeLossFile if version == 3 else LossFile).from_plain(fields)
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+            raise LossFileError(f"format is not {FORMAT!r}: this is no loss file.")
+        _check_version(content.pop("version", None))
+        return (TreeLossFile if "tree" in content else LossFile).from_plain(content)
     except LossFileError as error:
         lines = (f"{path}: {line}" for line in str(error).splitlines())
         raise LossFileError("\n".join(lines)) from None
 
 
-def _version_and_fields(content: Any) -> tuple[int, dict[str, Any]]:
-    """The version, and the fields whose names and meanings depend on it."""
-    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-        raise LossFileError(f"format is not {FORMAT!r}: this is no loss file.")
-    version = content.pop("version", None)
+def _check_version(version: object) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise LossFileError(f"version must be a positive integer, not {version!r}.")
     if version > VERSION:
         raise LossFileError(
             f"version is {version}; this release reads up to {VERSION}. Update optuna-taylorglo."
         )
-    return version, content
 
 
-def _refuse_constant(name: str) -> float:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number that JSON has")
+
+
+def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
+    """Read a loss that `TaylorLoss.save` or `TreeLoss.save` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The loss as it was saved, `TaylorLoss` or `TreeLoss`, with its `n_classes` and `origin`.
+
+    Raises:
+        LossFileError: If the file is no loss file, is damaged or comes from a later version; the
+            message names the file and the field.
+
+    Examples:
+        >>> from optuna_taylorglo import TaylorLoss, load_loss
+        >>> TaylorLoss.from_cross_entropy().save("best_loss.json", n_classes=10)
+        >>> criterion = load_loss("best_loss.json")  # was: nn.CrossEntropyLoss()
+        >>> criterion.theta
+        (0.0, 0.5, 0.0, -0.0, 0.0, 2.0, -4.0, 0.0)
+        >>> criterion.n_classes
+        10
+    """
+    import torch
+
+    from optuna_taylorglo.losses.taylor import TaylorLoss
+    from optuna_taylorglo.losses.tree_loss import TreeLoss
+
+    content = read_loss(path)
+    settings = content.model_dump(exclude={"weight", "n_classes", "origin"})
+    if content.weight is not None:
+        exact = torch.tensor(content.weight, dtype=torch.float64)
+        single = exact.float()  # the usual type, unless it rounds
+        settings["weight"] = single if torch.equal(single.double(), exact) else exact
+    try:
+        loss: EvolvedLoss = (TreeLoss if "tree" in settings else TaylorLoss)(**settings)
+    except ValueError as error:
+        raise LossFileError(f"{path}: {error}") from error
+    loss.n_classes, loss.origin = content.n_classes, content.origin
+    return loss

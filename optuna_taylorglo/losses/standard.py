@@ -1,42 +1,45 @@
 """Losses that one would take instead of an evolved one, called as `nn.CrossEntropyLoss` is.
 
-Each is given by what a class would cost if it were the target, a function of the class's predicted
-probability y. A soft target costs the mean under its probabilities, as in cross-entropy, and so
-weights, ignored targets and label smoothing mean exactly what they mean there.
+Each is given by what a class would cost as the target, a function of its predicted probability y.
+A soft target costs the mean under its probabilities, so weights, ignored targets and label
+smoothing mean exactly what they mean in cross-entropy.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from optuna_taylorglo.losses.conventions import ClassificationLoss, at_least_float32, class_axis
+from optuna_taylorglo.losses.conventions import (
+    ClassificationLoss,
+    Settings,
+    over_classes,
+    prepare,
+)
 
 LOG_OF_ZERO = -4.0
 """A, what reverse cross-entropy takes for the logarithm of a target probability of 0."""
 
 
 class StandardLoss(ClassificationLoss, ABC):
-    """What the losses of this module share.
+    """Base of the losses of this module.
 
     Args:
-        conventions: reduction, weight, ignore_index and label_smoothing, as in
-            `nn.CrossEntropyLoss`.
+        settings: reduction, weight, ignore_index and label_smoothing, as in `nn.CrossEntropyLoss`.
     """
 
-    def __init__(self, **conventions: Any) -> None:
-        super().__init__(class_reduction="sum", **conventions)
+    def __init__(self, **settings: Unpack[Settings]) -> None:
+        super().__init__(**{"class_reduction": "sum", **settings})
 
     @abstractmethod
-    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
-        """What each class would cost if it were the target.
+    def cost_of_classes(self, log_y: Tensor) -> Tensor:
+        """What each class would cost as the target.
 
         Args:
-            log_y: Logarithms of the predicted probabilities, shape (C,), (N, C) or (N, C, d1, …).
-            axis: The axis of C.
+            log_y: Logarithms of the predicted probabilities, shape (N, C, …).
 
         Returns:
             The costs, of the same shape.
@@ -49,29 +52,18 @@ class StandardLoss(ClassificationLoss, ABC):
             logits: Shape (C,), (N, C) or (N, C, d1, …).
             target: Class indices, or class probabilities of the shape of `logits`.
         """
-        logits = at_least_float32(logits)
-        axis = class_axis(logits)
-        costs = self.cost_of_classes(torch.log_softmax(logits, dim=axis), axis)
-        weight, smoothing = self.weight, self.label_smoothing
-        if weight is not None:
-            weight = weight.to(costs.dtype)
-            costs = costs * weight.reshape(-1, *(1 for _ in costs.shape[axis + 1 :]))
-        if target.is_floating_point():
-            losses = (target * costs).sum(axis)
-            total: Tensor | int = losses.numel()
-            valid = None
+        conventions = self.conventions
+        batch = prepare(logits, target, conventions)
+        costs = self.cost_of_classes(torch.log_softmax(batch.logits, dim=1))
+        if conventions.weight is not None:
+            costs = costs * over_classes(conventions.weight, costs)
+        if batch.is_soft:
+            losses = (batch.target * costs).sum(1, keepdim=True)
         else:
-            valid = target != self.ignore_index
-            index = target * valid
-            losses = costs.gather(axis, index.unsqueeze(axis)).squeeze(axis)
-            total = (valid if weight is None else weight[index] * valid).sum()
-        if smoothing > 0:
-            losses = (1 - smoothing) * losses + smoothing * costs.mean(axis)
-        if valid is not None:
-            losses = torch.where(valid, losses, 0.0)
-        if self.reduction == "none":
-            return losses
-        return losses.sum() / total if self.reduction == "mean" else losses.sum()
+            losses = costs.gather(1, batch.target)
+            if (smoothing := conventions.label_smoothing) > 0:
+                losses = (1 - smoothing) * losses + smoothing * costs.mean(1, keepdim=True)
+        return batch.reduce(losses, conventions.reduction)
 
 
 class FocalLoss(StandardLoss):
@@ -79,7 +71,7 @@ class FocalLoss(StandardLoss):
 
     Args:
         gamma: γ, at least 0; with 0 it is cross-entropy.
-        conventions: As `StandardLoss`.
+        settings: As `StandardLoss`.
 
     Examples:
         >>> import torch
@@ -89,11 +81,11 @@ class FocalLoss(StandardLoss):
         0.7798
     """
 
-    def __init__(self, gamma: float = 2.0, **conventions: Any) -> None:
-        super().__init__(**conventions)
+    def __init__(self, gamma: float = 2.0, **settings: Unpack[Settings]) -> None:
+        super().__init__(**settings)
         self.gamma = _at_least_zero("gamma", gamma)
 
-    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+    def cost_of_classes(self, log_y: Tensor) -> Tensor:
         # Above 0: for γ < 1 the power has no derivative there.
         others = _one_minus_y(log_y).clamp(min=torch.finfo(log_y.dtype).tiny)
         return -(others**self.gamma) * log_y
@@ -104,7 +96,7 @@ class GeneralizedCrossEntropyLoss(StandardLoss):
 
     Args:
         q: In (0, 1]; toward 0 it is cross-entropy, with 1 the mean absolute error 1 - y.
-        conventions: As `StandardLoss`.
+        settings: As `StandardLoss`.
 
     Examples:
         >>> import torch
@@ -114,13 +106,13 @@ class GeneralizedCrossEntropyLoss(StandardLoss):
         0.75
     """
 
-    def __init__(self, q: float = 0.7, **conventions: Any) -> None:
-        super().__init__(**conventions)
+    def __init__(self, q: float = 0.7, **settings: Unpack[Settings]) -> None:
+        super().__init__(**settings)
         if not 0 < q <= 1:
             raise ValueError(f"q must be in (0, 1], not {q!r}.")
         self.q = q
 
-    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+    def cost_of_classes(self, log_y: Tensor) -> Tensor:
         return _one_minus_y(self.q * log_y) / self.q
 
 
@@ -129,7 +121,7 @@ class PolyLoss(StandardLoss):
 
     Args:
         epsilon: ε; with 0 it is cross-entropy.
-        conventions: As `StandardLoss`.
+        settings: As `StandardLoss`.
 
     Examples:
         >>> import torch
@@ -139,11 +131,11 @@ class PolyLoss(StandardLoss):
         2.8863
     """
 
-    def __init__(self, epsilon: float = 1.0, **conventions: Any) -> None:
-        super().__init__(**conventions)
+    def __init__(self, epsilon: float = 1.0, **settings: Unpack[Settings]) -> None:
+        super().__init__(**settings)
         self.epsilon = epsilon
 
-    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+    def cost_of_classes(self, log_y: Tensor) -> Tensor:
         return self.epsilon * _one_minus_y(log_y) - log_y
 
 
@@ -156,7 +148,7 @@ class SymmetricCrossEntropyLoss(StandardLoss):
     Args:
         alpha: α, weight of cross-entropy.
         beta: β, weight of the reverse.
-        conventions: As `StandardLoss`.
+        settings: As `StandardLoss`.
 
     Examples:
         >>> import torch
@@ -166,12 +158,12 @@ class SymmetricCrossEntropyLoss(StandardLoss):
         3.0
     """
 
-    def __init__(self, alpha: float = 0.1, beta: float = 1.0, **conventions: Any) -> None:
-        super().__init__(**conventions)
+    def __init__(self, alpha: float = 0.1, beta: float = 1.0, **settings: Unpack[Settings]) -> None:
+        super().__init__(**settings)
         self.alpha = _at_least_zero("alpha", alpha)
         self.beta = _at_least_zero("beta", beta)
 
-    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+    def cost_of_classes(self, log_y: Tensor) -> Tensor:
         return self.beta * _reverse_cross_entropy(log_y) - self.alpha * log_y
 
 
@@ -182,7 +174,7 @@ class TaylorCrossEntropyLoss(StandardLoss):
 
     Args:
         order: k, at least 1; with 1 it is the mean absolute error 1 - y, without end cross-entropy.
-        conventions: As `StandardLoss`.
+        settings: As `StandardLoss`.
 
     Examples:
         >>> import torch
@@ -192,13 +184,13 @@ class TaylorCrossEntropyLoss(StandardLoss):
         [0.75, 1.0312, 1.3863]
     """
 
-    def __init__(self, order: int = 2, **conventions: Any) -> None:
-        super().__init__(**conventions)
+    def __init__(self, order: int = 2, **settings: Unpack[Settings]) -> None:
+        super().__init__(**settings)
         if order < 1:
             raise ValueError(f"order must be at least 1, not {order!r}.")
         self.order = order
 
-    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+    def cost_of_classes(self, log_y: Tensor) -> Tensor:
         others = _one_minus_y(log_y)
         total = others / self.order
         for i in range(self.order - 1, 0, -1):
@@ -215,7 +207,7 @@ class NormalizedReverseCrossEntropyLoss(StandardLoss):
     Args:
         alpha: α, weight of normalized cross-entropy.
         beta: β, weight of the reverse.
-        conventions: As `StandardLoss`.
+        settings: As `StandardLoss`.
 
     Examples:
         >>> import torch
@@ -225,14 +217,14 @@ class NormalizedReverseCrossEntropyLoss(StandardLoss):
         0.25
     """
 
-    def __init__(self, alpha: float = 1.0, beta: float = 1.0, **conventions: Any) -> None:
-        super().__init__(**conventions)
+    def __init__(self, alpha: float = 1.0, beta: float = 1.0, **settings: Unpack[Settings]) -> None:
+        super().__init__(**settings)
         self.alpha = _at_least_zero("alpha", alpha)
         self.beta = _at_least_zero("beta", beta)
 
-    def cost_of_classes(self, log_y: Tensor, axis: int) -> Tensor:
+    def cost_of_classes(self, log_y: Tensor) -> Tensor:
         # The sum is never above -n log n, which it has at the uniform prediction.
-        normalized = log_y / log_y.sum(axis, keepdim=True)
+        normalized = log_y / log_y.sum(1, keepdim=True)
         return self.alpha * normalized + self.beta * _reverse_cross_entropy(log_y)
 
 

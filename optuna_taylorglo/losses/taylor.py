@@ -12,20 +12,14 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from optuna_taylorglo.losses.anchored import Base, make_anchor
+from optuna_taylorglo.losses.canonical import Base, make_anchor
 from optuna_taylorglo.losses.conventions import (
+    Batch,
     Conventions,
-    Counts,
-    EvolvedLoss,
-    at_least_float32,
-    check_indices,
-    check_probabilities,
-    check_weight,
-    class_axis,
-    count_samples,
-    reduce_hard,
-    reduce_soft,
-    weight_of_classes,
+    EvolvedLossModule,
+    over_classes,
+    prepare,
+    transforms_active,
 )
 from optuna_taylorglo.losses.expansion import Expansion, expansion
 from optuna_taylorglo.losses.files import LossFile
@@ -56,7 +50,7 @@ class FusedLoss(torch.autograd.Function):
         ctx: Any,
         logits: Tensor,
         index: Tensor,
-        counts: Counts | None,
+        counts: Batch | None,
         reduction: str,
         powers: Sequence[float],
         at_target: Sequence[float],
@@ -68,11 +62,13 @@ class FusedLoss(torch.autograd.Function):
         factor, scale = None, 1.0
         counted: Tensor | int = index.numel()
         if counts is not None:
-            total = counts.total if reduction == "mean" else 1
-            factor = torch.where(counts.valid, counts.share / total, 0.0)
-            y = torch.where(counts.valid, y, 0.0)
-            log_y = None if log_y is None else torch.where(counts.valid, log_y, 0.0)
-            counted = counts.share.sum() / total
+            total = 1 if reduction != "mean" or counts.total is None else counts.total
+            valid = torch.as_tensor(counts.valid)
+            share = valid.to(y.dtype) if counts.share is None else counts.share
+            factor = torch.where(valid, share / total, 0.0)
+            y = torch.where(valid, y, 0.0)
+            log_y = None if log_y is None else torch.where(valid, log_y, 0.0)
+            counted = share.sum() / total
         elif reduction == "mean":
             scale = 1 / index.numel()
         y_t = y.gather(1, index)
@@ -177,30 +173,21 @@ def polynomial_loss(
         A scalar, or with reduction "none" the loss of each sample. float32 for half-precision
         logits, else of their dtype.
     """
-    check_weight(logits, conventions.weight)
-    if class_axis(logits) == 0:
-        batch = logits.unsqueeze(0), target.unsqueeze(0)
-        loss = polynomial_loss(*batch, coefficients, conventions, anchor, fixed=fixed)
-        return loss.squeeze(0) if conventions.reduction == "none" else loss
-    logits = at_least_float32(logits)
-    if target.is_floating_point():
-        return _soft_loss(logits, target, coefficients, conventions, anchor)
-    return _hard_loss(logits, target, coefficients, conventions, anchor, fixed)
+    batch = prepare(logits, target, conventions)
+    if batch.is_soft:
+        return _soft_loss(batch, coefficients, conventions, anchor)
+    return _hard_loss(batch, coefficients, conventions, anchor, fixed)
 
 
 def _hard_loss(
-    logits: Tensor,
-    target: Tensor,
+    batch: Batch,
     coefficients: Sequence[Polynomial],
     conventions: Conventions,
     anchor: AnchorValues | None,
     fixed: bool,
 ) -> Tensor:
-    check_indices(logits, target)
-    index, counts, reduction = target.long().unsqueeze(1), None, conventions.reduction
-    if conventions.weight is not None or not _all_count(index, conventions.ignore_index):
-        counts = count_samples(index, logits.dtype, conventions)
-        index = index * counts.valid
+    logits, index, reduction = batch.logits, batch.target, conventions.reduction
+    counts = None if batch.valid is None else batch
     n = logits.shape[1]
     labels = n, -conventions.class_scale(n), conventions.label_smoothing
     if anchor is not None:
@@ -208,9 +195,9 @@ def _hard_loss(
 
     def reduced(losses: Tensor, logits: Tensor) -> Tensor:
         if anchor is None:
-            return reduce_hard(losses, counts, reduction)
+            return batch.reduce(batch.weigh(losses), reduction)
         base = _cross_entropy(logits, index, anchor[1], conventions.weight)
-        return anchor[0] * reduce_hard(losses, counts, reduction, weighted=base)
+        return anchor[0] * batch.reduce(batch.weigh(losses) + base, reduction)
 
     if len(coefficients[0][0]) > 1:
         polynomials = _label_polynomials(coefficients, *labels)
@@ -224,7 +211,7 @@ def _hard_loss(
     # Cross-entropy weights each class, the fused gradient each sample.
     fusible = fixed and reduction != "none" and (anchor is None or conventions.weight is None)
     # An autograd function in Python has no rules for transforms and forward mode.
-    if fusible and not (_transforms_active() or _has_tangent(logits)):
+    if fusible and not (transforms_active() or _has_tangent(logits)):
         loss: Tensor = FusedLoss.apply(
             logits, index, counts, reduction, powers, at_target, anchor, plain
         )
@@ -243,21 +230,9 @@ def _cross_entropy(
     """Cross-entropy of each sample, weighted and smoothed as PyTorch's is; shape (N, 1, …)."""
     log_y = torch.log_softmax(logits, dim=1)
     if weight is not None:
-        log_y = log_y * weight_of_classes(weight, logits)
+        log_y = log_y * over_classes(weight, logits)
     every_class = log_y.mean(dim=1, keepdim=True)
     return torch.as_tensor(-(1 - smoothing) * log_y.gather(1, index) - smoothing * every_class)
-
-
-def _all_count(index: Tensor, ignore_index: int) -> bool:
-    """Whether it is known that no sample is ignored; only a CPU is asked, a GPU would wait."""
-    if not index.is_cpu or torch.compiler.is_compiling() or _transforms_active():
-        return False
-    return ignore_index < 0 and index.numel() > 0 and int(index.min()) >= 0
-
-
-def _transforms_active() -> bool:
-    """Whether a transform of `torch.func` is at work; PyTorch has no public question for it."""
-    return bool(torch._C._are_functorch_transforms_active())
 
 
 def _has_tangent(logits: Tensor) -> bool:
@@ -266,28 +241,23 @@ def _has_tangent(logits: Tensor) -> bool:
 
 
 def _soft_loss(
-    logits: Tensor,
-    target: Tensor,
+    batch: Batch,
     coefficients: Sequence[Polynomial],
     conventions: Conventions,
     anchor: AnchorValues | None,
 ) -> Tensor:
-    check_probabilities(logits, target, conventions.ignore_index)
-    n, smoothing = logits.shape[1], conventions.label_smoothing
-    x = target.to(logits.dtype)
-    if smoothing > 0:
-        x = x * (1 - smoothing) + smoothing / n
+    logits, x, n = batch.logits, batch.target, batch.logits.shape[1]
     y = torch.softmax(logits, dim=1)
     in_x = [_evaluate(polynomial, y, logits) for polynomial in coefficients]
-    losses: Tensor = -conventions.class_scale(n) * _horner(in_x, x).sum(dim=1)
+    losses: Tensor = -conventions.class_scale(n) * _horner(in_x, x).sum(dim=1, keepdim=True)
     if anchor is None:
-        return reduce_soft(losses, x, conventions)
+        return batch.reduce(batch.weigh(losses), conventions.reduction)
     scale, base_smoothing = anchor
     log_y = torch.log_softmax(logits, dim=1)
     if conventions.weight is not None:
-        log_y = log_y * weight_of_classes(conventions.weight, logits)
-    base = -((x * (1 - base_smoothing) + base_smoothing / n) * log_y).sum(dim=1)
-    return scale * reduce_soft(losses, x, conventions, weighted=base)
+        log_y = log_y * over_classes(conventions.weight, logits)
+    base = -((x * (1 - base_smoothing) + base_smoothing / n) * log_y).sum(dim=1, keepdim=True)
+    return scale * batch.reduce(batch.weigh(losses) + base, conventions.reduction)
 
 
 def _label_polynomials(
@@ -437,7 +407,7 @@ def taylor_loss(
     return polynomial_loss(logits, target, coefficients, conventions.validate(), anchor)
 
 
-class TaylorLoss(EvolvedLoss):
+class TaylorLoss(EvolvedLossModule):
     """A Taylor loss with fixed θ, in the place of `torch.nn.CrossEntropyLoss`.
 
         loss = TaylorLoss(theta)

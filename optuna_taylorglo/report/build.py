@@ -46,7 +46,7 @@ from optuna_taylorglo.verdict.winner import (
 )
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.load import EvolvedLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 _PACKAGES = ("optuna", "cmaes", "torch", "pytorch-lightning", "numpy", "scipy", "plotly")
 

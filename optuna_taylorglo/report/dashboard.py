@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from pytorch_lightning import LightningModule
 
-    from optuna_taylorglo.losses.load import EvolvedLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 ARTIFACT_DIR = Path("taylorglo-artifacts")
 """Where artifacts lie, relative to the working directory."""

@@ -10,11 +10,13 @@ from optuna.pruners import BasePruner, NopPruner
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import LossFileError, RecipeError
-from optuna_taylorglo.losses.anchored import Anchor, first_gradient, is_steady
 from optuna_taylorglo.losses.canonical import (
+    Anchor,
     Canonical,
     collapse_ratio,
+    first_gradient,
     from_canonical,
+    is_steady,
     normalize_scale,
     to_canonical,
     trainability,
@@ -253,7 +255,7 @@ def resolve_start(recipe: Recipe) -> Recipe:
 
 def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:
     """θ of the loss that a search starts at."""
-    from optuna_taylorglo.losses.load import load_loss
+    from optuna_taylorglo.losses.files import load_loss
     from optuna_taylorglo.losses.taylor import TaylorLoss
 
     assert start.loss is not None, "a start without θ has a loss"

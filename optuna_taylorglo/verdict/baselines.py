@@ -17,7 +17,7 @@ from torch import nn
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
 from optuna_taylorglo.errors import Diverged
-from optuna_taylorglo.losses.load import load_loss
+from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import loss_conventions
 from optuna_taylorglo.search.objective import check_steps

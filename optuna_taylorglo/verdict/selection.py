@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optuna_taylorglo.attributes import SELECTION
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.losses.load import logit_gradients, relative_distance
+from optuna_taylorglo.losses.describe import logit_gradients, relative_distance
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import (
     Point,

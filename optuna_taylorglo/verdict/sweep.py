@@ -9,7 +9,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.losses.load import EvolvedLoss
+from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage

@@ -17,9 +17,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from optuna_taylorglo.attributes import TASK
-from optuna_taylorglo.losses.anchored import first_gradient
-from optuna_taylorglo.losses.canonical import normalize_scale
-from optuna_taylorglo.losses.load import EvolvedLoss
+from optuna_taylorglo.losses.canonical import first_gradient, normalize_scale
 from optuna_taylorglo.losses.standard import (
     FocalLoss,
     GeneralizedCrossEntropyLoss,
@@ -32,8 +30,8 @@ from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree_loss import (
     BaikalCMALoss,
     BaikalLoss,
+    EvolvedLoss,
     TreeLoss,
-    tree_gradient_scale,
 )
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
@@ -180,7 +178,7 @@ def scale_controls(loss: EvolvedLoss, n_classes: int) -> list[ComparedLoss]:
 def _first_gradient(loss: EvolvedLoss, n_classes: int) -> float:
     """First gradient beside cross-entropy's; 0 where they are not parallel."""
     if isinstance(loss, TreeLoss):
-        return tree_gradient_scale(loss, n_classes)
+        return loss.gradient_scale(n_classes)
     if "z" in loss.form.variables:
         return 0.0
     return first_gradient(

@@ -26,7 +26,7 @@ from optuna_taylorglo.search.history import (
 from optuna_taylorglo.verdict.statistics import RankCorrelation, rank_correlation, spearman
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.load import EvolvedLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 FINAL_MEAN = "the mean of the final distribution"
 

@@ -15,7 +15,7 @@ from optuna_taylorglo.verdict.winner import is_undecided, selected_loss
 from optuna_taylorglo.visualization import _style as style
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.load import EvolvedLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 TITLE = "Winner and best losses"
 
@@ -126,9 +126,9 @@ def _curve(loss: EvolvedLoss, reduction: int | None, progress: float) -> FloatAr
             at y = 1/2 is that of cross-entropy, and a curve that rises there is None.
         progress: Training progress.
     """
-    from optuna_taylorglo.losses.describe import target_curve
+    from optuna_taylorglo.losses.describe import TargetCurve
 
-    curve = target_curve(loss, 2, progress=progress)
+    curve = TargetCurve(loss, 2, progress=progress)
     values = curve(_probabilities())
     values = values - values[-1]
     if reduction is not None:

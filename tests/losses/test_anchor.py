@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +11,15 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn import functional as F
 
-from optuna_taylorglo.losses.anchored import (
+from optuna_taylorglo.losses.canonical import (
     MAX_ONE_CLASS_SHARE,
     PACE,
     Anchor,
     first_gradient,
+    from_canonical,
     is_steady,
     one_class_share,
 )
-from optuna_taylorglo.losses.canonical import from_canonical, uniform_curvature
-from optuna_taylorglo.losses.describe import describe, minimum_on_target, target_curve
-from optuna_taylorglo.losses.load import load_loss
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 THETA = from_canonical((1.3, -0.6, 0.7, -0.4))
@@ -181,26 +178,6 @@ def test_first_gradient_is_that_of_autograd(n: int, reduction: str) -> None:
         torch.testing.assert_close(own, scale * reference, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("eps", [0.0, 0.2, -0.2])
-def test_curve_and_minimum_are_those_of_the_loss(eps: float) -> None:
-    loss = anchored(log_scale=-0.4, smoothing=eps)
-    p = torch.linspace(0.01, 0.99, 99, dtype=torch.float64).requires_grad_()
-    others = ((1 - p) / 3).expand(3, -1)
-    values = torch.stack(
-        [loss(torch.stack([p, *others]).log()[:, i], torch.tensor(0)) for i in range(99)]
-    )
-    curve = target_curve(loss, 4)
-    assert curve(p.detach().numpy()) == pytest.approx(values.detach().numpy(), abs=1e-12)
-    (slopes,) = torch.autograd.grad(values.sum(), p)
-    assert curve.slope(p.detach().numpy()) == pytest.approx(slopes.numpy(), abs=1e-9)
-    lowest = float(p.detach()[int(values.argmin())])
-    assert minimum_on_target(loss, 4) == pytest.approx(1.0 if eps <= 0 else lowest, abs=0.011)
-
-
-def test_minimum_of_label_smoothing() -> None:
-    assert minimum_on_target(anchored(ZERO, smoothing=0.3), 10) == pytest.approx(1 - 0.3 * 0.9)
-
-
 @pytest.mark.parametrize("n", [3, 10])
 def test_cross_entropy_holds_against_the_pull_to_one_class(n: int) -> None:
     """Over balanced targets the curvature at the uniform prediction is e^s (n - K)."""
@@ -213,7 +190,7 @@ def test_cross_entropy_holds_against_the_pull_to_one_class(n: int) -> None:
 
     at = torch.zeros((), dtype=torch.float64)
     curvature = torch.autograd.functional.hessian(mean_loss, at) / direction.square().sum()
-    expected = math.exp(-0.7) * (n - uniform_curvature(THETA, n))
+    expected = math.exp(-0.7) * (n - (0.7 + (-0.6 - 2 * 0.4) / n))
     assert float(curvature) == pytest.approx(expected)
 
 
@@ -261,28 +238,6 @@ def test_steady_losses_start_at_a_pace(pace: float, steady: bool) -> None:
     assert not is_steady(
         from_canonical((-20.0, 0, 0, 0)), 10, anchor=Anchor(), class_reduction="sum"
     )
-
-
-def test_words() -> None:
-    plain = describe(anchored(ZERO), 10)
-    assert plain.facts["gradient_scale"] == 1
-    assert plain.facts["nearest_known_loss"] == "cross-entropy"
-    assert "unlikely" not in plain.text
-    deaf = describe(anchored(from_canonical((8.0, 0, 0, 0)), log_scale=math.log(0.1)), 10)
-    assert "listens less to labels that the network finds unlikely" in deaf.text
-    assert "L = 0.1 × (cross-entropy - f)" in deaf.text
-    smooth = describe(anchored(ZERO, smoothing=0.3), 10)
-    assert "Beyond a probability of 0.73 it pulls a prediction back" in smooth.text
-    assert "cross-entropy with label smoothing 0.3 - f" in smooth.text
-
-
-def test_file_keeps_every_bit(tmp_path: Path) -> None:
-    loss = TaylorLoss(THETA, base="cross_entropy", log_scale=-0.1 / 3, smoothing=0.2 / 3)
-    loss.save(tmp_path / "loss.json")
-    again = load_loss(tmp_path / "loss.json")
-    assert again.settings() == loss.settings()
-    assert again.anchor == (-0.1 / 3, 0.2 / 3)
-    assert "log_scale=-0.03333333333333333" in repr(again)
 
 
 @pytest.mark.parametrize(

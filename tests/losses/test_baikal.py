@@ -49,10 +49,12 @@ def test_gradients_are_those_of_the_formula(loss_class, formula):
     assert torch.autograd.gradcheck(lambda z: loss_class()(z, target), logits)
 
 
-@pytest.mark.parametrize(("loss_class", "minimum"), [(BaikalLoss, 0.7071), (BaikalCMALoss, 0.7720)])
-def test_the_binary_minimum_lies_below_one(loss_class, minimum):
+@pytest.mark.parametrize(
+    ("loss_class", "minimum", "ratio"),
+    [(BaikalLoss, 0.7071, 1), (BaikalCMALoss, 0.7720, C[3] * C[4] / C[5] / C[1])],
+)
+def test_the_binary_minimum_lies_below_one(loss_class, minimum, ratio):
     # Setting the derivative to 0 gives 2 p² + (r - 1) p - r = 0 with r the ratio b / a.
-    ratio = loss_class.ratio_coefficient / loss_class.log_coefficient
     closed_form = (1 - ratio + math.sqrt((ratio - 1) ** 2 + 8 * ratio)) / 4
     p = torch.linspace(0.001, 0.999, 99_801, dtype=torch.float64)
     logits = torch.stack([torch.log(p), torch.log(1 - p)], dim=1)

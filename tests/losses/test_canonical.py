@@ -18,7 +18,6 @@ from optuna_taylorglo.losses.canonical import (
     has_canonical_form,
     label_polynomials,
     normalize_scale,
-    same_function,
     smooth_labels,
     to_canonical,
     trainability,
@@ -127,7 +126,6 @@ def test_theta_and_back_is_the_same_function(folded: bool) -> None:
         canonical = to_canonical(theta, form)
         back = from_canonical(canonical, form)
         assert to_canonical(back, form) == pytest.approx(canonical, rel=1e-15)
-        assert same_function(theta, back, form)
         difference = equation_5(theta, x, y, folded) - equation_5(back, x, y, folded)
         assert np.ptp(difference) < 1e-11
 
@@ -304,38 +302,6 @@ def test_label_smoothing_by_the_published_formulas() -> None:
 def test_smoothing_out_of_range(smoothing: float) -> None:
     with pytest.raises(ValueError, match=r"smoothing must be in \[0, 1\)"):
         smooth_labels(PUBLISHED_MNIST, smoothing, 10)
-
-
-def test_same_function_knows_what_has_no_gradient() -> None:
-    theta = list(random_thetas(1)[0])
-    dead = theta.copy()
-    dead[2] += 5.0
-    assert same_function(theta, dead)
-    for i in (0, 1, 3, 4, 5, 6, 7):
-        changed = theta.copy()
-        changed[i] += 1e-3
-        assert not same_function(theta, changed)
-    assert not same_function(theta, [-value for value in theta])
-    assert not same_function(theta, theta[:2] + [2 * value for value in theta[2:]])
-    assert same_function([0.0] * 8, [3.0, 4.0] + [0.0] * 6)
-
-
-def test_same_function_does_not_depend_on_scale() -> None:
-    small = [value * 1e-12 for value in from_canonical((1.0, 2.0, 3.0, 4.0))]
-    other = [value * 1e-12 for value in from_canonical((1.0, 2.0, 3.0, 4.1))]
-    assert same_function(small, small)
-    assert not same_function(small, other)
-
-
-def test_same_function_sees_raw_logits_and_progress() -> None:
-    # f = θ z: the logits sum to no constant, so a linear term in z is alive where one in y is dead.
-    assert not same_function([0.0, 1.0], [0.0, 2.0], Expansion(1, ("z",)))
-    assert same_function([0.0, 1.0], [0.0, 2.0], Expansion(1, ("y",)))
-    form = Expansion(3, ("x", "y", "t"))
-    theta = [0.0] * form.n_parameters
-    other = theta.copy()
-    other[3 + form.terms.index((1, 1, 1))] = 1.0
-    assert not same_function(theta, other, form)
 
 
 def test_label_polynomials_at_some_progress() -> None:

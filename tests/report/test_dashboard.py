@@ -17,7 +17,7 @@ from torch import nn
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.losses.load import load_loss
+from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.report import dashboard

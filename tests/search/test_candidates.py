@@ -11,10 +11,14 @@ import torch
 from searches import DIGITS
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.losses.anchored import first_gradient
-from optuna_taylorglo.losses.canonical import collapse_ratio, gradient_scale, trainability
+from optuna_taylorglo.losses.canonical import (
+    collapse_ratio,
+    first_gradient,
+    gradient_scale,
+    trainability,
+)
 from optuna_taylorglo.losses.expansion import Expansion
-from optuna_taylorglo.losses.load import load_loss
+from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (

@@ -27,7 +27,7 @@ from verdicts import Recorder, sample
 from optuna_taylorglo import visualization
 from optuna_taylorglo.attributes import GENERATION
 from optuna_taylorglo.losses.canonical import to_canonical
-from optuna_taylorglo.losses.describe import target_curve
+from optuna_taylorglo.losses.describe import TargetCurve
 from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import frozen_recipe
@@ -128,14 +128,14 @@ def test_loss_functions_are_the_losses_shifted_to_zero(study, history):
     curves = _best_curves(history, None, 0.0)
     assert [candidate.generation for candidate, _ in curves] == list(range(GENERATIONS))
     for candidate, curve in curves:
-        whole = target_curve(trial_loss(study, study.trials[candidate.trial]), 2)
+        whole = TargetCurve(trial_loss(study, study.trials[candidate.trial]), 2)
         np.testing.assert_allclose(curve, whole(y) - whole(y[-1]), atol=1e-12)
     drawn = traces(visualization.plot_loss_functions(study))
     # The recipe sums over classes, so cross-entropy is -log y.
     np.testing.assert_allclose(drawn["cross-entropy"].y, np.log(y[-1] / y), atol=1e-4)
     best = winner(study)
     marked = drawn[f"winner, trial {best.number}"]
-    whole = target_curve(trial_loss(study, best), 2)
+    whole = TargetCurve(trial_loss(study, best), 2)
     np.testing.assert_allclose(marked.y, whole(y) - whole(y[-1]), atol=1e-4)
 
 

@@ -1,0 +1,221 @@
+"""What losses do: described facts against brute force and published numbers; distances."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from optuna_taylorglo import BaikalCMALoss, BaikalLoss, TaylorLoss, TreeLoss, describe
+from optuna_taylorglo.losses.describe import TargetCurve, logit_gradients, relative_distance
+from optuna_taylorglo.losses.tree import CROSS_ENTROPY_TREE
+
+MNIST_THETA = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)
+THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.4)
+BRIER = (0, 0, 0, -2, 0, 2, 0, 0)
+
+
+def loss_along_p(loss, p, n_classes):
+    """The loss itself where the target has probability p and the others share the rest."""
+    others = ((1 - p) / (n_classes - 1)).unsqueeze(1).expand(-1, n_classes - 1)
+    loss.reduction = "none"
+    return loss(torch.log(torch.cat([p.unsqueeze(1), others], dim=1)), torch.zeros(len(p)).long())
+
+
+@pytest.mark.parametrize("n_classes", [2, 10, 100])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        TaylorLoss(np.linspace(-1, 2, 12), order=4),
+        TaylorLoss(MNIST_THETA, folded=True, class_reduction="sum"),
+        TaylorLoss(THETA, base="cross_entropy", log_scale=-0.4, smoothing=0.2),
+        TreeLoss(["-", "log", "y", "/", "x", "y"]),
+        TreeLoss(["*", "sqrt", "y", "-", "x", "y"]),
+        TreeLoss(["x"]),
+    ],
+)
+def test_the_curve_is_the_loss_itself_and_its_slope_the_derivative(loss, n_classes):
+    curve = TargetCurve(loss, n_classes)
+    p = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    expected = loss_along_p(loss, p, n_classes)
+    np.testing.assert_allclose(curve(p.numpy()), expected, rtol=1e-9, atol=1e-9)
+    step = 1e-6
+    difference = (curve(p.numpy() + step) - curve(p.numpy() - step)) / (2 * step)
+    np.testing.assert_allclose(curve.slope(p.numpy()), difference, rtol=1e-4, atol=1e-4)
+
+
+def test_settings_of_a_training_do_not_change_the_curve():
+    plain = TaylorLoss(THETA)
+    weight = torch.tensor([0.5, 2.0])
+    other = TaylorLoss(THETA, weight=weight, ignore_index=0, label_smoothing=0.1, reduction="sum")
+    p = np.linspace(0, 1, 11)
+    assert np.array_equal(TargetCurve(plain, 2)(p), TargetCurve(other, 2)(p))
+    assert other.reduction == "sum"
+
+
+@pytest.mark.parametrize(
+    ("loss", "n_classes", "minimum", "tolerance"),
+    [
+        (TaylorLoss(MNIST_THETA, folded=True), 2, 0.824, 1e-3),  # as the paper shows
+        (TaylorLoss(MNIST_THETA), 2, 0.878, 1e-3),
+        (BaikalLoss(), 2, 0.7071, 1e-4),
+        (BaikalCMALoss(), 2, 0.7720, 1e-3),
+        (TreeLoss(CROSS_ENTROPY_TREE), 10, 1, 0),
+        (TaylorLoss([0.0] * 8, base="cross_entropy", smoothing=0.3), 10, 1 - 0.3 * 0.9, 1e-9),
+        (TaylorLoss(THETA, base="cross_entropy"), 10, 1, 0),
+        # A polynomial as a tree and as a Taylor loss: xy - y².
+        (TreeLoss(["-", "*", "x", "y", "square", "y"]), 10, 11 / 20, 1e-9),
+        (TaylorLoss((0, 0, 0, -2, 0, 1, 0, 0)), 10, 11 / 20, 1e-9),
+    ],
+)
+def test_minima_are_the_published_and_derived_ones(loss, n_classes, minimum, tolerance):
+    assert TargetCurve(loss, n_classes).minimum() == pytest.approx(minimum, abs=tolerance)
+
+
+def test_minimum_is_global_over_the_whole_interval():
+    for seed in range(50):
+        torch.manual_seed(seed)
+        curve = TargetCurve(TaylorLoss(torch.randn(8, dtype=torch.float64) * 1.2), 10)
+        lowest = curve(np.linspace(0, 1, 2001)).min()
+        assert curve(np.array([curve.minimum()]))[0] <= lowest + 1e-12
+
+
+def test_facts_of_the_published_loss():
+    loss = TaylorLoss(MNIST_THETA, folded=True, class_reduction="sum")
+    text, facts = describe(loss, 10)
+    assert facts["can_begin_to_learn"]
+    assert facts["gradient_scale"] == pytest.approx(19.5, abs=0.05)
+    assert facts["canonical"]["beta"] == pytest.approx(2 * 12.6684)
+    assert facts["minimum_binary"] == pytest.approx(0.824, abs=0.001)
+    assert "19.5 times cross-entropy's" in text
+    assert "0.824 with two classes" in text
+    assert json.loads(json.dumps(facts)) == facts
+
+
+@pytest.mark.parametrize(
+    ("loss", "name", "cosine"),
+    [
+        # Σ (y - x)² is the Taylor loss with f = -y² + 2xy - x²: θ3 = -2, θ5 = 2.
+        (TaylorLoss(BRIER, class_reduction="sum"), "squared error on probabilities (Brier)", 1),
+        (TaylorLoss((0, 0, 0, 0, 0, 1, 0, 0)), "mean absolute error on probabilities", 1),
+        (TaylorLoss.from_cross_entropy(order=9, center=0.6), "cross-entropy", 0.99),
+        (TaylorLoss([0.0] * 8, base="cross_entropy"), "cross-entropy", 1),
+        (TreeLoss(CROSS_ENTROPY_TREE, class_reduction="sum"), "cross-entropy", 1),
+        (BaikalLoss(), "Baikal", 1),
+    ],
+)
+def test_known_losses_are_recognized(loss, name, cosine):
+    _, facts = describe(loss, 10)
+    assert facts["nearest_known_loss"] == name
+    assert cosine - 1e-9 < facts["nearest_known_loss_cosine"] < 1 + 1e-9
+    if name == "cross-entropy" and cosine == 1:
+        assert facts["gradient_scale"] == pytest.approx(1, abs=1e-12)
+        assert facts["minimum"] == 1
+
+
+def test_facts_of_trees():
+    text, facts = describe(BaikalLoss(), 10)
+    assert "f = log(y) - x / y" in text
+    assert "Its first gradient is 1 times cross-entropy's" in text
+    assert facts["tree"] == ["-", "log", "y", "/", "x", "y"]
+    assert json.loads(json.dumps(facts)) == facts
+    one = describe(TreeLoss(["*", "x", "y"]), 10).facts
+    other = describe(TaylorLoss((0, 0, 0, 0, 0, 1, 0, 0)), 10).facts
+    for name in ("trainability", "gradient_scale", "minimum", "nearest_known_loss_cosine"):
+        assert one[name] == pytest.approx(other[name], abs=1e-9)
+
+
+def anchored(alpha, **anchor):
+    theta = (0.0, 0.0, 0.0, 0.0, 0.0, alpha, 0.0, 0.0)
+    return TaylorLoss(theta, base="cross_entropy", class_reduction="sum", **anchor)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (TaylorLoss((0, 0, 0, 0, 0, -1, 0, 0)), ["cannot begin to learn"]),
+        (TreeLoss(["/", "y", "x"]), ["cannot begin to learn", "It is not finite everywhere"]),
+        (TreeLoss(["sqrt", "-", "-1", "y"]), ["cannot begin to", "not finite everywhere"]),
+        (
+            anchored(8.0, log_scale=np.log(0.1)),
+            [
+                "L = 0.1 × (cross-entropy - f)",
+                "listens less to labels that the network finds unlikely",
+                "at a probability of 0.02 its gradient, relative to cross-entropy's, is 0.64 times",
+            ],
+        ),
+        (
+            anchored(0.0, smoothing=0.3),
+            ["Beyond a probability of 0.73 its gradient turns", "label smoothing 0.3 - f"],
+        ),
+    ],
+)
+def test_words(loss, words):
+    text, facts = describe(loss, 10)
+    assert all(each in text for each in words)
+    assert facts["can_begin_to_learn"] is ("cannot" not in text)
+    if "not finite" in text:
+        assert facts["minimum"] is None
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert "unlikely" not in describe(anchored(0.0), 10).text
+
+
+def test_a_loss_over_logits_gets_what_has_a_meaning_and_none_for_the_rest():
+    loss = TaylorLoss([0.1] * 19, variables=("x", "y", "z"))
+    _, facts = describe(loss, 10)
+    assert facts["minimum"] is None
+    assert facts["gradient_scale"] is None
+    assert isinstance(facts["trainability"], float)
+    with pytest.raises(ValueError, match="raw logits"):
+        TargetCurve(loss, 10)
+
+
+def test_refuses_a_senseless_number_of_classes():
+    with pytest.raises(ValueError, match="n_classes must be an integer of at least 2, not 1"):
+        describe(TaylorLoss(MNIST_THETA), 1)
+
+
+def in_time(term=None):
+    """A loss over (x, y, t) with one term, seen at progress 0.25."""
+    loss = TaylorLoss([0.0] * 13, variables=("x", "y", "t"))
+    if term is not None:
+        theta = [0.0] * 13
+        theta[3 + loss.form.terms.index(term)] = 1.0
+        loss = TaylorLoss(theta, variables=("x", "y", "t"))
+    loss.progress = 0.25
+    return loss
+
+
+def scaled(factor):
+    return (*THETA[:2], *(factor * x for x in THETA[2:]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [
+        # Probabilities sum to 1, so a term that is linear in y alone is a constant.
+        (TaylorLoss(THETA), TaylorLoss((*THETA[:2], 50.0, *THETA[3:])), 0),
+        (TaylorLoss(THETA, class_reduction="sum"), TaylorLoss(scaled(10)), 0),
+        # f = xy - y²; predictions below 1e-7 are continued differently.
+        (TreeLoss(["-", "*", "x", "y", "square", "y"]), TaylorLoss((0, 0, 0, -2, 0, 1, 0, 0)), 0),
+        (TaylorLoss(THETA), TaylorLoss(scaled(1.02)), 0.02 / 1.02),
+        (TaylorLoss(THETA), TaylorLoss(scaled(1.3)), 0.3 / 1.3),
+        (in_time(), in_time((1, 1, 1)), 1),
+        (TaylorLoss([0.0] * 8), TaylorLoss([0.0] * 8), 0),
+        (TaylorLoss([0.0] * 8), TaylorLoss(THETA), 1),
+    ],
+)
+def test_distance_is_that_of_functions(one, other, distance):
+    gradients = [logit_gradients(loss, 10) for loss in (one, other)]
+    assert relative_distance(*gradients) == pytest.approx(distance, abs=1e-6)
+
+
+def test_gradients_are_finite_and_leave_the_loss_as_it_is():
+    loss = in_time((1, 1, 1))
+    for n_classes in (2, 100):
+        gradients = logit_gradients(loss, n_classes)
+        assert gradients.dtype == torch.float64
+        assert gradients.isfinite().all()
+        assert gradients.abs().max() > 0
+    assert loss.progress.item() == 0.25
+    assert loss.progress.dtype == torch.float32
