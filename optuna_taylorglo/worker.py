@@ -34,7 +34,7 @@ from optuna.trial import Trial, TrialState
 from optuna_taylorglo import attributes, errors
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_OF, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.preflight import dry_run
+from optuna_taylorglo.cli.options import dry_run
 from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_recipe
 from optuna_taylorglo.recipes.schema import search_size

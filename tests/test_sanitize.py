@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from optuna_taylorglo.cli.console import PlainConsole, bold
+from optuna_taylorglo.cli.progress import PlainConsole, bold
 from optuna_taylorglo.cli.workers import LOG_DIR, log_dir
 from optuna_taylorglo.sanitize import VisibleFormatter, as_file_name, visible
 

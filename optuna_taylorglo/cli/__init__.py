@@ -1,6 +1,57 @@
-"""``taylorglo``: the whole search by one command, and everything that follows from it."""
+"""``taylorglo``: the whole search by one command, and everything that follows from it.
 
-from optuna_taylorglo.cli.main import build_parser, main
-from optuna_taylorglo.process import DONE, FAILED, INTERRUPTED, USAGE
+    taylorglo check RECIPE                     is anything wrong with it? nothing is recorded
+    taylorglo run studies/digits_cnn.yaml      create or resume a study and search
+    taylorglo status STUDY                     how far it is
+    taylorglo export STUDY                     its best loss as a file
+    taylorglo baseline STUDY                   cross-entropy at the candidates' budget
+    taylorglo evaluate STUDY                   is its winner really better? full trainings
+    taylorglo sweep STUDY --over fraction      the same with less data, wrong labels …
+    taylorglo report STUDY                     one page about it
+    taylorglo dashboard STUDY                  watch it in the browser
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+
+from optuna_taylorglo.cli import evaluate, output, run, status
+from optuna_taylorglo.cli.options import add_version_option
+from optuna_taylorglo.process import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    configure_logging,
+    exit_code,
+    stop_on_signals,
+)
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "USAGE", "build_parser", "main"]
+
+logger = logging.getLogger("optuna_taylorglo.cli")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `taylorglo`."""
+    parser = argparse.ArgumentParser(
+        prog="taylorglo", description="Evolve loss functions for your network."
+    )
+    add_version_option(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (run, status, evaluate, output):
+        module.add_commands(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and turn what goes wrong into a message and an exit code."""
+    arguments = build_parser().parse_args(argv)
+    configure_logging(verbose=arguments.verbose, quiet=arguments.quiet)
+    stop = stop_on_signals()
+    study = getattr(arguments, "study", None) or getattr(arguments, "study_name", None)
+    return exit_code(lambda: arguments.action(arguments, stop), logger, study)

@@ -2,7 +2,7 @@
 
 import sys
 
-from optuna_taylorglo.cli.main import main
+from optuna_taylorglo.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

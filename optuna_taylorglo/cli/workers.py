@@ -17,7 +17,7 @@ from optuna.study import Study
 from rich.console import Console
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.preflight import dry_run
+from optuna_taylorglo.cli.options import dry_run
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.local import Job, LocalProcesses, prepare

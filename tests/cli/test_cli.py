@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from searches import descendants_of, is_alive, load, process, small_recipe, wait_until
 
 from optuna_taylorglo import cli, load_loss
-from optuna_taylorglo.cli.verbs import run
+from optuna_taylorglo.cli import run
 from optuna_taylorglo.recipes.load import replace_recipe
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe

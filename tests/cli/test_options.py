@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.cli.options import RuntimeOptions, given_machine_words, machine_of
+from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
 
 MACHINES = {
     "nothing said": [],
@@ -24,9 +24,9 @@ MACHINES = {
 
 def test_a_hint_repeats_what_was_said_about_the_machine_and_no_more():
     parse = cli.build_parser().parse_args
-    assert given_machine_words(parse(["run", "r.yaml", "-v"])) == []
+    assert RuntimeOptions.of(parse(["run", "r.yaml", "-v"])).flags() == []
     said = parse(["run", "r.yaml", *MACHINES["everything"]])
-    heard = parse(["evaluate", "s", *given_machine_words(said)])
+    heard = parse(["evaluate", "s", *RuntimeOptions.of(said).flags()])
     for name in ("data_dir", "device", "precision", "threads", "allow"):
         assert getattr(heard, name) == getattr(said, name), name
 

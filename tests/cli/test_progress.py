@@ -12,9 +12,7 @@ from rich.console import Console
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
 from optuna_taylorglo.cli import progress
-from optuna_taylorglo.cli.console import PlainConsole
-from optuna_taylorglo.cli.fitness import fitness_line
-from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole, fitness_line
 from optuna_taylorglo.recipes.load import freeze, frozen_recipe
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.verdict.winner import Finalist, Selection
@@ -146,7 +144,7 @@ def test_a_winner_behind_cross_entropy_is_called_so(mean, length, told):
     budget = {"unit": "steps", "evaluation": length, "full": 50}
     history = read_history(searched_study(budget=budget))
     winner = Finalist(None, (0.0,), None, (mean, mean), mean)
-    assert ("found no loss to take instead" in fitness_line(history, Selection((winner,)))) is told
+    assert ("found no loss to use instead" in fitness_line(history, Selection((winner,)))) is told
 
 
 def test_the_line_at_the_end_leaves_out_what_is_not_there():

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from optuna_taylorglo import worker
-from optuna_taylorglo.cli.main import main
+from optuna_taylorglo.cli import main
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.process import DONE, USAGE
 from optuna_taylorglo.recipes.load import Recipe, load_recipe
@@ -103,7 +103,7 @@ def test_the_recipe_starts_at_cross_entropy(folder: str) -> None:
 @each_task
 def test_check_finds_nothing_wrong(task: Example, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(task.path), "--allow", task.allowed, "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.endswith("Nothing is wrong with it.\n")
+    assert capsys.readouterr().out.endswith("OK: the recipe works.\n")
 
 
 @each_task

@@ -6,7 +6,7 @@ import optuna
 import pytest
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.cli.verbs import run
+from optuna_taylorglo.cli import run
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.process import USAGE
 from optuna_taylorglo.recipes.load import bundled_recipes, find_recipe, frozen_recipe, load_recipe

@@ -175,6 +175,6 @@ def test_the_loss_of_a_trial_knows_where_it_comes_from(study):
 
 def test_looking_at_a_search_does_not_load_torch():
     # `taylorglo run` looks once per second, in a process that never trains.
-    code = "import sys, optuna_taylorglo.cli.verbs.run; print('torch' in sys.modules)"
+    code = "import sys, optuna_taylorglo.cli.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from optuna_taylorglo.cli.main import main
+from optuna_taylorglo.cli import main
 from optuna_taylorglo.errors import RecipeError, UserCodeError
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.training.preflight import Preflight, preflight
@@ -188,5 +188,5 @@ def test_check_says_what_it_found(
     assert main(["check", "recipe.yaml", "--allow", "mistakes"]) == 0
     said = capsys.readouterr().out
     assert "mistakes.Net, 9 trainable parameters" in said
-    assert "Nothing is wrong" in said
+    assert "OK: the recipe works" in said
     assert list(tmp_path.iterdir()) == [recipe]

@@ -14,7 +14,7 @@ from searches import small_recipe
 
 from optuna_taylorglo import cli
 from optuna_taylorglo.attributes import N_CLASSES, WORKER
-from optuna_taylorglo.cli.verbs.status import duration, seconds_left
+from optuna_taylorglo.cli.status import duration, seconds_left
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler

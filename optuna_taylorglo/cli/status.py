@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
+from dataclasses import dataclass
 from datetime import datetime
 
 import optuna
@@ -14,11 +15,9 @@ from rich.table import Table
 
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX, RECIPE
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.console import PlainConsole, bold
-from optuna_taylorglo.cli.fitness import fitness_line
+from optuna_taylorglo.cli.progress import PlainConsole, bold, fitness_line
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import settled_recipe
-from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage
@@ -26,20 +25,20 @@ from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.winner import is_undecided, load_selection
 
 SILENT = 120.0
-"""Seconds without a heartbeat, of which there is one a minute, that are worth a line."""
+"""Seconds without a heartbeat, of which there is one a minute, after which a worker is named."""
 
 _RECENT = 50
 """Evaluations by which the rate of a search is measured."""
 
 
-def add_parser(verbs: options.Verbs[argparse.ArgumentParser]) -> None:
-    """Add the verb to the command line."""
-    help_ = "how far a search is and who works on it, or which studies there are"
-    parser = options.add_verb(verbs, "status", run, help_)
+def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    help = "how far a search is and who works on it, or which studies there are"
+    parser = options.add_command(commands, "status", status, help)
     parser.add_argument("study", nargs="?", help="name of the study; default: a list of all")
 
 
-def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def status(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print the state of a study, or a line for each."""
     console = PlainConsole()
     if arguments.study is None:
@@ -47,6 +46,35 @@ def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
     else:
         _show_study(options.open_study_of(arguments), console)
     return DONE
+
+
+def _list_studies(url: str, console: Console) -> None:
+    check_file_exists(url)
+    storage = open_storage(url)
+    table = Table("study", "data", "model", "generation", "best", "state")
+    for name in sorted(optuna.get_all_study_names(storage)):
+        study = optuna.load_study(study_name=name, storage=storage)
+        if EVALUATION_OF not in study.user_attrs:
+            table.add_row(name, *_cells(study))
+    console.print(f"Studies in {shown_url(url)}" + ("" if table.row_count else ": none"))
+    if table.row_count:
+        console.print(table)
+
+
+def _cells(study: Study) -> tuple[str, ...]:
+    recipe = settled_recipe(study) if RECIPE in study.user_attrs else None
+    if recipe is None:
+        return "", "", "", "", "no worker has begun"
+    history, running = SearchHistory(study, recipe), _running(study)
+    data, model = (part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model))
+    best = "" if history.best is None else f"{history.best.values[0]:.4f}"
+    if running:
+        state = f"{len(running)} training"
+    elif not history.finished:
+        state = "interrupted" if history.trials else "not begun"
+    else:
+        state = "winner not selected" if is_undecided(study, recipe) else "complete"
+    return data, model, f"{history.n_finished} of {recipe.search.total_generations}", best, state
 
 
 def _show_study(opened: options.OpenedStudy, console: Console) -> None:
@@ -73,51 +101,53 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     if selection is not None:
         console.print(f"Winner: {selection.winner.name}")
     elif recipe.selection is not None and history.finished:
-        console.print("Winner: not chosen yet")
+        console.print("Winner: not selected yet")
     console.print(fitness_line(history, selection))
 
 
-def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> None:
+@dataclass(frozen=True)
+class _Running:
+    """A running trial, and what it is."""
+
+    name: str
+    trial: FrozenTrial
+
+
+def _running(study: Study) -> list[_Running]:
+    """Running trials of a search and of its evaluation study."""
+    running, found = (TrialState.RUNNING,), []
+    for trial in study.get_trials(deepcopy=False, states=running):
+        attrs, name = trial.user_attrs, f"trial {trial.number}"
+        if GENERATION in attrs:
+            name = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
+        found.append(_Running(name, trial))
+    if (evaluation_study := find_evaluation_study(study)) is not None:
+        for trial in evaluation_study.get_trials(deepcopy=False, states=running):
+            name = f"training {trial.number}: {trial.user_attrs.get('loss')}"
+            found.append(_Running(name, trial))
+    return found
+
+
+def _show_workers(running: list[_Running], console: Console) -> None:
     if not running:
         console.print("Workers: none is training")
         return
     table = Table("worker", "does", "for", "last heartbeat", title="Workers that train now")
-    silent = []
-    for doing, trial in running:
-        worker = WorkerProcess.of(trial)
+    warnings = []
+    for each in running:
+        worker, start = WorkerProcess.of(each.trial), each.trial.datetime_start
+        since = 0.0 if start is None else (datetime.now() - start).total_seconds()
         age = None if worker is None else worker.silent_seconds
-        since = _seconds_since(trial.datetime_start)
         heartbeat = "" if age is None else f"{duration(age)} ago"
-        table.add_row(str(worker or "unknown"), doing, duration(since), heartbeat)
+        table.add_row(str(worker or "unknown"), each.name, duration(since), heartbeat)
         if (since if age is None else age) > SILENT:
-            silent.append(f"{doing} on {worker or 'an unknown worker'}")
+            warnings.append(
+                f"No heartbeat of {each.name} on {worker or 'an unknown worker'}. A running worker "
+                "takes it over after the grace period; if there is none, start one."
+            )
     console.print(table)
-    for name in silent:
-        console.print(
-            f"No heartbeat of {name}. A running worker takes it over after the grace period; if "
-            "there is none, start one."
-        )
-
-
-def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
-    """Trials that run, of the search and of the evaluation study, each with what it is."""
-    evaluation_study, running = find_evaluation_study(study), (TrialState.RUNNING,)
-    found = [(_candidate(t), t) for t in study.get_trials(deepcopy=False, states=running)]
-    if evaluation_study is not None:
-        trainings = evaluation_study.get_trials(deepcopy=False, states=running)
-        found += [(f"training {t.number}: {t.user_attrs.get('loss')}", t) for t in trainings]
-    return found
-
-
-def _candidate(trial: FrozenTrial) -> str:
-    attrs = trial.user_attrs
-    if GENERATION not in attrs:
-        return f"trial {trial.number}"
-    return f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
-
-
-def _seconds_since(when: datetime | None) -> float:
-    return 0.0 if when is None else (datetime.now() - when).total_seconds()
+    for warning in warnings:
+        console.print(warning)
 
 
 def seconds_left(history: SearchHistory) -> float | None:
@@ -130,49 +160,13 @@ def seconds_left(history: SearchHistory) -> float | None:
     )[-_RECENT:]
     if len(ended) < 2:
         return None
-    pace = (ended[-1] - ended[0]).total_seconds() / (len(ended) - 1)
-    return pace * (history.n_slots - history.n_filled)
+    rate = (len(ended) - 1) / (ended[-1] - ended[0]).total_seconds()
+    return (history.n_slots - history.n_filled) / rate
 
 
 def duration(seconds: float) -> str:
     """A time for people: "40 s", "12 min", "3 h 20 min"."""
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
+    if round(seconds) < 120:
+        return f"{round(seconds)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _list_studies(url: str, console: Console) -> None:
-    check_file_exists(url)
-    storage = open_storage(url)
-    table = Table("study", "data", "model", "generation", "best", "state")
-    for name in sorted(optuna.get_all_study_names(storage)):
-        study = optuna.load_study(study_name=name, storage=storage)
-        if EVALUATION_OF not in study.user_attrs:
-            table.add_row(name, *_cells(study))
-    console.print(f"Studies in {shown_url(url)}" + ("" if table.row_count else ": none"))
-    if table.row_count:
-        console.print(table)
-
-
-def _cells(study: Study) -> tuple[str, ...]:
-    recipe = settled_recipe(study) if RECIPE in study.user_attrs else None
-    if recipe is None:
-        return ("", "", "", "", "no worker has begun")
-    history = SearchHistory(study, recipe)
-    best = "" if history.best is None else f"{history.best.values[0]:.4f}"
-    return (
-        *(part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model)),
-        f"{history.n_finished} of {recipe.search.total_generations}",
-        best,
-        _state(study, recipe, history),
-    )
-
-
-def _state(study: Study, recipe: Recipe, history: SearchHistory) -> str:
-    if running := _running(study):
-        return f"{len(running)} training"
-    if not history.finished:
-        return "interrupted" if history.trials else "not begun"
-    return "winner not chosen" if is_undecided(study, recipe) else "complete"

@@ -15,7 +15,7 @@ from searches import small_recipe
 
 from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.cli.verbs import status
+from optuna_taylorglo.cli import status
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.history import SearchHistory, ranked_trials
@@ -138,7 +138,7 @@ def test_a_study_that_is_deleted_is_told_in_one_line(
         works += [lambda: queue.finish(trial, 0.5), lambda: trial.report(0.5, 1)]
     for work in works:
         caplog.clear()
-        monkeypatch.setattr("optuna_taylorglo.cli.verbs.status.run", deleted_meanwhile(work))
+        monkeypatch.setattr("optuna_taylorglo.cli.status.status", deleted_meanwhile(work))
         assert cli.main(["status", "gone"]) == cli.FAILED
         assert "study 'gone' was deleted while this command worked on it" in caplog.text
         assert "Traceback" not in caplog.text

@@ -6,8 +6,7 @@ import pytest
 from drawn_studies import searched_study
 
 from optuna_taylorglo import cli, load_loss
-from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.verbs import export, sweep
+from optuna_taylorglo.cli import evaluate, options, output
 from optuna_taylorglo.errors import UsageError
 
 
@@ -40,7 +39,7 @@ def test_values_that_it_can_have():
         "label_noise": [0.0, 1.0],
         "length": [1.0, 400.0],
     }.items():
-        sweep._check_values(over, values)
+        evaluate._check_values(over, values)
 
 
 def test_a_missing_folder_is_made(tmp_path, monkeypatch):
@@ -49,7 +48,7 @@ def test_a_missing_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(options, "open_study_of", lambda arguments: opened)
     path = tmp_path / "new" / "folder" / "loss.json"
     words = ["export", "s", "-o", str(path)]
-    assert export.run(cli.build_parser().parse_args(words), None) == cli.DONE
+    assert output.export(cli.build_parser().parse_args(words), None) == cli.DONE
     assert load_loss(path).origin.study == study.study_name
 
 
