@@ -23,8 +23,8 @@ from batched_trees import tree_gradient
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from lightning_modules.data import ImageData
 from lightning_modules.data.batches import EvaluationBatches, Subset
-from lightning_modules.data.image_data import ImageData
 from lightning_modules.nets.mlp import MLP
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, N_CLASSES
 from optuna_taylorglo.losses.canonical import from_canonical, to_canonical
@@ -300,10 +300,10 @@ class BatchedMLP:
         """Which images each step sees, shape (steps, B)."""
         self._data.seed = seed
         loader = self._data.train_dataloader()
-        per_pass, batch = loader.steps_per_epoch, self.recipe.batch_size
+        per_pass, batch = loader.steps_per_pass, self.recipe.batch_size
         passes = [
-            torch.from_numpy(loader._pass_of(first)[0])[: per_pass * batch]
-            for first in range(0, steps, per_pass)
+            torch.from_numpy(loader.order(number))[: per_pass * batch]
+            for number in range(math.ceil(steps / per_pass))
         ]
         return torch.cat(passes)[: steps * batch].view(steps, batch)
 

@@ -6,15 +6,14 @@ An evaluation is set-up, data, training, one validation and the report to the st
 
 - (a) ``bare``: a PyTorch loop with cross-entropy and nothing around it; images lie in memory as
   normalized tensors; precision and memory format are the best for this processor. The limit.
-- (b) ``ours``: claimed from a study in SQLite, trained by `training.run.Training` with a Taylor
+- (b) ``ours``: claimed from a study in SQLite, trained by `Training` with a Taylor
   loss, and finished, as a worker does it.
-- (c) ``tutorial``: as the tutorials of Optuna and Lightning have it: `study.optimize` with Optuna's
+- (c) ``tutorial``: as the tutorials of Optuna and Lightning have it: Optuna's `optimize` and
   sampler and SQLite, a Trainer with its defaults, a DataLoader over torchvision images with
   transforms, a pruning callback; the loss is Eq. 5 written down with a one-hot target.
 - (d) ``bare, contiguous``: as (a), in float32 and contiguous memory.
 
-A worker also lets the C library keep freed memory (`training.machine`); (a) is measured
-with that too. Every way has a process of its own, of one thread. They take turns in every round,
+Every way has a process of its own, of one thread. They take turns in every round,
 so that a slow moment of the machine hits all of them; ratios are taken round by round, of CPU time
 too, because other processes share the machine. Before the first round every way trains the digits
 CNN once, to warm up.
@@ -49,7 +48,6 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 from lightning_modules.data import CIFAR10, MNIST, Digits, ImageData
-from lightning_modules.data.augment import draw, move
 from lightning_modules.nets import AllCNN, BasicCNN, DigitsCNN
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
@@ -58,12 +56,7 @@ from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.training.runtime import (
-    Precision,
-    RuntimeConfig,
-    keep_freed_memory,
-    resolve_precision,
-)
+from optuna_taylorglo.training.runtime import RuntimeConfig, resolve_precision
 from optuna_taylorglo.training.training import Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
@@ -71,10 +64,9 @@ STUDIES = Path(__file__).resolve().parents[1] / "studies"
 THETA = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)
 LEARNING_RATE = 0.001
 
-BARE, BARE_KEEPING = "(a) bare loop", "(a) that keeps its memory"
-OURS, TUTORIAL = "(b) ours", "(c) tutorial"
+BARE, OURS, TUTORIAL = "(a) bare loop", "(b) ours", "(c) tutorial"
 CONTIGUOUS = "(d) bare loop, float32, contiguous"
-WAYS = (BARE, BARE_KEEPING, OURS, TUTORIAL, CONTIGUOUS)
+WAYS = (BARE, OURS, TUTORIAL, CONTIGUOUS)
 
 
 @dataclass(frozen=True)
@@ -115,17 +107,19 @@ TASKS = {
 class Bare:
     """Ways (a) and (d)."""
 
-    def __init__(self, task: Task, data_dir: Path, precision: Precision) -> None:
+    def __init__(
+        self, task: Task, data_dir: Path, precision: str, layout: torch.memory_format
+    ) -> None:
         self.task = task
         data = task.data(data_dir, task.batch_size, **task.data_settings)
         data.prepare_data()
         data.setup("fit")
         self.augmentation = data.augmentation
-        self.autocast = precision.trainer == "bf16-mixed"
-        self.layout = torch.channels_last if precision.channels_last else torch.contiguous_format
+        self.autocast = precision == "bf16-mixed"
+        self.layout = layout
         raw, self.labels = data.train_data.take(np.arange(len(data.train_data.indices)))
         val_raw, self.val_labels = data.val_data.take(np.arange(len(data.val_data.indices)))
-        mean, std = np.zeros(1), np.full(1, float(data.facts.max_value))
+        mean, std = np.zeros(1), np.full(1, float(data.max_value))
         if data.standardize:
             pixels = raw.reshape(-1, raw.shape[-1]).double()
             mean, std = pixels.mean(0).numpy(), pixels.std(0).numpy()
@@ -167,10 +161,9 @@ class Bare:
         return correct / len(self.val_images)
 
     def _augmented(self, images: Tensor) -> Tensor:
-        if self.augmentation.active:
-            batch, height, width, _ = images.shape
-            draws = draw(self.augmentation, batch, height, width, self.generator)
-            images = move(images, draws, self.augmentation.padding)
+        if self.augmentation:
+            draws = self.augmentation.draw(*images.shape[:3], self.generator)
+            images = self.augmentation.move(images, draws)
         return images.permute(0, 3, 1, 2).contiguous(memory_format=self.layout)
 
 
@@ -228,7 +221,7 @@ class TorchvisionImages(datasets.VisionDataset):
         super().__init__(".", transform=transform)
         subset = data.train_data if part == "train" else data.val_data
         raw, labels = subset.take(np.arange(len(subset.indices)))
-        scale = 255 // data.facts.max_value
+        scale = 255 // data.max_value
         self.images = (raw * scale).squeeze(-1).numpy() if raw.shape[-1] == 1 else raw.numpy()
         self.labels = labels.tolist()
 
@@ -345,15 +338,14 @@ class Tutorial:
 
 def build(way: str, task: Task, data_dir: Path, folder: Path) -> Callable[[], float]:
     """The evaluation of one way, in a process that is set up as that way would have it."""
-    best = resolve_precision("auto", "cpu")
     if way == OURS:
         RuntimeConfig(data_dir, "cpu").prepare(threads=1)
         return Ours(task, data_dir, folder)
     if way == TUTORIAL:
         return Tutorial(task, data_dir, folder)
-    if way == BARE_KEEPING:
-        keep_freed_memory()
-    return Bare(task, data_dir, Precision("32-true", False) if way == CONTIGUOUS else best)
+    if way == CONTIGUOUS:
+        return Bare(task, data_dir, "32-true", torch.contiguous_format)
+    return Bare(task, data_dir, resolve_precision("auto", "cpu"), torch.channels_last)
 
 
 def serve(way: str, name: str, data_dir: Path, folder: Path, connection: Connection) -> None:
@@ -398,8 +390,7 @@ def measure(name: str, data_dir: Path, rounds: int) -> None:
         for connection in connections.values():
             connection.send(False)
     best = resolve_precision("auto", "cpu")
-    layout = "channels_last" if best.channels_last else "contiguous"
-    print(f"\n{TASKS[name].title}; {rounds} rounds; best precision: {best.trainer}, {layout}\n")
+    print(f"\n{TASKS[name].title}; {rounds} rounds; best precision: {best}, channels_last\n")
     print("| way | CPU s | wall s | evaluations a minute | of (a), by CPU | of (a), by wall |")
     print("|---|---|---|---|---|---|")
     for way in WAYS:
@@ -410,7 +401,6 @@ def measure(name: str, data_dir: Path, rounds: int) -> None:
             f"{rate:.1f} | {by_cpu} | {by_wall} |"
         )
     print(f"\n(b) / (c): {ratio(cpu[TUTORIAL], cpu[OURS])} by CPU time")
-    print(f"(b) / (a) that keeps its memory: {ratio(cpu[BARE_KEEPING], cpu[OURS])} by CPU time")
     training, validation, rest = (statistics.median(part) for part in zip(*parts, strict=True))
     total = training + validation + rest
     print(

@@ -107,7 +107,7 @@ def train(setting: Setting, results: Results, machine: RuntimeConfig) -> None:
     results.add(
         setting,
         val_accuracy=accuracy,
-        precision=machine.resolved_precision.trainer,
+        precision=machine.resolved_precision,
         seconds_a_step=round(seconds / setting.steps, 4),
     )
     print(f"{setting}: {accuracy}, {seconds:.0f} s", flush=True)

@@ -37,7 +37,7 @@ from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import candidate_loss, make_pruner, make_sampler
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.training.runtime import RuntimeConfig, keep_freed_memory
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
@@ -126,7 +126,6 @@ def search(task: str, row: str, seed: int, data_dir: Path) -> dict[str, Any]:
         logging.getLogger(name).setLevel(logging.ERROR)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     begin = time.monotonic()
-    keep_freed_memory()
     recipe = recipe_of(task, row, seed)
     training = Training(recipe, RuntimeConfig(data_dir, "cpu", allowed_packages=("small_cnn",)))
     sampler = make_sampler(recipe, training.n_classes)

@@ -45,7 +45,7 @@ def seconds_a_step(
 def print_step_times(repeats: int) -> None:
     """Print CPU seconds a step of every network."""
     variants = {"float32": (False, False), "float32, channels_last": (False, True)}
-    if resolve_precision("auto", "cpu").trainer == "bf16-mixed":
+    if resolve_precision("auto", "cpu") == "bf16-mixed":
         variants["bfloat16, channels_last"] = (True, True)
     print(f"| net | batch | {' | '.join(variants)} |")
     print("|---|---|" + "---|" * len(variants))

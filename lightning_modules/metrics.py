@@ -1,18 +1,19 @@
 """What bundled networks are measured by: torchmetrics, and what it lacks or computes at a price.
 
-All are given logits (N, classes) or (N, classes, d1, …) and labels without the axis of classes.
+All but `MeanMetric` are given logits (N, classes) or (N, classes, d1, …) and labels without the
+axis of classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics import Metric
+from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassCalibrationError,
@@ -31,30 +32,31 @@ MODES: Mapping[str, Literal["max", "min"]] = MappingProxyType(
 )
 """Names without ``val_`` or ``test_``, and whether greater or smaller is better."""
 
-ALWAYS_LOGGED = ("accuracy", "balanced_accuracy")
-
 
 def build_metric(name: str, num_classes: int, ignore_index: int) -> Metric:
-    """One of `MODES` that is computed only when it is asked for.
+    """Build a metric.
 
     Args:
-        name: Its name.
+        name: One of `MODES`, or "loss"; "accuracy" and "loss" are plain means.
         num_classes: Number of classes.
         ignore_index: Label that does not count.
     """
-    if name == "f1":
-        return MulticlassF1Score(
+    builders: dict[str, Callable[[], Metric]] = {
+        "accuracy": MeanMetric,
+        "loss": MeanMetric,
+        "balanced_accuracy": lambda: BalancedAccuracy(ignore_index),
+        "f1": lambda: MulticlassF1Score(
             num_classes, average="macro", ignore_index=ignore_index, validate_args=False
-        )
-    if name == "top5_accuracy":
-        return MulticlassAccuracy(
+        ),
+        "top5_accuracy": lambda: MulticlassAccuracy(
             num_classes, top_k=5, average="micro", ignore_index=ignore_index, validate_args=False
-        )
-    if name == "ece":
-        return CalibrationError(num_classes, ignore_index=ignore_index, validate_args=False)
-    if name == "nll":
-        return NegativeLogLikelihood(ignore_index)
-    raise ValueError(f"name must be one of f1, top5_accuracy, ece, nll, not {name!r}.")
+        ),
+        "ece": lambda: CalibrationError(
+            num_classes, ignore_index=ignore_index, validate_args=False
+        ),
+        "nll": lambda: NegativeLogLikelihood(ignore_index),
+    }
+    return builders[name]()
 
 
 class CalibrationError(MulticlassCalibrationError):
@@ -67,10 +69,10 @@ class CalibrationError(MulticlassCalibrationError):
 
 
 class NegativeLogLikelihood(Metric):
-    """The mean of -log y of the true class, y being the softmax of the logits.
+    """Cross-entropy of the predictions, whatever loss trained the network.
 
-    It is cross-entropy, whatever the network was trained with. One that is not a number stays so:
-    a network that diverged must not be judged by the rest.
+    `MeanMetric` would leave out a batch whose value is NaN, and so judge a network that diverged
+    by the rest.
 
     Args:
         ignore_index: Label that does not count.
@@ -80,7 +82,7 @@ class NegativeLogLikelihood(Metric):
     total: Tensor
     counted: Tensor
 
-    def __init__(self, ignore_index: int = -100) -> None:
+    def __init__(self, ignore_index: int) -> None:
         super().__init__()
         self.ignore_index = ignore_index
         self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
@@ -100,8 +102,7 @@ class NegativeLogLikelihood(Metric):
 class BalancedAccuracy(Metric):
     """The mean over classes of the share of their images that are recognized.
 
-    Every class counts alike, however many images it has; one without images does not count. The
-    number of classes is that of the logits, so nobody has to know it beforehand.
+    A class without images does not count. The number of classes is that of the logits.
 
     Args:
         ignore_index: Label that does not count.
@@ -111,7 +112,7 @@ class BalancedAccuracy(Metric):
     recognized: Tensor
     images: Tensor
 
-    def __init__(self, ignore_index: int = -100) -> None:
+    def __init__(self, ignore_index: int) -> None:
         super().__init__()
         self.ignore_index = ignore_index
         # Scalars, which the first batch turns into vectors (classes,).
@@ -124,8 +125,7 @@ class BalancedAccuracy(Metric):
         labels = labels.flatten()
         # Unlike bincount this never waits for the device.
         of_class = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
-        if 0 <= self.ignore_index < logits.shape[1]:  # any other label is of no class anyway
-            of_class = of_class & (labels != self.ignore_index)[:, None]
+        of_class = of_class & (labels != self.ignore_index)[:, None]
         self.recognized = self.recognized + (of_class & correct[:, None]).sum(dim=0)
         self.images = self.images + of_class.sum(dim=0)
 

@@ -119,10 +119,6 @@ class MissingDataError(UsageError, FileNotFoundError):
     """A data set is neither on this machine nor to be fetched from the network."""
 
 
-class CorruptCacheError(OperationError):
-    """A cached file is not what its manifest or its format says."""
-
-
 class WorkersFailed(OperationError):
     """No worker is left that could go on; the message has the last words of one."""
 

@@ -1,36 +1,107 @@
-"""Loaders that cut whole batches out of memory-mapped arrays: no sample is handled one by one.
+"""Loaders that cut whole batches out of arrays in memory, and augmentation by whole batches.
 
-They yield uint8 images; what happens to them afterwards (scaling, augmentation) happens on the
-training device, in ``ImageData.on_after_batch_transfer``.
+No image is handled one by one. Loaders yield uint8 images with the random draws of their
+augmentation, made on the CPU for a whole pass: a seed gives the same training images on every
+device and however a pass is cut into batches. ``ImageData.on_after_batch_transfer`` applies the
+draws on the training device.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from lightning_modules.data.arrays import UInt8Array
-from lightning_modules.data.augment import Augmentation, Draws, draw
 from lightning_modules.data.splits import Indices, Labels
+from optuna_taylorglo.errors import UsageError
 
 
-class Chunk(NamedTuple):
-    """Several mini-batches handed to one ``training_step``, which takes an optimizer step on each.
-
-    Lightning's cost is per hook call; a chunk pays it once for many steps.
+class Draws(NamedTuple):
+    """One random draw an image.
 
     Attributes:
-        images: Shape (steps, B, C, H, W).
-        labels: Shape (steps, B).
+        flip: Whether to mirror, bool, shape (N,).
+        shift: Row and column of the crop in the padded image, shape (N, 2).
+        hole: Row and column of the hole's center, shape (N, 2).
     """
 
-    images: Tensor
-    labels: Tensor
+    flip: Tensor
+    shift: Tensor
+    hole: Tensor
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What to do to training images.
+
+    Attributes:
+        flip: Mirror an image left to right with probability 1/2.
+        padding: Pad with black by this many pixels on each side, then cut out a window of the
+            original size at random (the paper says 2, its code 4). 0: no crop.
+        cutout: Side of one square hole, centered at random and clipped at the border, filled with
+            the value 0 after normalization (DeVries and Taylor, 2017). 0: no hole.
+    """
+
+    flip: bool = False
+    padding: int = 0
+    cutout: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("padding", "cutout"):
+            if (value := getattr(self, name)) < 0:
+                raise UsageError(f"{name} must not be negative, got {value!r}")
+
+    def __bool__(self) -> bool:
+        """Whether anything is done."""
+        return self.flip or self.padding > 0 or self.cutout > 0
+
+    def draw(self, n_images: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        """Draw for a number of images of one size."""
+        rows = torch.randint(height, (n_images,), generator=generator)
+        columns = torch.randint(width, (n_images,), generator=generator)
+        return Draws(
+            flip=torch.rand(n_images, generator=generator) < (0.5 if self.flip else 0.0),
+            shift=torch.randint(2 * self.padding + 1, (n_images, 2), generator=generator),
+            hole=torch.stack((rows, columns), dim=1),
+        )
+
+    def move(self, images: Tensor, draws: Draws) -> Tensor:
+        """Crop images (N, H, W, C) from their padded form and mirror them."""
+        if not self.flip and self.padding == 0:
+            return images
+        n_images, height, width, channels = images.shape
+        pad = self.padding
+        padded = functional.pad(images, (0, 0, pad, pad, pad, pad))
+        rows = draws.shift[:, :1] + torch.arange(height, device=images.device)
+        columns = torch.arange(width, device=images.device).expand(n_images, width)
+        columns = torch.where(draws.flip[:, None], width - 1 - columns, columns)
+        columns = columns + draws.shift[:, 1:]
+        first = torch.arange(n_images, device=images.device)[:, None] * (height + 2 * pad)
+        pixels = (first + rows)[:, :, None] * (width + 2 * pad) + columns[:, None, :]
+        moved = padded.reshape(-1, channels).index_select(0, pixels.reshape(-1))
+        return moved.reshape(n_images, height, width, channels)
+
+    def cut_out_(self, images: Tensor, draws: Draws) -> Tensor:
+        """Set a square of each of the images (N, C, H, W) to zero, in place."""
+        if self.cutout == 0:
+            return images
+
+        def inside(length: int, center: Tensor) -> Tensor:
+            positions = torch.arange(length, device=images.device)
+            offset = positions - (center[:, None] - self.cutout // 2)
+            return (offset >= 0) & (offset < self.cutout)
+
+        rows = inside(images.shape[2], draws.hole[:, 0])
+        columns = inside(images.shape[3], draws.hole[:, 1])
+        return images.masked_fill_((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)
 
 
 class RawBatch(NamedTuple):
@@ -40,25 +111,23 @@ class RawBatch(NamedTuple):
         images: uint8, shape (N, H, W, C).
         labels: int64, shape (N,).
         draws: The images' augmentation, if any.
-        steps: Into how many mini-batches the images are to be cut; None for a plain batch.
     """
 
     images: Tensor
     labels: Tensor
     draws: Draws | None = None
-    steps: int | None = None
 
 
 class Subset(NamedTuple):
     """Some of the images of an array.
 
     Attributes:
-        images: The whole array, uint8, shape (M, H, W, C), usually a memory map.
+        images: The whole array, uint8, shape (M, H, W, C).
         indices: Which images, ascending, shape (N,).
         labels: Their labels, shape (N,).
     """
 
-    images: UInt8Array
+    images: npt.NDArray[np.uint8]
     indices: Indices
     labels: Labels
 
@@ -70,7 +139,7 @@ class Subset(NamedTuple):
 
 
 class EvaluationBatches:
-    """All images of a subset in order, the last batch as small as it comes out."""
+    """All images of a subset in order; the last batch may be smaller."""
 
     def __init__(self, subset: Subset, batch_size: int) -> None:
         self._subset = subset
@@ -89,26 +158,23 @@ class EvaluationBatches:
 
 
 class TrainingBatches:
-    """An endless stream of shuffled mini-batches, handed out an epoch at a time.
+    """An endless stream of shuffled mini-batches, yielded an epoch at a time.
 
-    Every pass over the subset is a new permutation without replacement; the images left over after
-    the last whole mini-batch of a pass are dropped, so every step sees ``batch_size`` images.
-    Step s of the stream depends on the seed and s alone, not on how steps are grouped into chunks
-    or epochs.
+    Each pass over the subset is a new permutation; the images left over after the last whole
+    mini-batch of a pass are dropped. Step s of the stream depends on the seed and s alone, not on
+    how steps are grouped into batches or epochs.
 
     Args:
         subset: The training images.
         batch_size: Images a mini-batch.
         seed: Decides order and augmentation.
         augmentation: What to draw for each image.
-        steps_per_epoch: Mini-batches after which the loader ends an epoch; None: a pass.
-        chunk: Mini-batches handed out together; None: plain batches.
-        first_step: Where in the stream to begin.
+        steps_per_epoch: Mini-batches an epoch; None: a pass.
+        steps_per_batch: Mini-batches that one batch holds.
 
     Attributes:
         labels: All labels, shape (N,).
-        steps_per_epoch: Mini-batches an epoch.
-        next_step: The step that comes next.
+        steps_per_pass: Mini-batches a pass.
     """
 
     def __init__(
@@ -118,68 +184,57 @@ class TrainingBatches:
         seed: int,
         augmentation: Augmentation,
         steps_per_epoch: int | None = None,
-        chunk: int | None = None,
-        first_step: int = 0,
+        steps_per_batch: int = 1,
     ) -> None:
+        self.labels = torch.from_numpy(subset.labels.astype(np.int64))
+        self.steps_per_pass = len(subset.indices) // batch_size
         self._subset = subset
         self._batch_size = batch_size
         self._seed = seed
         self._augmentation = augmentation
-        self._steps_per_pass = len(subset.indices) // batch_size
-        self._chunk = chunk
-        self.labels = torch.from_numpy(subset.labels.astype(np.int64))
-        self._pass: tuple[int, Indices, Draws | None] | None = None
-        self._continues = True
-        self.next_step = first_step
-        self.steps_per_epoch = steps_per_epoch or self._steps_per_pass
+        self._steps_per_epoch = steps_per_epoch or self.steps_per_pass
+        self._steps_per_batch = steps_per_batch
+        self._next_step = 0
+        self._pass: tuple[int, Indices, Draws | None] = (-1, np.empty(0, np.int64), None)
 
     def __len__(self) -> int:
-        """Return how often an epoch yields: its number of chunks, or of mini-batches."""
-        return math.ceil(self.steps_per_epoch / (self._chunk or 1))
+        """Return the number of batches an epoch."""
+        return math.ceil(self._steps_per_epoch / self._steps_per_batch)
 
     def __iter__(self) -> Iterator[RawBatch]:
-        """Yield the next epoch; the first one starts at ``first_step`` even inside an epoch."""
-        if not self._continues:  # an epoch that was left early is not taken up again
-            self.next_step = math.ceil(self.next_step / self.steps_per_epoch) * self.steps_per_epoch
-        self._continues = False
-        end = (self.next_step // self.steps_per_epoch + 1) * self.steps_per_epoch
-        while self.next_step < end:
-            steps = min(self._chunk or 1, end - self.next_step)
-            batch = self._take(self.next_step, steps)
-            self.next_step += steps
-            yield batch
+        """Yield the next epoch."""
+        end = self._next_step + self._steps_per_epoch
+        while self._next_step < end:
+            first = self._next_step
+            self._next_step = min(first + self._steps_per_batch, end)
+            yield self._batch(range(first, self._next_step))
 
-    def _take(self, first_step: int, steps: int) -> RawBatch:
+    def order(self, number: int) -> Indices:
+        """The permutation of a pass."""
+        return self._draw_pass(number)[1]
+
+    def _batch(self, steps: range) -> RawBatch:
         positions: list[Indices] = []
         draws: list[Draws] = []
-        for step in range(first_step, first_step + steps):
-            order, drawn = self._pass_of(step)
-            start = (step % self._steps_per_pass) * self._batch_size
-            window = slice(start, start + self._batch_size)
+        for step in steps:
+            number, start = divmod(step, self.steps_per_pass)
+            _, order, drawn = self._draw_pass(number)
+            window = slice(start * self._batch_size, (start + 1) * self._batch_size)
             positions.append(order[window])
             if drawn is not None:
                 draws.append(Draws(*(tensor[window] for tensor in drawn)))
         images, labels = self._subset.take(np.concatenate(positions))
-        return RawBatch(
-            images,
-            labels,
-            Draws(*map(torch.cat, zip(*draws, strict=True))) if draws else None,
-            None if self._chunk is None else steps,
-        )
+        joined = Draws(*map(torch.cat, zip(*draws, strict=True))) if draws else None
+        return RawBatch(images, labels, joined)
 
-    def _pass_of(self, step: int) -> tuple[Indices, Draws | None]:
-        """Return order and draws of the pass that a step belongs to."""
-        number = step // self._steps_per_pass
-        if self._pass is None or self._pass[0] != number:
+    def _draw_pass(self, number: int) -> tuple[int, Indices, Draws | None]:
+        """Number, order and augmentation of a pass; the last one is remembered."""
+        if self._pass[0] != number:
             state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
             generator = torch.Generator().manual_seed(int(state[0]))
-            size = len(self._subset.indices)
-            order = torch.randperm(size, generator=generator).numpy()
-            height, width = self._subset.images.shape[1:3]
-            drawn = (
-                draw(self._augmentation, size, height, width, generator)
-                if self._augmentation.active
-                else None
-            )
+            n_images, (height, width) = len(self._subset.indices), self._subset.images.shape[1:3]
+            order = torch.randperm(n_images, generator=generator).numpy()
+            augmentation = self._augmentation
+            drawn = augmentation.draw(n_images, height, width, generator) if augmentation else None
             self._pass = (number, order, drawn)
-        return self._pass[1], self._pass[2]
+        return self._pass

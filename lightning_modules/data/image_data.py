@@ -1,32 +1,28 @@
-"""Image data as LightningDataModules: fixed splits, whole batches, augmentation on the device."""
+"""The base of all image data sets: fixed splits, whole batches, augmentation on the device."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from filelock import FileLock
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
-from lightning_modules.data import sources
-from lightning_modules.data.arrays import LabeledImages, Part, is_cached, open_part, write_cache
-from lightning_modules.data.augment import Augmentation, cut_out_, move
 from lightning_modules.data.batches import (
-    Chunk,
+    Augmentation,
     EvaluationBatches,
     RawBatch,
     Subset,
     TrainingBatches,
 )
-from lightning_modules.data.normalization import ChannelStatistics, channel_statistics
 from lightning_modules.data.splits import (
     Indices,
     Labels,
@@ -36,53 +32,33 @@ from lightning_modules.data.splits import (
     with_next_class_noise,
     with_symmetric_noise,
 )
-from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.errors import MissingDataError, UsageError
 
 logger = logging.getLogger(__name__)
 
-MAX_CHUNK = 20
-CHUNK_BYTES = 4 * 2**20
+MAX_STEPS_PER_BATCH = 20
+MAX_BATCH_BYTES = 4 * 2**20
+EVALUATION_BATCH_SIZE = 250
 VALIDATION_STREAM = 1
+# 255² · 250 is below 2²⁴, so sums over a block of images are exact in float32.
+STATISTICS_BLOCK = 250
 
+Part = Literal["train", "test"]
 NoiseKind = Literal["symmetric", "next_class"]
-
-
-@dataclass(frozen=True)
-class DataSetFacts:
-    """What a data set is.
-
-    Attributes:
-        name: Name of its folder.
-        input_shape: Shape (C, H, W) of one image.
-        train_size: Images of its training part, validation images included.
-        val_size: How many of those are for validation.
-        read: Reads its arrays, given the data folder.
-        num_classes: Number of classes.
-        max_value: The value that becomes 1 when images are scaled to [0, 1].
-        stratified: Whether the validation part has the same share of every class.
-        standardized: Whether images are standardized unless one says otherwise.
-    """
-
-    name: str
-    input_shape: tuple[int, int, int]
-    train_size: int
-    val_size: int
-    read: Callable[[Path], sources.Arrays]
-    num_classes: int = 10
-    max_value: int = 255
-    stratified: bool = False
-    standardized: bool = False
+UInt8Array = npt.NDArray[np.uint8]
 
 
 class ImageData(LightningDataModule):
     """What all image data sets share. Use a subclass.
 
-    The training part of the data set is split, once and for all, into training and validation
-    images; the test part is opened by ``setup("test")`` only. A cache with fewer images than the
-    full data set is split in the same proportion.
+    The training part of the data set has a fixed split into training and validation images; only
+    ``setup("test")`` reads the test part. Arrays are read once a process, from
+    ``<data_dir>/<name>/{train,test}_{images,labels}.npy`` (uint8) if these files exist, else
+    through torchvision, which downloads what is missing. A data set with fewer images than the
+    original is split in the same proportion.
 
     Args:
-        data_dir: Folder of the cache; ``<data_dir>/<name>`` is filled at first use.
+        data_dir: Folder of all data sets.
         batch_size: Images an optimizer step.
         seed: Order and augmentation of the training images; nothing else depends on it.
         images: How many images there are to train and validate with, the same share of every class
@@ -101,23 +77,34 @@ class ImageData(LightningDataModule):
         standardize: Subtract the mean and divide by the standard deviation of the training images,
             channel by channel; else only scale to [0, 1]. None: as the data set's class says.
         val_size: Validation images; None: the data set's own number.
-        eval_batch_size: Images a validation or test batch.
-        steps_per_epoch: Mini-batches an epoch, taken from an endless stream of passes, so that a
-            budget in steps can be validated at any interval; None: one pass over the images.
-        chunk: Mini-batches handed to one ``training_step`` as a `Chunk`. None: as many as fit
-            into 4 MB, at most 20, if the module under training says ``takes_chunks = True`` and
-            the Trainer counts no batches (``limit_train_batches``, ``val_check_interval``); else
-            plain ``(images, labels)`` batches. 0: always plain batches.
 
     Attributes:
-        num_classes: Number of classes.
-        input_shape: Shape (C, H, W) of one image as the network sees it.
+        steps_per_epoch: Mini-batches an epoch; None: one pass over the images.
+        steps_per_batch: Mini-batches that one training batch holds, for a module that takes it
+            apart, as `Classifier` does. Lightning's cost is per batch.
+        train_data: The training images, after `setup`, as are `val_data` and `test_data`.
 
     Raises:
         UsageError: If an argument is out of range.
     """
 
-    facts: ClassVar[DataSetFacts]
+    dataset: ClassVar[str]
+    """Name of the data set's folder."""
+    input_shape: ClassVar[tuple[int, int, int]]
+    """Shape (C, H, W) of one image."""
+    n_train: ClassVar[int]
+    """Images of the original's training part, validation images included."""
+    n_val: ClassVar[int]
+    """How many of those are for validation."""
+    raw_files: ClassVar[str]
+    """What torchvision expects in the data folder."""
+    num_classes: int = 10
+    max_value: ClassVar[int] = 255
+    """The value that becomes 1 when images are scaled to [0, 1]."""
+    stratified: ClassVar[bool] = False
+    """Whether the validation part has the same share of every class."""
+    standardized: ClassVar[bool] = False
+    """Whether images are standardized unless an argument says otherwise."""
 
     def __init__(
         self,
@@ -136,31 +123,18 @@ class ImageData(LightningDataModule):
         cutout: int = 0,
         standardize: bool | None = None,
         val_size: int | None = None,
-        eval_batch_size: int = 250,
-        steps_per_epoch: int | None = None,
-        chunk: int | None = None,
     ) -> None:
         super().__init__()
+        kinds = get_args(NoiseKind)
         _require(batch_size >= 1, "batch_size", batch_size, "at least 1")
-        _require(eval_batch_size >= 1, "eval_batch_size", eval_batch_size, "at least 1")
         _require(seed >= 0, "seed", seed, "at least 0")
         _require(images is None or images >= 2, "images", images, "at least 2")
         _require(0 < fraction <= 1, "fraction", fraction, "in (0, 1]")
         _require(1 <= imbalance < math.inf, "imbalance", imbalance, "at least 1, and finite")
         _require(0 <= label_noise <= 1, "label_noise", label_noise, "in [0, 1]")
-        kinds = get_args(NoiseKind)
         _require(noise_kind in kinds, "noise_kind", noise_kind, f"one of {', '.join(kinds)}")
         _require(val_size is None or val_size >= 1, "val_size", val_size, "at least 1")
-        _require(
-            steps_per_epoch is None or steps_per_epoch >= 1,
-            "steps_per_epoch",
-            steps_per_epoch,
-            "at least 1",
-        )
-        _require(chunk is None or chunk >= 0, "chunk", chunk, "at least 0")
-        self.num_classes = self.facts.num_classes
-        self.input_shape = self.facts.input_shape
-        self.folder = Path(data_dir) / self.facts.name
+        self.data_dir = Path(data_dir)
         self.batch_size = batch_size
         self.seed = seed
         self.images = images
@@ -170,148 +144,146 @@ class ImageData(LightningDataModule):
         self.noise_kind = noise_kind
         self.noisy_validation = noisy_validation
         self.augmentation = Augmentation(flip, padding, cutout)
-        self.standardize = self.facts.standardized if standardize is None else standardize
+        self.standardize = self.standardized if standardize is None else standardize
         self.val_size = val_size
-        self.eval_batch_size = eval_batch_size
-        self.steps_per_epoch = steps_per_epoch
-        self.chunk = chunk
-        self._training: TrainingBatches | None = None
-        self._first_step = 0
-        self._scale: Tensor | None = None
-        self._shift: Tensor | None = None
+        self.steps_per_epoch: int | None = None
+        self.steps_per_batch = 1
 
-    def prepare_data(self) -> None:
-        """Fill the cache if it is not there; processes that come meanwhile wait."""
-        if not is_cached(self.folder):
-            write_cache(self.folder, lambda: self.facts.read(self.folder.parent))
+    @staticmethod
+    @abstractmethod
+    def read(data_dir: Path, part: Part) -> tuple[UInt8Array, Labels]:
+        """Images (N, H, W) or (N, H, W, C) and labels (N,) of a part, in the absence of arrays."""
 
     def setup(self, stage: str) -> None:
-        """Memory-map the arrays that a stage needs: only "test" opens the test part.
-
-        Args:
-            stage: "fit", "validate" or "test".
-        """
-        self.prepare_data()
-        train = self._open("train")
-        rest, held_out = self._split(train)
-        self.val_data = self._validation_subset(train, held_out)
-        self.train_data = self._training_subset(train, rest)
-        if len(self.train_data.indices) < self.batch_size:
+        """Read and split; only the stage "test" reads the test part."""
+        images, labels = self._arrays("train")
+        rest, held_out = self._split(labels)
+        val_labels = labels[held_out]
+        if self.noisy_validation:
+            val_labels = self._with_noise(val_labels, VALIDATION_STREAM)
+        self.val_data = Subset(images, held_out, val_labels)
+        rest = self._thinned(rest, labels)
+        if len(rest) < self.batch_size:
             raise UsageError(
-                f"batch_size must not exceed the {len(self.train_data.indices)} training images "
+                f"batch_size must not exceed the {len(rest)} training images "
                 f"(images={self.images}, fraction={self.fraction}, imbalance={self.imbalance}), "
                 f"got {self.batch_size}"
             )
-        self._set_normalization()
+        self.train_data = Subset(images, rest, self._with_noise(labels[rest]))
         if stage == "test":
-            test = self._open("test")
-            everything = np.arange(len(test.labels), dtype=np.int64)
-            self.test_data = Subset(test.images, everything, test.labels)
+            images, labels = self._arrays("test")
+            self.test_data = Subset(images, np.arange(len(labels), dtype=np.int64), labels)
+        mean, std = np.zeros(1), np.full(1, float(self.max_value))
+        if self.standardize:
+            key = (self.read, self.data_dir, rest.tobytes())
+            mean, std = _once(key, lambda: channel_statistics(self.train_data))
+        self._scale = torch.tensor(1 / std, dtype=torch.float32).reshape(-1, 1, 1)
+        self._shift = torch.tensor(-mean / std, dtype=torch.float32).reshape(-1, 1, 1)
 
     def train_dataloader(self) -> TrainingBatches:
-        """Return the stream of training batches.
-
-        Raises:
-            RuntimeError: If the Trainer has several devices; the stream is not divided among them.
-        """
-        if self.trainer is not None and self.trainer.world_size > 1:
-            raise RuntimeError(
-                f"{type(self).__name__} feeds one device, but the Trainer has "
-                f"{self.trainer.world_size}; run one process a device"
-            )
-        self._training = TrainingBatches(
+        """Return the stream of training batches."""
+        return TrainingBatches(
             self.train_data,
             self.batch_size,
             self.seed,
             self.augmentation,
             self.steps_per_epoch,
-            self._chunk_size(),
-            first_step=self._first_step,
+            self.steps_per_batch,
         )
-        self._first_step = 0
-        return self._training
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the training stream; Lightning keeps it in checkpoints."""
-        return {"next_step": 0 if self._training is None else self._training.next_step}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next training loader begin at a position in the stream."""
-        self._first_step = int(state_dict["next_step"])
 
     def val_dataloader(self) -> EvaluationBatches:
         """Return the validation batches."""
-        return EvaluationBatches(self.val_data, self.eval_batch_size)
+        return EvaluationBatches(self.val_data, EVALUATION_BATCH_SIZE)
 
     def test_dataloader(self) -> EvaluationBatches:
         """Return the test batches."""
-        return EvaluationBatches(self.test_data, self.eval_batch_size)
+        return EvaluationBatches(self.test_data, EVALUATION_BATCH_SIZE)
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Augment and scale on the device.
-
-        Args:
-            batch: A `RawBatch`; anything else passes through.
-            dataloader_idx: Unused.
-
-        Returns:
-            Images (B, C, H, W) in float32 and labels (B,), or a `Chunk` of several such batches.
-        """
-        if not isinstance(batch, RawBatch):
-            return batch
-        images = batch.images
-        if batch.draws is not None and self.augmentation.moves:
-            images = move(images, batch.draws, self.augmentation.padding)
+    def on_after_batch_transfer(
+        self, batch: RawBatch, dataloader_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Augment and scale on the device: images (N, C, H, W) in float32, labels (N,)."""
+        images, labels, draws = batch
+        if draws is not None:
+            images = self.augmentation.move(images, draws)
+        self._scale, self._shift = self._scale.to(images.device), self._shift.to(images.device)
         # A permuted view of N×H×W×C memory is what PyTorch calls channels_last: no copy is made.
-        images = self._normalize(images.permute(0, 3, 1, 2))
-        if batch.draws is not None and self.augmentation.cutout:
-            images = cut_out_(images, batch.draws, self.augmentation.cutout)
-        if batch.steps is None:
-            return images, batch.labels
-        cut = (batch.steps, self.batch_size)
-        # A view, so that each mini-batch keeps the memory format of the whole.
-        return Chunk(images.view(*cut, *images.shape[1:]), batch.labels.view(cut))
+        scaled = images.permute(0, 3, 1, 2).to(torch.float32).mul_(self._scale)
+        if self.standardize:
+            scaled.add_(self._shift)
+        if draws is not None:
+            scaled = self.augmentation.cut_out_(scaled, draws)
+        return scaled, labels
 
-    def _open(self, part: Part) -> LabeledImages:
-        channels, height, width = self.input_shape
+    def fill_batches(self) -> None:
+        """Let batches hold as many mini-batches as fit into 4 MB, at most 20."""
+        n_bytes = 4 * self.batch_size * math.prod(self.input_shape)
+        self.steps_per_batch = max(1, min(MAX_BATCH_BYTES // n_bytes, MAX_STEPS_PER_BATCH))
+
+    def _arrays(self, part: Part) -> tuple[UInt8Array, Labels]:
+        """Images (N, H, W, C) and labels (N,) of a part, read once a process."""
+        key = (self.read, self.data_dir, part)
+        images, labels = _once(key, lambda: self._read_arrays(part))
+        return images, labels
+
+    def _read_arrays(self, part: Part) -> tuple[UInt8Array, Labels]:
+        (channels, height, width), folder = self.input_shape, self.data_dir / self.dataset
+        paths = [folder / f"{part}_{what}.npy" for what in ("images", "labels")]
+        try:
+            if paths[0].is_file():
+                # Workers of one machine share the memory of these files.
+                images, labels = (np.load(path, mmap_mode="r") for path in paths)
+            else:
+                images, labels = self.read(self.data_dir, part)
+        except (EOFError, ValueError) as error:
+            raise UsageError(f"{folder}: {part} arrays cannot be read: {error}") from error
+        # torchvision reports an unreachable mirror as either of these.
+        except (OSError, RuntimeError) as error:
+            raise MissingDataError(
+                f"{self.dataset} is not in {self.data_dir} and could not be downloaded ({error}). "
+                f"Put either the files torchvision would fetch into {self.data_dir}: "
+                f"{self.raw_files}; or uint8 arrays into {folder}: train_images.npy, "
+                "train_labels.npy, test_images.npy, test_labels.npy (images N×H×W or N×H×W×C, "
+                "labels N)."
+            ) from error
         stored = (height, width) if channels == 1 else (height, width, channels)
-        images, labels = open_part(self.folder, part, stored)
-        return LabeledImages(images.reshape(-1, height, width, channels), labels)
-
-    def _split(self, train: LabeledImages) -> tuple[Indices, Indices]:
-        size = len(train.labels) if self.images is None else self.images
-        if size > len(train.labels):
+        fits = images.shape[1:] == stored and labels.shape == images.shape[:1]
+        if not fits or images.dtype != np.uint8:
             raise UsageError(
-                f"images must be at most {len(train.labels)}, as many as {self.folder} holds, "
-                f"got {size}"
+                f"{folder}: {part} images are {images.dtype} of shape {images.shape}, with labels "
+                f"of shape {labels.shape}; must be uint8 of shape {('N', *stored)} with N labels"
             )
-        if self.val_size is None and self.images is None and size != self.facts.train_size:
-            _warn_of_size(self.folder, size, self.facts.train_size)
-        val_size = self.val_size or round(size * self.facts.val_size / self.facts.train_size)
+        if part == "train" and len(images) != self.n_train:
+            logger.warning("%s holds %d training images, not %d", folder, len(images), self.n_train)
+        return images.reshape(-1, height, width, channels), labels
+
+    def _split(self, labels: Labels) -> tuple[Indices, Indices]:
+        """Indices of training and of validation images."""
+        size = len(labels) if self.images is None else self.images
+        if size > len(labels):
+            raise UsageError(
+                f"images must be at most {len(labels)}, as many as "
+                f"{self.data_dir / self.dataset} holds, got {size}"
+            )
+        val_size = self.val_size or round(size * self.n_val / self.n_train)
         if not 0 < val_size < size:
             raise UsageError(
                 f"val_size must be in [1, {size - 1}] with {size} images, got {val_size}"
             )
         if self.images is None:
-            return split(train.labels, val_size, self.facts.stratified)
-        chosen = stratified_choice(train.labels, size)
-        rest, held_out = split(train.labels[chosen], val_size, stratified=True)
+            return split(labels, val_size, self.stratified)
+        chosen = stratified_choice(labels, size)
+        rest, held_out = split(labels[chosen], val_size, stratified=True)
         return chosen[rest], chosen[held_out]
 
-    def _training_subset(self, train: LabeledImages, indices: Indices) -> Subset:
+    def _thinned(self, indices: Indices, labels: Labels) -> Indices:
         if self.fraction < 1:
-            kept = stratified_choice(train.labels[indices], round(self.fraction * len(indices)))
-            indices = indices[kept]
+            size = round(self.fraction * len(indices))
+            indices = indices[stratified_choice(labels[indices], size)]
         if self.imbalance > 1:
-            kept = long_tailed_choice(train.labels[indices], self.imbalance, self.num_classes)
+            kept = long_tailed_choice(labels[indices], self.imbalance, self.num_classes)
             indices = indices[kept]
-        return Subset(train.images, indices, self._with_noise(train.labels[indices]))
-
-    def _validation_subset(self, train: LabeledImages, indices: Indices) -> Subset:
-        labels: Labels = train.labels[indices]
-        if self.noisy_validation:
-            labels = self._with_noise(labels, VALIDATION_STREAM)
-        return Subset(train.images, indices, labels)
+        return indices
 
     def _with_noise(self, labels: Labels, *stream: int) -> Labels:
         if self.label_noise == 0:
@@ -319,91 +291,46 @@ class ImageData(LightningDataModule):
         add = with_symmetric_noise if self.noise_kind == "symmetric" else with_next_class_noise
         return add(labels, self.label_noise, self.num_classes, *stream)
 
-    def _set_normalization(self) -> None:
-        channels = self.input_shape[0]
-        mean, std = np.zeros(channels), np.full(channels, float(self.facts.max_value))
-        if self.standardize:
-            mean, std = _statistics(self.folder, self.train_data)
-        self._scale = torch.tensor(1 / std, dtype=torch.float32).reshape(-1, 1, 1)
-        self._shift = torch.tensor(-mean / std, dtype=torch.float32).reshape(-1, 1, 1)
 
-    def _normalize(self, images: Tensor) -> Tensor:
-        assert self._scale is not None
-        assert self._shift is not None
-        if self._scale.device != images.device:
-            self._scale = self._scale.to(images.device)
-            self._shift = self._shift.to(images.device)
-        scaled = images.to(torch.float32).mul_(self._scale)
-        return scaled.add_(self._shift) if self.standardize else scaled
-
-    def _chunk_size(self) -> int | None:
-        if self.chunk is not None:
-            return self.chunk or None
-        trainer = self.trainer
-        if trainer is None or not getattr(trainer.lightning_module, "takes_chunks", False):
-            return None
-        counts_batches = trainer.limit_train_batches != 1.0 or trainer.val_check_interval != 1.0
-        batch_bytes = 4 * self.batch_size * int(np.prod(self.input_shape))
-        fitting = min(CHUNK_BYTES // batch_bytes, MAX_CHUNK)
-        return None if counts_batches or fitting < 2 else fitting
+def from_torchvision(kind: Any, data_dir: Path, part: str | bool) -> Any:
+    """A data set of torchvision's; one process downloads what is missing, others wait."""
+    try:
+        return kind(data_dir, part, download=False)
+    except RuntimeError:  # this is how torchvision reports missing files
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(data_dir / ".download.lock"):
+            return kind(data_dir, part, download=True)
 
 
-@cache
-def _warn_of_size(folder: Path, size: int, expected: int) -> None:
-    """Warn once a process, not once an evaluation."""
-    logger.warning(
-        "%s holds %d training images, not %d: the validation part shrinks in proportion",
-        folder,
-        size,
-        expected,
-    )
+_known: dict[Any, Any] = {}
 
 
-_known_statistics: dict[tuple[Path, bytes], ChannelStatistics] = {}
+def _once(key: Any, make: Callable[[], Any]) -> Any:
+    """What a process makes once; every training of a search needs the same."""
+    if key not in _known:
+        _known[key] = make()
+    return _known[key]
 
 
-def _statistics(folder: Path, subset: Subset) -> ChannelStatistics:
-    """Compute a subset's statistics once a process, as every evaluation of a search needs them."""
-    key = (folder, hashlib.sha256(subset.indices.tobytes()).digest())
-    if key not in _known_statistics:
-        _known_statistics[key] = channel_statistics(subset.images, subset.indices)
-    return _known_statistics[key]
+def channel_statistics(
+    subset: Subset,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation of each channel over all pixels, each of shape (C,)."""
+    images, indices, _ = subset
+    total, total_of_squares = np.zeros(images.shape[-1]), np.zeros(images.shape[-1])
+    for first in range(0, len(indices), STATISTICS_BLOCK):
+        # Summing over the images first keeps the inner loop long and contiguous.
+        block = np.take(images, indices[first : first + STATISTICS_BLOCK], axis=0)
+        block = block.astype(np.float32)
+        total += block.sum(axis=0).sum(axis=(0, 1), dtype=np.float64)
+        np.multiply(block, block, out=block)
+        total_of_squares += block.sum(axis=0).sum(axis=(0, 1), dtype=np.float64)
+    pixels = len(indices) * images.shape[1] * images.shape[2]
+    mean = total / pixels
+    # A constant channel would divide by zero.
+    return mean, np.sqrt(np.maximum(total_of_squares / pixels - mean**2, 1.0))
 
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:
     if not holds:
         raise UsageError(f"{name} must be {allowed}, got {value!r}")
-
-
-class Digits(ImageData):
-    """scikit-learn's 8×8 digits: 1,077 / 360 / 360 images, every class in proportion."""
-
-    facts = DataSetFacts(
-        "digits", (1, 8, 8), 1_437, 360, sources.read_digits, max_value=16, stratified=True
-    )
-
-
-class MNIST(ImageData):
-    """MNIST: 55,000 / 5,000 / 10,000 images, scaled to [0, 1] (the paper states no more)."""
-
-    facts = DataSetFacts("mnist", (1, 28, 28), 60_000, 5_000, sources.read_mnist)
-
-
-class FashionMNIST(ImageData):
-    """Fashion-MNIST, split and scaled as MNIST: 55,000 / 5,000 / 10,000 images."""
-
-    facts = DataSetFacts("fashion_mnist", (1, 28, 28), 60_000, 5_000, sources.read_fashion_mnist)
-
-
-class CIFAR10(ImageData):
-    """CIFAR-10: 45,000 / 5,000 / 10,000 images, standardized."""
-
-    facts = DataSetFacts(
-        "cifar10", (3, 32, 32), 50_000, 5_000, sources.read_cifar10, standardized=True
-    )
-
-
-class SVHN(ImageData):
-    """SVHN's cropped digits without the extra set: 47,225 / 26,032 / 26,032, standardized."""
-
-    facts = DataSetFacts("svhn", (3, 32, 32), 73_257, 26_032, sources.read_svhn, standardized=True)

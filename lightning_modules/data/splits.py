@@ -1,4 +1,4 @@
-"""Fixed choices among images: which validate, which are kept, which carry a wrong label.
+"""Fixed choices among images: which validate, which are left out, which carry a wrong label.
 
 All of them are functions of the labels and of ``SPLIT_SEED`` alone, never of the training seed, so
 every candidate of a search and every process sees the same data. They rank images by the raw
@@ -19,12 +19,12 @@ Labels = npt.NDArray[np.integer]
 
 
 def shuffled(size: int, *stream: int) -> Indices:
-    """Return a permutation of 0 … size − 1; other numbers after ``size`` give other ones."""
+    """A permutation of 0 … size − 1; other numbers after `size` give other ones."""
     return np.argsort(_raw(size, stream), kind="stable").astype(np.int64)
 
 
 def split(labels: Labels, held_out: int, stratified: bool) -> tuple[Indices, Indices]:
-    """Split images into a rest and a held-out part.
+    """Split images, by their labels (N,), into a rest and a held-out part.
 
     Args:
         labels: Label of every image, shape (N,).
@@ -41,71 +41,47 @@ def split(labels: Labels, held_out: int, stratified: bool) -> tuple[Indices, Ind
 
 
 def stratified_choice(labels: Labels, size: int) -> Indices:
-    """Choose images so that every class keeps its share, to the nearest image.
+    """Ascending indices of `size` images such that every class keeps its share of the labels (N,).
 
-    A smaller choice takes a prefix of each class's fixed order, so choices of growing size nest
-    but for the rounding of class counts.
-
-    Args:
-        labels: Label of every image, shape (N,).
-        size: How many to choose.
-
-    Returns:
-        Ascending indices, shape (size,).
+    A class contributes a prefix of its fixed order, so choices of growing size nest but for the
+    rounding of class counts, by largest remainders.
     """
     members = _by_class(labels)
-    return _first_of_each(members, _apportion(size, [len(member) for member in members]))
+    exact = np.array([len(member) for member in members]) * size / len(labels)
+    counts = np.floor(exact).astype(int)
+    by_remainder = np.argsort(counts - exact, kind="stable")
+    counts[by_remainder[: size - counts.sum()]] += 1
+    return _first_of_each(members, counts.tolist())
 
 
 def long_tailed_choice(labels: Labels, imbalance: float, num_classes: int) -> Indices:
-    """Choose fewer images of each class than of the one before.
+    """Ascending indices of fewer images of each class than of the one before.
 
     Class k of C keeps imbalance^(−k / (C − 1)) of its images, and at least one.
-
-    Args:
-        labels: Label of every image, shape (N,).
-        imbalance: How many times as many of its images the first class keeps as the last.
-        num_classes: Number of classes.
-
-    Returns:
-        Ascending indices.
     """
     members = _by_class(labels)
-    shares = (imbalance ** (-int(labels[member[0]]) / (num_classes - 1)) for member in members)
-    counts = [
-        max(1, round(share * len(member))) for share, member in zip(shares, members, strict=True)
-    ]
+    shares = [imbalance ** (-int(labels[member[0]]) / (num_classes - 1)) for member in members]
+    counts = [max(1, round(s * len(member))) for s, member in zip(shares, members, strict=True)]
     return _first_of_each(members, counts)
 
 
 def with_symmetric_noise(labels: Labels, share: float, num_classes: int, *stream: int) -> Labels:
-    """Give a share of the images another label, each other class being equally likely.
+    """Labels (N,) of which round(share · N) are wrong, each other class being equally likely.
 
-    Args:
-        labels: Labels, shape (N,).
-        share: Share of labels that become wrong; exactly round(share · N) do.
-        num_classes: Number of classes.
-        stream: Other numbers make other labels wrong.
-
-    Returns:
-        New labels, shape (N,).
+    Another `stream` makes other labels wrong.
     """
     step = 1 + _raw(len(labels), (3, *stream)) % np.uint64(num_classes - 1)
     return _moved(labels, share, step.astype(np.int64), num_classes, stream)
 
 
 def with_next_class_noise(labels: Labels, share: float, num_classes: int, *stream: int) -> Labels:
-    """Give a share of the images the label of the next class; the first follows the last.
-
-    Arguments and the images that are hit are those of `with_symmetric_noise`.
-    """
+    """The same with the label of the next class on the wrong ones; the first follows the last."""
     return _moved(labels, share, np.ones(len(labels), np.int64), num_classes, stream)
 
 
 def _moved(
     labels: Labels, share: float, step: Indices, num_classes: int, stream: tuple[int, ...]
 ) -> Labels:
-    """Move a share of the labels on by their step, shape (N,)."""
     wrong = shuffled(len(labels), 2, *stream)[: round(share * len(labels))]
     noisy = labels.astype(np.int64)
     noisy[wrong] = (noisy[wrong] + step[wrong]) % num_classes
@@ -113,7 +89,7 @@ def _moved(
 
 
 def _by_class(labels: Labels) -> list[Indices]:
-    """Return each class's images in their fixed order."""
+    """Each class's images in their fixed order."""
     order = shuffled(len(labels), 1)
     return [order[labels[order] == label] for label in np.unique(labels)]
 
@@ -126,12 +102,3 @@ def _first_of_each(members: Sequence[Indices], counts: Sequence[int]) -> Indices
 def _raw(size: int, stream: tuple[int, ...]) -> npt.NDArray[np.uint64]:
     raw = np.random.PCG64(np.random.SeedSequence((SPLIT_SEED, *stream))).random_raw(size)
     return np.asarray(raw, dtype=np.uint64)
-
-
-def _apportion(size: int, counts: Sequence[int]) -> list[int]:
-    """Share ``size`` among groups in proportion to their counts, by largest remainders."""
-    exact = np.array(counts) * size / sum(counts)
-    whole = np.floor(exact).astype(int)
-    by_remainder = np.argsort(whole - exact, kind="stable")
-    whole[by_remainder[: size - whole.sum()]] += 1
-    return [int(count) for count in whole]

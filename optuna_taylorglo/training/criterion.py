@@ -1,8 +1,8 @@
-"""What a module's criterion is given beside the loss: weights of classes and its own settings."""
+"""Settings of a criterion besides its loss: class weights, and those of a user's module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -17,8 +17,8 @@ from optuna_taylorglo.recipes.schema import LossSettings, Recipe
 FIELD = "loss.class_weights"
 
 
-def with_settled_weights(recipe: Recipe, loader: Any, n_classes: int) -> Recipe:
-    """The recipe with a weight for each class, if it weighs them at all.
+def with_class_weights(recipe: Recipe, loader: Any, n_classes: int) -> Recipe:
+    """The recipe with a number in place of "balanced" for each class.
 
     Args:
         recipe: The recipe.
@@ -43,15 +43,10 @@ def with_settled_weights(recipe: Recipe, loader: Any, n_classes: int) -> Recipe:
 def balanced_weights(loader: Any, n_classes: int, ignore_index: int) -> tuple[float, ...]:
     """n/(K n_k) for each of K classes, with n_k of the n training labels.
 
-    A class that is ignored is none of the K, and has the weight 1.
-
-    Args:
-        loader: Training batches of (inputs, labels), which may have all labels as `labels`.
-        n_classes: Number of classes.
-        ignore_index: Label that does not count.
+    An ignored class is not one of the K and has the weight 1.
 
     Raises:
-        RecipeError: If a label is no class, or a class has no label.
+        RecipeError: If a label is out of range, or a class has no label.
     """
     counts = torch.zeros(n_classes, dtype=torch.int64)
     for labels in _labels(loader):
@@ -68,7 +63,7 @@ def balanced_weights(loader: Any, n_classes: int, ignore_index: int) -> tuple[fl
     if empty := [k for k in counted if counts[k] == 0]:
         raise RecipeError(
             FIELD,
-            f"balanced has no weight for class {empty[0]}, which no training label names; give a "
+            f"balanced has no weight for class {empty[0]}, which has no training label; give a "
             "list of weights",
         )
     n = int(counts.sum())
@@ -76,19 +71,15 @@ def balanced_weights(loader: Any, n_classes: int, ignore_index: int) -> tuple[fl
     return tuple(weight.get(k, 1.0) for k in range(n_classes))
 
 
-def _labels(loader: Any) -> Any:
+def _labels(loader: Any) -> Iterator[Tensor]:
     """All training labels, some at a time; none is dropped where the data set can be read."""
     if isinstance(labels := getattr(loader, "labels", None), Tensor):
         yield labels
         return
-    batches = loader
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
-        # In order and to the end: a shuffled loader that drops the last batch would not count the
-        # same labels twice.
-        batches = DataLoader(
-            loader.dataset, loader.batch_size or 1, collate_fn=loader.collate_fn, drop_last=False
-        )
-    for batch in islice(batches, len(batches)):
+        # A shuffled loader that drops its last batch would count other labels each time.
+        loader = DataLoader(loader.dataset, loader.batch_size or 1, collate_fn=loader.collate_fn)
+    for batch in islice(loader, len(loader)):
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise RecipeError(
                 FIELD,
@@ -99,30 +90,36 @@ def _labels(loader: Any) -> Any:
 
 
 def refuse_lost_settings(criterion: object, loss: LossSettings) -> None:
-    """Refuse a criterion whose settings the search would drop with it.
+    """Refuse a module's own criterion whose settings would be lost when a candidate replaces it.
 
     Args:
-        criterion: What the module's constructor has put in the place of the search's losses.
-        loss: The recipe's loss, which may say the same.
+        criterion: What the module's constructor made.
+        loss: The recipe's loss, which may have the same settings.
 
     Raises:
-        RecipeError: If it does not; the message names what is lost and the field for it.
+        RecipeError: If it has not; the message names the setting and the field for it.
     """
-    get = _getter(criterion)
+
+    def get(name: str, default: Any) -> Any:
+        if isinstance(criterion, partial):
+            return criterion.keywords.get(name, default)
+        return getattr(criterion, name, default)
+
     weight = get("weight", None)
     if isinstance(weight, Tensor) and weight.ndim == 1 and not _same(weight, loss.class_weights):
         raise _lost("weight", "class_weights", [float(f"{w:.6g}") for w in weight.tolist()])
     for name in ("label_smoothing", "ignore_index"):
         default = LossSettings.model_fields[name].default
         value = get(name, default)
-        if isinstance(value, int | float) and value not in (default, getattr(loss, name)):
-            if name == "label_smoothing" and loss.base == "cross_entropy":
-                raise RecipeError(
-                    "loss.base",
-                    f"cross_entropy searches label smoothing, so {name}={value} of the module's "
-                    "own criterion would be dropped; take it out of the module",
-                )
-            raise _lost(name, name, value)
+        if not isinstance(value, int | float) or value in (default, getattr(loss, name)):
+            continue
+        if name == "label_smoothing" and loss.base == "cross_entropy":
+            raise RecipeError(
+                "loss.base",
+                f"cross_entropy searches label smoothing, so {name}={value} of the module's "
+                "own criterion would be dropped; take it out of the module",
+            )
+        raise _lost(name, name, value)
     if (reduction := get("reduction", "mean")) != "mean":
         raise RecipeError(
             "model.class_path",
@@ -130,12 +127,6 @@ def refuse_lost_settings(criterion: object, loss: LossSettings) -> None:
             "losses of a search are means over a batch. Take it out of the module, and multiply in "
             "training_step if you need another scale",
         )
-
-
-def _getter(criterion: object) -> Callable[[str, Any], Any]:
-    if isinstance(criterion, partial):
-        return criterion.keywords.get
-    return lambda name, default: getattr(criterion, name, default)
 
 
 def _same(weight: Tensor, class_weights: object) -> bool:
@@ -147,8 +138,7 @@ def _same(weight: Tensor, class_weights: object) -> bool:
 def _lost(argument: str, field: str, value: object) -> RecipeError:
     return RecipeError(
         f"loss.{field}",
-        f"the search puts its losses in the place of the module's own criterion, whose "
-        f"{argument}={value} would be dropped. Write it into the recipe, where candidates and all "
-        f"that they are compared with honor it:\n  loss: {{{field}: {value}}}\nor take it out of "
-        "the module",
+        f"candidates replace the module's own criterion, whose {argument}={value} would be "
+        f"dropped. Write it into the recipe, where candidates and baselines honor it:\n"
+        f"  loss: {{{field}: {value}}}\nor take it out of the module",
     )

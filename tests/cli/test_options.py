@@ -50,7 +50,7 @@ def test_options_become_a_machine_that_is_ready():
     finally:
         torch.set_num_threads(threads)
     assert (machine.data_dir, machine.allowed_packages) == (Path("d"), ("a",))
-    assert (machine.torch_device.type, machine.resolved_precision.trainer) == ("cpu", "32-true")
+    assert (machine.torch_device.type, machine.resolved_precision) == ("cpu", "32-true")
 
 
 @pytest.mark.parametrize(

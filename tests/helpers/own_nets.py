@@ -130,6 +130,4 @@ class FailsInTraining(DigitsCNN):
 class SecretiveDigits(Digits):
     """A data module that does not say how many classes it has."""
 
-    def __init__(self, data_dir: str) -> None:
-        super().__init__(data_dir)
-        del self.num_classes
+    num_classes = None  # type: ignore[assignment]

@@ -5,24 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
 from searches import small_recipe
 from torch import nn
 
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.training.runtime import RuntimeConfig, crashes_in_bfloat16, has_bfloat16
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
-
-
-def _has_bfloat16_that_crashes() -> bool:
-    here = torch.device("cpu")
-    return has_bfloat16(here) and crashes_in_bfloat16(here)
-
-
-needs_bfloat16 = pytest.mark.skipif(
-    _has_bfloat16_that_crashes(), reason="bfloat16 ends the process on this processor"
-)
 
 
 def cpu(data_dir: Path, *allowed: str) -> RuntimeConfig:

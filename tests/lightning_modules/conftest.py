@@ -1,4 +1,4 @@
-"""Tiny caches of every data set's shape, and a quiet Trainer."""
+"""Tiny arrays of every data set's shape, and a quiet Trainer."""
 
 import logging
 import warnings
@@ -28,7 +28,7 @@ def _quiet_single_thread() -> None:
 
 
 @pytest.fixture
-def tiny_cache(tmp_path: Path) -> Callable[..., Path]:
+def tiny_arrays(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes a small data set and returns the data folder."""
 
     def write(name: str, train: int = 200, test: int = 40) -> Path:

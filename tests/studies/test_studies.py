@@ -69,13 +69,13 @@ def recipe_of(name: str) -> Recipe:
 
 def write_images(data_dir: Path, data: type[ImageData], size: int) -> None:
     """A cache in which an image's brightness tells which of two classes it is of."""
-    channels, height, width = data.facts.input_shape
+    channels, height, width = data.input_shape
     shape = (height, width) if channels == 1 else (height, width, channels)
-    folder = data_dir / data.facts.name
+    folder = data_dir / data.dataset
     folder.mkdir()
     labels = (np.arange(size) % 2).astype(np.uint8)
-    noise = np.random.default_rng(0).integers(0, data.facts.max_value // 4, (size, *shape))
-    brightness = labels.reshape(-1, *(1 for _ in shape)) * (data.facts.max_value // 2)
+    noise = np.random.default_rng(0).integers(0, data.max_value // 4, (size, *shape))
+    brightness = labels.reshape(-1, *(1 for _ in shape)) * (data.max_value // 2)
     for part in ("train", "test"):
         np.save(folder / f"{part}_images.npy", (noise + brightness).astype(np.uint8))
         np.save(folder / f"{part}_labels.npy", labels)
@@ -98,7 +98,7 @@ def test_a_loss_falls_on_a_fixed_batch(name: str, tmp_path: Path) -> None:
     recipe = recipe_of(name)
     data_class = data_module_class(recipe.data.class_path)
     assert issubclass(data_class, ImageData)
-    few = 6 if data_class.facts.input_shape[0] == 3 else 8  # wide networks take their time
+    few = 6 if data_class.input_shape[0] == 3 else 8  # wide networks take their time
     arguments = recipe.data.init_args
     size = round(few / arguments.get("fraction", 1)) + arguments.get("val_size", 0)
     write_images(tmp_path, data_class, size=arguments.get("images", size))

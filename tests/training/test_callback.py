@@ -12,9 +12,9 @@ from searches import small_recipe
 from torch import Tensor, nn
 from trainings import cpu
 
-from lightning_modules.monitor import STEPS_BETWEEN_CHECKS
 from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested
 from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.training.callbacks import CHECK_INTERVAL
 from optuna_taylorglo.training.training import Training
 
 MODELS = ["lightning_modules.nets.digits_cnn.DigitsCNN", "own_nets.OwnModule"]
@@ -91,7 +91,7 @@ def test_divergence_ends_the_training_within_a_few_steps(training: Training) -> 
     with pytest.raises(Diverged, match="the loss is not finite at step"):
         training.run(criterion, seed=0, steps=1000, on_validation=fail)
     # Our own module looks at a whole chunk of up to 20 steps at a time.
-    assert criterion.steps <= 20 + STEPS_BETWEEN_CHECKS
+    assert criterion.steps <= 20 + CHECK_INTERVAL
 
 
 def test_a_network_that_diverged_is_not_validated(training: Training) -> None:

@@ -61,15 +61,6 @@ def test_a_rate_that_is_set_by_hand_before_each_step_is_multiplied(tmp_path: Pat
     assert same(scaled, weights(training_of(tmp_path, "ByHand", lr=0.03)))
 
 
-def test_a_rate_in_place_of_the_recipes_is_taken_relative_to_it(tmp_path: Path) -> None:
-    """Tasks that an earlier version queued for a module of one's own say it so."""
-    training = training_of(tmp_path, lr=0.01)
-    recipe = load_recipe(small_recipe(tmp_path / "other.yaml", optimizer={"lr": 0.5}))
-    training.recipe = training.recipe.changed(optimizer=recipe.optimizer)
-    expected = weights(training.at_learning_rate_factor(4))
-    assert same(weights(training.at_learning_rate(2.0)), expected)
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -1,26 +1,23 @@
+"""Data sets: splits, noise and batches as arguments say, from arrays, torchvision, scikit-learn."""
+
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.error import URLError
 
 import numpy as np
 import pytest
 import torch
 import torchvision
-from pytorch_lightning import LightningModule, Trainer
-from torch import nn
 
-from lightning_modules.classifier import Classifier
-from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, ImageData, arrays
-from lightning_modules.data.arrays import LabeledImages
-from lightning_modules.data.batches import Chunk
+from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, ImageData, image_data
 from optuna_taylorglo.errors import MissingDataError, UsageError
-from optuna_taylorglo.recipes.settings import OptimizerSettings
+
+TinyArrays = Callable[..., Path]
 
 ALL = [Digits, MNIST, FashionMNIST, CIFAR10, SVHN]
-SGD = OptimizerSettings(name="sgd", lr=0.01, momentum=0.9)
 
 
 def all_batches(data: ImageData, loader: Any) -> list[Any]:
@@ -29,9 +26,9 @@ def all_batches(data: ImageData, loader: Any) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_batches_have_the_shape_that_the_module_states(
-    kind: type[ImageData], tmp_path: Path, tiny_cache: Callable[..., Path]
+    kind: type[ImageData], tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache(kind.facts.name)
+    tiny_arrays(kind.dataset)
     data = kind(tmp_path, batch_size=20, flip=True, padding=2, cutout=4)
     data.setup("test")
     for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
@@ -56,23 +53,20 @@ def test_batches_have_the_shape_that_the_module_states(
 def test_split_sizes_are_exact_and_the_parts_disjoint(
     kind: type[ImageData], train: int, val: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    size = kind.facts.train_size
-    channels, height, width = kind.facts.input_shape
+    size = kind.n_train
+    channels, height, width = kind.input_shape
     # One image seen everywhere stands for arrays of the full size.
     images = np.broadcast_to(np.zeros(1, np.uint8), (size, height, width, channels))
     labels = (np.arange(size) % 10).astype(np.uint8)
-    monkeypatch.setattr(ImageData, "prepare_data", lambda self: None)
-    monkeypatch.setattr(ImageData, "_open", lambda self, part: LabeledImages(images, labels))
+    monkeypatch.setattr(ImageData, "_arrays", lambda self, part: (images, labels))
     data = kind(tmp_path, standardize=False)
     data.setup("fit")
     assert (len(data.train_data.indices), len(data.val_data.indices)) == (train, val)
     assert not set(data.train_data.indices) & set(data.val_data.indices)
 
 
-def test_every_process_and_every_seed_splits_alike(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
-) -> None:
-    tiny_cache("mnist")
+def test_every_process_and_every_seed_splits_alike(tmp_path: Path, tiny_arrays: TinyArrays) -> None:
+    tiny_arrays("mnist")
     here = []
     for seed in (0, 5):
         data = MNIST(tmp_path, batch_size=10, seed=seed)
@@ -84,7 +78,7 @@ def test_every_process_and_every_seed_splits_alike(
         "data.setup('fit')\n"
         "print(data.val_data.indices.tolist())"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     there = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
     )
@@ -92,9 +86,9 @@ def test_every_process_and_every_seed_splits_alike(
 
 
 def test_a_small_cache_is_split_in_proportion_or_as_told(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
+    tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache("cifar10")
+    tiny_arrays("cifar10")
     data = CIFAR10(tmp_path, batch_size=10)
     data.setup("fit")
     assert (len(data.train_data.indices), len(data.val_data.indices)) == (180, 20)
@@ -105,41 +99,51 @@ def test_a_small_cache_is_split_in_proportion_or_as_told(
         CIFAR10(tmp_path, val_size=200).setup("fit")
 
 
-def test_fitting_never_opens_the_test_arrays(
-    tmp_path: Path,
-    tiny_cache: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    make_trainer: Callable[..., Trainer],
-) -> None:
-    tiny_cache("mnist")
-    opened: list[str] = []
-    real_load, real_open = np.load, Path.open
-
-    def load(path: Any, *args: Any, **kwargs: Any) -> Any:
-        opened.append(Path(path).name)
-        return real_load(path, *args, **kwargs)
-
-    def open_(self: Path, *args: Any, **kwargs: Any) -> Any:
-        opened.append(self.name)
-        return real_open(self, *args, **kwargs)
-
-    monkeypatch.setattr(arrays.np, "load", load)
-    monkeypatch.setattr(Path, "open", open_)
-    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), optimizer=SGD)
+def test_only_a_test_reads_the_test_arrays(tmp_path: Path, tiny_arrays: TinyArrays) -> None:
+    tiny_arrays("mnist")
+    (tmp_path / "mnist" / "test_images.npy").write_bytes(b"damaged")
     data = MNIST(tmp_path, batch_size=20)
-    trainer = make_trainer(max_epochs=2)
-    trainer.fit(model, data)
-    trainer.validate(model, data, verbose=False)
-    assert "train_images.npy" in opened
-    assert not [name for name in opened if name.startswith("test_")]
-    trainer.test(model, data, verbose=False)
-    assert "test_images.npy" in opened
+    for stage in ("fit", "validate"):
+        data.setup(stage)
+    with pytest.raises(UsageError, match="mnist: test arrays cannot be read"):
+        data.setup("test")
+
+
+def test_arrays_of_another_shape_or_type_are_refused(
+    tmp_path: Path, tiny_arrays: TinyArrays
+) -> None:
+    folder = tiny_arrays("mnist") / "mnist"
+    images = np.load(folder / "train_images.npy")
+    for name, changed in (
+        ("train_images", images[:, 1:]),
+        ("train_images", images.astype(np.float32)),
+        ("train_labels", np.zeros(7, np.uint8)),
+    ):
+        before = np.load(folder / f"{name}.npy")
+        np.save(folder / f"{name}.npy", changed)
+        with pytest.raises(UsageError, match=r"must be uint8 of shape \('N', 28, 28\)"):
+            MNIST(tmp_path).setup("fit")
+        np.save(folder / f"{name}.npy", before)
+
+
+def test_arrays_are_read_once_and_their_memory_is_shared(
+    tmp_path: Path, tiny_arrays: TinyArrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_arrays("cifar10")
+    data = CIFAR10(tmp_path, batch_size=20)
+    data.setup("fit")
+    assert isinstance(data.train_data.images.base, np.memmap)
+    monkeypatch.setattr(np, "load", lambda *arguments, **options: pytest.fail("read again"))
+    monkeypatch.setattr(image_data, "channel_statistics", lambda subset: pytest.fail("again"))
+    again = CIFAR10(tmp_path, batch_size=20, seed=1)
+    again.setup("fit")
+    assert again.train_data.images is data.train_data.images
 
 
 def test_fraction_keeps_every_class_and_only_training_images_shrink(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
+    tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache("mnist", train=600)
+    tiny_arrays("mnist", train=600)
     data = MNIST(tmp_path, batch_size=10, fraction=0.2)
     data.setup("fit")
     assert len(data.train_data.indices) == 110
@@ -150,10 +154,8 @@ def test_fraction_keeps_every_class_and_only_training_images_shrink(
     assert np.abs(kept - 0.2 * all_).max() < 1
 
 
-def test_label_noise_touches_training_labels_only(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
-) -> None:
-    tiny_cache("mnist", train=600)
+def test_label_noise_touches_training_labels_only(tmp_path: Path, tiny_arrays: TinyArrays) -> None:
+    tiny_arrays("mnist", train=600)
     clean, noisy = MNIST(tmp_path), MNIST(tmp_path, label_noise=0.3)
     for data in (clean, noisy):
         data.setup("test")
@@ -164,9 +166,9 @@ def test_label_noise_touches_training_labels_only(
 
 @pytest.mark.parametrize("kind", ["symmetric", "next_class"])
 def test_validation_labels_are_wrong_too_if_told_and_test_labels_never(
-    kind: str, tmp_path: Path, tiny_cache: Callable[..., Path]
+    kind: str, tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache("mnist", train=600)
+    tiny_arrays("mnist", train=600)
     clean = MNIST(tmp_path)
     noisy = MNIST(tmp_path, label_noise=0.4, noise_kind=kind, noisy_validation=True)
     for data in (clean, noisy):
@@ -181,9 +183,9 @@ def test_validation_labels_are_wrong_too_if_told_and_test_labels_never(
 
 
 def test_few_images_are_a_stratified_choice_for_both_parts(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
+    tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache("mnist", train=600)
+    tiny_arrays("mnist", train=600)
     data = MNIST(tmp_path, batch_size=10, images=150, val_size=50)
     data.setup("fit")
     assert np.bincount(data.train_data.labels).tolist() == [10] * 10
@@ -204,17 +206,15 @@ def test_few_images_are_a_stratified_choice_for_both_parts(
     ],
 )
 def test_images_that_do_not_suffice_are_refused(
-    settings: dict[str, int], message: str, tmp_path: Path, tiny_cache: Callable[..., Path]
+    settings: dict[str, int], message: str, tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache("mnist")
+    tiny_arrays("mnist")
     with pytest.raises(UsageError, match=message):
         MNIST(tmp_path, batch_size=10, **settings).setup("fit")
 
 
-def test_imbalance_thins_training_images_only(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
-) -> None:
-    tiny_cache("mnist", train=600)
+def test_imbalance_thins_training_images_only(tmp_path: Path, tiny_arrays: TinyArrays) -> None:
+    tiny_arrays("mnist", train=600)
     data = MNIST(tmp_path, batch_size=10, images=550, val_size=50, imbalance=10, label_noise=0.2)
     plain = MNIST(tmp_path, batch_size=10, images=550, val_size=50)
     for each in (data, plain):
@@ -227,9 +227,9 @@ def test_imbalance_thins_training_images_only(
 
 
 def test_standardized_training_images_have_mean_zero_and_deviation_one(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
+    tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache("cifar10")
+    tiny_arrays("cifar10")
     data = CIFAR10(tmp_path, batch_size=180)
     data.setup("fit")
     images, _ = all_batches(data, data.train_dataloader())[0]
@@ -258,25 +258,34 @@ def test_digits_come_from_scikit_learn_with_every_class_in_proportion(tmp_path: 
 
 @pytest.mark.parametrize("augment", [{}, {"flip": True, "padding": 2, "cutout": 6}])
 def test_training_batches_are_bit_reproducible_from_the_seed(
-    augment: dict[str, Any], tmp_path: Path, tiny_cache: Callable[..., Path]
+    augment: dict[str, Any], tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache("cifar10")
+    tiny_arrays("cifar10")
 
-    def epoch(seed: int, chunk: int) -> torch.Tensor:
-        data = CIFAR10(tmp_path, batch_size=20, seed=seed, chunk=chunk, **augment)
+    def epoch(seed: int, steps_per_batch: int) -> torch.Tensor:
+        data = CIFAR10(tmp_path, batch_size=20, seed=seed, **augment)
+        data.steps_per_batch = steps_per_batch
         data.setup("fit")
-        batches = all_batches(data, data.train_dataloader())
-        return torch.cat([batch[0].reshape(-1, 3, 32, 32) for batch in batches])
+        return torch.cat([images for images, _ in all_batches(data, data.train_dataloader())])
 
-    assert torch.equal(epoch(3, chunk=0), epoch(3, chunk=0))
-    assert torch.equal(epoch(3, chunk=0), epoch(3, chunk=4))
-    assert not torch.equal(epoch(3, chunk=0), epoch(4, chunk=0))
+    assert torch.equal(epoch(3, 1), epoch(3, 1))
+    assert torch.equal(epoch(3, 1), epoch(3, 4))
+    assert not torch.equal(epoch(3, 1), epoch(4, 1))
 
 
-def test_validation_images_are_not_augmented(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
+@pytest.mark.parametrize(
+    ("kind", "batch_size", "steps"), [(Digits, 64, 20), (MNIST, 100, 13), (CIFAR10, 300, 1)]
+)
+def test_batches_are_filled_up_to_4_mb_and_20_steps(
+    kind: type[ImageData], batch_size: int, steps: int, tmp_path: Path
 ) -> None:
-    tiny_cache("cifar10")
+    data = kind(tmp_path, batch_size=batch_size)
+    data.fill_batches()
+    assert data.steps_per_batch == steps
+
+
+def test_validation_images_are_not_augmented(tmp_path: Path, tiny_arrays: TinyArrays) -> None:
+    tiny_arrays("cifar10")
     plain = CIFAR10(tmp_path, batch_size=10)
     augmented = CIFAR10(tmp_path, batch_size=10, flip=True, padding=4, cutout=16)
     images = []
@@ -286,88 +295,79 @@ def test_validation_images_are_not_augmented(
     assert torch.equal(*images)
 
 
-class PlainModule(LightningModule):
-    """A user's own module: plain batches, automatic optimization."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-        self.kinds: set[type] = set()
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        self.kinds.add(type(batch))
-        images, labels = batch
-        return nn.functional.cross_entropy(self.net(images), labels)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def test_a_module_that_knows_no_chunks_gets_plain_batches(
-    tmp_path: Path, tiny_cache: Callable[..., Path], make_trainer: Callable[..., Trainer]
-) -> None:
-    tiny_cache("mnist")
-    model = PlainModule()
-    trainer = make_trainer(max_epochs=1)
-    trainer.fit(model, MNIST(tmp_path, batch_size=20))
-    assert Chunk not in model.kinds
-    assert trainer.global_step == 9
-
-
-@pytest.mark.parametrize(
-    ("settings", "chunked"),
-    [({}, True), ({"limit_train_batches": 3}, False), ({"val_check_interval": 2}, False)],
-)
-def test_chunks_are_off_where_the_trainer_counts_batches(
-    settings: dict[str, Any],
-    chunked: bool,
-    tmp_path: Path,
-    tiny_cache: Callable[..., Path],
-    make_trainer: Callable[..., Trainer],
-) -> None:
-    tiny_cache("mnist")
-    trainer = make_trainer(max_epochs=1, **settings)
-    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), optimizer=SGD)
-    trainer.fit(model, MNIST(tmp_path, batch_size=20))
-    assert (len(trainer.train_dataloader) < 9) is chunked
-    assert trainer.global_step == settings.get("limit_train_batches", 9)
-
-
 @pytest.mark.parametrize("kind", [MNIST, FashionMNIST, CIFAR10, SVHN])
 def test_missing_data_without_network_says_what_to_put_where(
     kind: type[ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreachable(*args: Any, **kwargs: Any) -> None:
-        raise URLError("no route to host")
+    def unreachable(root: Path, part: Any, download: bool) -> None:
+        raise URLError("no route to host") if download else RuntimeError("Dataset not found")
 
     monkeypatch.setattr(torchvision.datasets, kind.__name__, unreachable)
     with pytest.raises(MissingDataError) as error:
         kind(tmp_path).setup("fit")
     message = str(error.value)
-    assert str(tmp_path / kind.facts.name) in message
+    assert "no route to host" in message
+    assert f"into {tmp_path}: {kind.raw_files}" in message
+    assert str(tmp_path / kind.dataset) in message
     for name in ("train_images", "train_labels", "test_images", "test_labels"):
         assert f"{name}.npy" in message
 
 
 class FakeTorchvision:
-    """Stands for a torchvision data set that lies on disk already."""
+    """A data set of torchvision's that has to be downloaded first."""
+
+    downloaded: ClassVar[list[bool]] = []
 
     def __init__(self, root: Path, part: Any, download: bool) -> None:
+        if not download and not self.downloaded:
+            raise RuntimeError("Dataset not found")
+        self.downloaded.append(download)
         size = 50 if part in (True, "train") else 20
-        labels = np.arange(size) % 10
-        self.data: Any = np.zeros((size, 3, 32, 32), np.uint8)
-        self.data[:, 0] = labels.reshape(-1, 1, 1)
-        self.labels = labels
+        self.labels = np.arange(size) % 10
+        self.targets = self.labels.tolist()
+        self.data: Any = np.zeros((size, 32, 32, 3), np.uint8)
+        self.data[..., 0] = self.labels.reshape(-1, 1, 1)
 
 
-def test_svhn_is_cached_with_channels_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchvision.datasets, "SVHN", FakeTorchvision)
-    data = SVHN(tmp_path, batch_size=10)
+class FakeSVHN(FakeTorchvision):
+    """SVHN's images have their channels first."""
+
+    def __init__(self, root: Path, part: Any, download: bool) -> None:
+        super().__init__(root, part, download)
+        self.data = self.data.transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(("kind", "fake"), [(CIFAR10, FakeTorchvision), (SVHN, FakeSVHN)])
+def test_images_come_through_torchvision_which_downloads_them_once(
+    kind: type[ImageData], fake: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchvision.datasets, kind.__name__, fake)
+    monkeypatch.setattr(FakeTorchvision, "downloaded", [])
+    data = kind(tmp_path / "data", batch_size=10)
     data.setup("test")
-    cached = np.load(tmp_path / "svhn" / "train_images.npy")
-    assert cached.shape == (50, 32, 32, 3)
-    assert cached[:, 5, 7, 0].tolist() == (np.arange(50) % 10).tolist()
+    assert FakeTorchvision.downloaded == [True, False]
+    assert data.train_data.images.shape == (50, 32, 32, 3)
+    assert data.train_data.images[:, 5, 7, 0].tolist() == (np.arange(50) % 10).tolist()
     assert len(data.test_data.labels) == 20
+
+
+@pytest.mark.parametrize(("kind", "folder"), [(MNIST, "MNIST"), (FashionMNIST, "FashionMNIST")])
+def test_idx_files_are_read_where_torchvision_puts_them(
+    kind: type[ImageData], folder: str, tmp_path: Path
+) -> None:
+    raw = tmp_path / folder / "raw"
+    raw.mkdir(parents=True)
+    for part, size in (("train", 30), ("t10k", 20)):
+        labels = (np.arange(size) % 10).astype(np.uint8)
+        images = np.broadcast_to(labels.reshape(-1, 1, 1), (size, 28, 28))
+        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+            sizes = b"".join(n.to_bytes(4, "big") for n in array.shape)
+            content = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+            (raw / f"{part}-{name}-ubyte").write_bytes(content)
+    data = kind(tmp_path, batch_size=10)
+    data.setup("test")
+    assert data.test_data.images[:, 3, 4, 0].tolist() == data.test_data.labels.tolist()
+    assert (len(data.train_data.indices), len(data.val_data.indices)) == (28, 2)
 
 
 @pytest.mark.parametrize(
@@ -382,9 +382,7 @@ def test_svhn_is_cached_with_channels_last(tmp_path: Path, monkeypatch: pytest.M
         ("images", 1),
         ("imbalance", 0.5),
         ("val_size", 0),
-        ("eval_batch_size", 0),
-        ("steps_per_epoch", 0),
-        ("chunk", -1),
+        ("cutout", -1),
         ("padding", -2),
     ],
 )
@@ -394,8 +392,8 @@ def test_bad_arguments_are_named(name: str, value: Any, tmp_path: Path) -> None:
 
 
 def test_a_batch_larger_than_the_training_set_is_refused(
-    tmp_path: Path, tiny_cache: Callable[..., Path]
+    tmp_path: Path, tiny_arrays: TinyArrays
 ) -> None:
-    tiny_cache("mnist")
+    tiny_arrays("mnist")
     with pytest.raises(ValueError, match=r"batch_size.*18 training images.*100"):
         MNIST(tmp_path, fraction=0.1).setup("fit")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.optim import build_optimizer, build_schedule
+from lightning_modules.classifier import build_optimizer, build_schedule
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings
 
 

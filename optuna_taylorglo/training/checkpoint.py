@@ -1,0 +1,79 @@
+"""Weights of a file that every training of a recipe starts from."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.settings import CheckpointSettings
+
+_SHOWN = 5
+"""Names of weights in a message, at most."""
+
+
+class Checkpoint:
+    """The weights of a file, for any number of networks.
+
+    Args:
+        settings: Which file, and what of it is left out.
+        data_dir: Where a relative path begins.
+
+    Raises:
+        RecipeError: If the file cannot be read or holds no weights.
+    """
+
+    def __init__(self, settings: CheckpointSettings, data_dir: Path) -> None:
+        self.settings = settings
+        self.path = data_dir / settings.path
+        try:
+            content = torch.load(self.path, map_location="cpu", weights_only=True)
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror}"
+            raise RecipeError("checkpoint.path", f"{self.path} {reason}") from error
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+            raise RecipeError(
+                "checkpoint.path",
+                f"{self.path} cannot be read as weights, must be what torch.save makes of a state "
+                f"dict, or a Lightning checkpoint: {str(error).splitlines()[0]}",
+            ) from error
+        if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+            content = content["state_dict"]
+        values = content.values() if isinstance(content, dict) else []
+        if not values or not all(isinstance(value, Tensor) for value in values):
+            raise RecipeError("checkpoint.path", f"{self.path} holds no state dict")
+        self._weights: dict[str, Tensor] = content
+
+    def load_into(self, network: nn.Module) -> None:
+        """Load all weights into a network but those whose names begin with a text of ``skip``.
+
+        Raises:
+            RecipeError: If names or shapes do not fit.
+        """
+        own, weights = network.state_dict(), self._weights
+        if not any(name in own for name in weights):
+            # A checkpoint of a `Classifier` holds the network as `net`.
+            inside = {n[4:]: value for n, value in weights.items() if n.startswith("net.")}
+            weights = inside or weights
+        skip = self.settings.skip
+        given = {name: value for name, value in weights.items() if not name.startswith(skip)}
+        try:
+            found = network.load_state_dict(given, strict=False)
+        except RuntimeError as error:  # shapes that differ
+            problem = str(error)
+        else:
+            missing = [name for name in found.missing_keys if not name.startswith(skip)]
+            problem = "; ".join(
+                f"it {what} {', '.join(names[:_SHOWN])}" + (" …" if names[_SHOWN:] else "")
+                for what, names in (("lacks", missing), ("has besides", found.unexpected_keys))
+                if names
+            )
+        if problem:
+            raise RecipeError(
+                "checkpoint",
+                f"{self.path} does not fit {type(network).__name__}: {problem}. Names that begin "
+                "with a text in checkpoint.skip are left out",
+            )
