@@ -103,19 +103,12 @@ def split_labels(coefficients: Any, low: float = 0.0, high: float = 1.0) -> tupl
     return others, gap
 
 
-def label_polynomials(
-    theta: Sequence[float], form: Expansion, *, progress: float = 0.0
-) -> tuple[FloatArray, FloatArray]:
-    """``q_0`` and ``q_1 - q_0`` (C1) in plain powers: entry [j, l] multiplies ``y^j z^l``.
+def label_polynomials(theta: Sequence[float], form: Expansion) -> tuple[FloatArray, FloatArray]:
+    """``q_0`` and ``q_1 - q_0`` (C1) at the start of training in plain powers of y and z.
 
-    Args:
-        theta: The parameters.
-        form: The form of the loss; a variable that is absent has one power only.
-        progress: Training progress, for losses in ``t``.
+    Entry [j, l] multiplies ``y^j z^l``; a variable that is absent has one power only.
     """
-    coefficients = form.arranged_coefficients(theta)
-    powers = np.power(progress, np.arange(coefficients.shape[1]))
-    return split_labels(np.einsum("xtyz,t->xyz", coefficients, powers))
+    return split_labels(form.arranged_coefficients(theta)[:, 0])
 
 
 def has_canonical_form(form: Expansion) -> bool:
@@ -151,13 +144,7 @@ def from_canonical(canonical: Sequence[float], form: Expansion = THIRD_ORDER) ->
     return (0.0, 0.0, 0.0, gamma, 2 * delta, alpha, beta, 0.0)
 
 
-def trainability(
-    theta: Sequence[float],
-    n_classes: int,
-    form: Expansion = THIRD_ORDER,
-    *,
-    progress: float = 0.0,
-) -> float:
+def trainability(theta: Sequence[float], n_classes: int, form: Expansion = THIRD_ORDER) -> float:
     """How hard the loss pushes the target's logit away from the others at the very start.
 
     A fresh network predicts about 1/n for every class. There the gradient of (C1) with respect to
@@ -169,19 +156,13 @@ def trainability(
 
     With raw logits among the variables, each logit also enters directly. Where all logits are 0,
     the gap between the target's logit and another then grows as ``h/n + ∂_z f(1) - ∂_z f(0)``;
-    n times that is returned.
-
-    Args:
-        theta: The parameters.
-        n_classes: Number of classes, at least 2.
-        form: The form of the loss; without ``x`` it has no target, and the result is 0.
-        progress: Training progress at which to look, for losses in ``t``.
+    n times that is returned. Without ``x`` a loss has no target, and the result is 0.
 
     Returns:
         h, positive for a loss that can begin to learn.
     """
     check_classes(n_classes)
-    _, gap = label_polynomials(theta, form, progress=progress)
+    _, gap = label_polynomials(theta, form)
     polynomial = np.polynomial.polynomial
     # At z = 0 only z⁰ and z¹ survive: the first in ∂_y f, the second in ∂_z f.
     h = float(polynomial.polyval(1 / n_classes, polynomial.polyder(gap[:, 0])))
@@ -210,20 +191,23 @@ def collapse_ratio(theta: Sequence[float], n_classes: int, form: Expansion = THI
     return numerator / denominator
 
 
-def gradient_scale(
+def first_gradient(
     theta: Sequence[float],
     n_classes: int,
     form: Expansion = THIRD_ORDER,
     *,
+    anchor: Anchor | None = None,
     class_reduction: str = "mean",
-    progress: float = 0.0,
 ) -> float:
-    """First gradient of the loss relative to cross-entropy's.
+    """First gradient of the loss relative to cross-entropy's, positive if training can begin.
 
     At the uniform prediction both gradients have the same direction: cross-entropy's is
-    ``-([j = t] - 1/n)``, the loss's ``s h / n`` times that (C3). So the ratio is h/n² with the
-    mean over classes and h/n with their sum. A ratio of 20 acts like a learning rate 20 times
-    larger at the start of training.
+    ``-([j = t] - 1/n)``, that of ``-f_θ`` is ``s h / n`` times that (C3): r = h/n² with the mean
+    over classes, h/n with their sum. Smoothed cross-entropy has 1 - ε, so an anchored loss (A1) has
+
+        e^s (1 - ε + r).                                                                   (A2)
+
+    A ratio of 20 acts like a learning rate 20 times larger at the start of training.
 
     Raises:
         ValueError: If the loss is over raw logits, whose first gradient has another direction.
@@ -233,33 +217,9 @@ def gradient_scale(
             "variables has 'z': the first gradient of a loss over raw logits is not parallel to "
             "cross-entropy's, so it has no scale relative to it."
         )
-    h = trainability(theta, n_classes, form, progress=progress)
-    return h / n_classes / _class_divisor(class_reduction, n_classes)
-
-
-def first_gradient(
-    theta: Sequence[float],
-    n_classes: int,
-    form: Expansion = THIRD_ORDER,
-    *,
-    anchor: Anchor | None,
-    class_reduction: str = "mean",
-    progress: float = 0.0,
-) -> float:
-    """First gradient relative to cross-entropy's, for losses with or without an anchor.
-
-    At the uniform prediction the gradient of smoothed cross-entropy is ``-(1-ε) ([j = t] - 1/n)``,
-    so (A1) has
-
-        e^s (1 - ε + gradient_scale(θ)).                                                   (A2)
-
-    Returns:
-        The ratio, positive if training can begin.
-    """
-    scale = gradient_scale(
-        theta, n_classes, form, class_reduction=class_reduction, progress=progress
-    )
-    return scale if anchor is None else anchor.scale * (1 - anchor.smoothing + scale)
+    h = trainability(theta, n_classes, form)
+    ratio = h / n_classes / _class_divisor(class_reduction, n_classes)
+    return ratio if anchor is None else anchor.scale * (1 - anchor.smoothing + ratio)
 
 
 def normalize_scale(
@@ -269,15 +229,14 @@ def normalize_scale(
     *,
     class_reduction: str = "mean",
 ) -> tuple[float, ...]:
-    """θ scaled so that its first gradient equals cross-entropy's (`gradient_scale` is 1).
+    """θ scaled so that its `first_gradient` is 1, that of cross-entropy.
 
-    Multiplying every coefficient by c > 0 (not the center) multiplies the loss and its gradient
-    by c and leaves its shape alone.
+    Every coefficient (not the center) is divided by it, which leaves the shape of the loss alone.
 
     Raises:
         ValueError: If the loss cannot begin to learn.
     """
-    scale = gradient_scale(theta, n_classes, form, class_reduction=class_reduction)
+    scale = first_gradient(theta, n_classes, form, class_reduction=class_reduction)
     if not scale > 0:
         raise ValueError(
             f"theta has trainability {scale:.4g} ≤ 0 for {n_classes} classes: a loss that cannot "
@@ -286,33 +245,6 @@ def normalize_scale(
     center = len(form.variables)
     values = form.validate(theta)
     return values[:center] + tuple(value / scale for value in values[center:])
-
-
-def smooth_labels(
-    theta: Sequence[float],
-    smoothing: float,
-    n_classes: int,
-    form: Expansion = THIRD_ORDER,
-) -> tuple[float, ...]:
-    """The θ that does on hard labels what `theta` does on labels smoothed by ε.
-
-    Smoothing replaces x by ``(1-ε) x + ε/n``, an affine map that the center absorbs:
-
-        (1-ε) x + ε/n - θ0 = (1-ε) (x - θ0'),    θ0' = (θ0 - ε/n) / (1-ε)                  (C5)
-
-    and each term takes (1-ε) to the power of its exponent in x.
-    """
-    check_classes(n_classes)
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing must be in [0, 1), not {smoothing!r}.")
-    values = list(form.validate(theta))
-    if "x" not in form.variables:
-        return tuple(values)
-    axis = form.variables.index("x")
-    values[axis] = (values[axis] - smoothing / n_classes) / (1 - smoothing)
-    for position, alpha in enumerate(form.terms, start=len(form.variables)):
-        values[position] *= (1 - smoothing) ** alpha[axis]
-    return tuple(values)
 
 
 def one_class_share(
@@ -333,14 +265,7 @@ def one_class_share(
     the deepest decrease if that class is the same whatever the target, over the deepest if it is
     the target. A network that has fallen into the first well does not come out again: all its
     gradients point back. Cross-entropy rises there, so its share is 0; losses that reward any
-    confident prediction fall.
-
-    Args:
-        theta: The parameters, of order 3 or below over (x, y).
-        n_classes: Number of classes.
-        form: The form of the loss.
-        anchor: Its cross-entropy.
-        class_reduction: "mean" or "sum".
+    confident prediction fall. The form is of order 3 or below over (x, y).
     """
     alpha, beta, gamma, delta = to_canonical(theta, form)
     divisor = _class_divisor(class_reduction, n_classes)
@@ -390,7 +315,7 @@ def is_steady(
 
 
 def check_classes(n_classes: int) -> None:
-    """Refuse what is no number of classes."""
+    """Refuse an invalid number of classes."""
     if isinstance(n_classes, bool) or not isinstance(n_classes, int) or n_classes < 2:
         raise ValueError(f"n_classes must be an integer of at least 2, not {n_classes!r}.")
 

@@ -168,7 +168,7 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
         left, lines = "L = -f", list[str]()
         h = loss.trainability(n_classes)
         is_finite = np.isfinite(TargetCurve(loss, n_classes).slope(_path(n_classes))).all()
-        first = loss.gradient_scale(n_classes) if is_finite else None
+        first = loss.first_gradient(n_classes) if is_finite else None
         last = (
             [] if is_finite else ["It is not finite everywhere: a training ends where it is not."]
         )

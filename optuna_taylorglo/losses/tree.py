@@ -13,32 +13,21 @@ import numpy as np
 from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion, FloatArray
 
 OPERATORS: Mapping[str, int] = MappingProxyType(
-    {
-        "x": 0,
-        "y": 0,
-        "1": 0,
-        "-1": 0,
-        "+": 2,
-        "-": 2,
-        "*": 2,
-        "/": 2,
-        "log": 1,
-        "square": 1,
-        "sqrt": 1,
-    }
+    {"x": 0, "y": 0, "1": 0, "-1": 0}
+    | {"+": 2, "-": 2, "*": 2, "/": 2, "log": 1, "square": 1, "sqrt": 1}
 )
-"""What a node may be, and how many operands it takes; without any it is a leaf."""
+"""What a node may be, and how many operands it takes; a leaf takes none."""
 
 MAX_DEPTH = 17
-"""Edges from a root to its farthest leaf, at most: Koza's limit of genetic programming."""
+"""Greatest depth of a tree: Koza's limit of genetic programming."""
 
 MAX_SIZE = 255
-"""Nodes of a tree at most."""
+"""Greatest number of nodes of a tree."""
 
 
 @dataclass(frozen=True, order=True)
 class Tree:
-    """A function of x and y; immutable, comparable, and always one that can be evaluated.
+    """A function of x and y; immutable, comparable, and always valid.
 
     Attributes:
         operator: One of `OPERATORS`.
@@ -80,18 +69,18 @@ class Tree:
             yield from child.nodes()
 
     def to_prefix(self) -> list[str]:
-        """The operators in prefix form; `tree_from_prefix` gives the tree back."""
+        """The operators in prefix form; `tree_from_prefix` is the inverse."""
         return [node.operator for node in self.nodes()]
 
 
 def tree_from_prefix(content: object) -> Tree:
-    """The tree of a prefix form, which may come from anywhere.
+    """The tree of a list of operators, each before its operands.
 
     Args:
-        content: What should be a list of operators.
+        content: The list, or whatever was found in its place.
 
     Raises:
-        ValueError: If it is none; the message says what is wrong with it.
+        ValueError: If it is not such a list; the message says what is wrong with it.
     """
     if not isinstance(content, list | tuple):
         raise ValueError("a tree in prefix form is a list of operators.")
@@ -114,14 +103,10 @@ def tree_from_prefix(content: object) -> Tree:
 
 
 def check_coefficients(tree: Tree, coefficients: Sequence[float] | None) -> tuple[float, ...]:
-    """The coefficients of a tree as exact floats, all 1 for None.
-
-    Args:
-        tree: The tree.
-        coefficients: One for each node, in prefix order.
+    """The coefficients of a tree's nodes in prefix order as exact floats, all 1 for None.
 
     Raises:
-        ValueError: If they are not that many finite numbers.
+        ValueError: If they are not one finite number for each node.
     """
     if coefficients is None:
         return (1.0,) * tree.size
@@ -155,15 +140,15 @@ CROSS_ENTROPY_TREE = tree_from_prefix(["*", "x", "log", "y"])
 """With the sum over classes, cross-entropy."""
 
 BAIKAL = tree_from_prefix(["-", "log", "y", "/", "x", "y"])
-"""The loss that GLO found (`losses.baikal`)."""
+"""The loss that GLO found."""
 
 BAIKAL_CMA_COEFFICIENTS = (2.7279, 0.9863, 1.5352, -1.1135, 1.3716, -0.8411)
-"""On the nodes of `BAIKAL` they give BaikalCMA, what CMA-ES made of it."""
+"""On the nodes of `BAIKAL` they give BaikalCMA, which CMA-ES found."""
 
 
+# How tightly the outermost operator of a text binds. A quotient counts as looser than a product, so
+# that no reader has to know how "a / b·c" is read.
 _SUM, _QUOTIENT, _PRODUCT, _POWER, _ATOM = range(5)
-"""How tightly the outermost operator of a text holds it together. A quotient counts as looser than
-a product, so that nobody has to know how "a / b·c" is read."""
 
 _Text = tuple[str, int]
 
@@ -179,38 +164,26 @@ class _Term:
     def times(self, number: float) -> _Term:
         return replace(self, number=self.number * number)
 
-    def over(self, other: _Term) -> _Term:
-        # A quotient by 0 stays one: that the tree has it is what there is to see.
-        number, below = (other.number, ()) if other.number else (1.0, (("0", _ATOM),))
-        return _Term(
-            self.number / number,
-            self.above + other.below,
-            (*self.below, *other.above, *below),
-        )
-
     def written(self, digits: int) -> _Text:
         size = f"{abs(self.number):.{digits}g}"
-        shown = [size] if size != "1" or not self.above else []
-        if len(self.above) + len(shown) == 1:
-            text, level = self.above[0] if self.above else (size, _ATOM)
-            if self.number < 0 or self.below:
-                text, level = _inside((text, level), _PRODUCT), _PRODUCT
-        else:
-            text = "·".join(shown + [_inside(factor, _PRODUCT) for factor in self.above])
-            level = _PRODUCT
+        factors = [*([(size, _ATOM)] if size != "1" or not self.above else []), *self.above]
+        text, level = factors[0]
+        if len(factors) > 1:
+            text, level = "·".join(_inside(factor, _PRODUCT) for factor in factors), _PRODUCT
+        elif self.number < 0 or self.below:
+            text, level = _inside(factors[0], _PRODUCT), _PRODUCT
         if self.number < 0:
             text = f"-{text}"
         if not self.below:
             return text, level
         if len(self.below) == 1:
-            divisor = _inside(self.below[0], _POWER)
-        else:
-            divisor = f"({'·'.join(_inside(factor, _PRODUCT) for factor in self.below)})"
-        return f"{text} / {divisor}", _QUOTIENT
+            return f"{text} / {_inside(self.below[0], _POWER)}", _QUOTIENT
+        divisor = "·".join(_inside(factor, _PRODUCT) for factor in self.below)
+        return f"{text} / ({divisor})", _QUOTIENT
 
 
 def formula(tree: Tree, coefficients: Sequence[float] | None = None, *, digits: int = 4) -> str:
-    """The tree as people write it, such as ``log(y) - x / y``, with its numbers multiplied out.
+    """The tree in the usual notation, such as ``log(y) - x / y``, with its numbers multiplied out.
 
     Args:
         tree: The tree.
@@ -221,49 +194,39 @@ def formula(tree: Tree, coefficients: Sequence[float] | None = None, *, digits: 
 
 
 def _term(tree: Tree, coefficients: Iterator[float], digits: int) -> _Term:
-    """A tree with its coefficients, of which it takes its own."""
+    """A tree times its coefficient; consumes the coefficients of its nodes."""
     coefficient = next(coefficients)
     operands = [_term(child, coefficients, digits) for child in tree.children]
-    return _applied(tree.operator, operands, digits).times(coefficient)
-
-
-def _applied(operator: str, operands: list[_Term], digits: int) -> _Term:
-    match operator, operands:
-        case (("1" | "-1"), []):
-            return _Term(float(operator))
-        case _, []:
-            return _Term(1.0, ((operator, _ATOM),))
+    match tree.operator, operands:
+        case (("1" | "-1") as number, []):
+            term = _Term(float(number))
+        case leaf, []:
+            term = _Term(1.0, ((leaf, _ATOM),))
         case "square", [_Term(number, (), ())]:
-            return _Term(number**2)
+            term = _Term(number**2)
         case "square", [base]:
             text = _inside(replace(base, number=1.0).written(digits), _ATOM)
-            return _Term(base.number**2, ((f"{text}²", _POWER),))
-        case _, [inner]:
-            name = "√" if operator == "sqrt" else operator
-            return _Term(1.0, ((f"{name}({inner.written(digits)[0]})", _ATOM),))
-        case "*", [first, second]:
-            return _Term(
-                first.number * second.number,
-                first.above + second.above,
-                first.below + second.below,
-            )
-        case "/", [first, second]:
-            return first.over(second)
-        case _, [first, second]:
-            return _Term(1.0, ((_sum(operator, first, second, digits), _SUM),))
-    raise AssertionError(f"{operator} of {len(operands)} operands")  # no Tree has this
-
-
-def _sum(operator: str, first: _Term, second: _Term, digits: int) -> str:
-    if second.number < 0:
-        operator, second = "+" if operator == "-" else "-", second.times(-1)
-    # a - (b + c) keeps its brackets, a + (b - c) needs none.
-    last = _inside(second.written(digits), _QUOTIENT if operator == "-" else _SUM)
-    return f"{first.written(digits)[0]} {operator} {last}"
+            term = _Term(base.number**2, ((f"{text}²", _POWER),))
+        case name, [inner]:
+            name = "√" if name == "sqrt" else name
+            term = _Term(1.0, ((f"{name}({inner.written(digits)[0]})", _ATOM),))
+        case "*", [a, b]:
+            term = _Term(a.number * b.number, a.above + b.above, a.below + b.below)
+        case "/", [a, b]:
+            # A quotient by 0 stays one, to be seen.
+            number, below = (b.number, ()) if b.number else (1.0, (("0", _ATOM),))
+            term = _Term(a.number / number, a.above + b.below, (*a.below, *b.above, *below))
+        case sign, [a, b]:
+            if b.number < 0:
+                sign, b = "+" if sign == "-" else "-", b.times(-1)
+            # a - (b + c) keeps its brackets, a + (b - c) needs none.
+            last = _inside(b.written(digits), _QUOTIENT if sign == "-" else _SUM)
+            term = _Term(1.0, ((f"{a.written(digits)[0]} {sign} {last}", _SUM),))
+    return term.times(coefficient)
 
 
 def _inside(operand: _Text, level: int) -> str:
-    """An operand's text, in brackets where it is too loose."""
+    """An operand's text, in brackets where it binds too loosely."""
     text, own = operand
     return f"({text})" if own < level else text
 
@@ -275,8 +238,7 @@ def expanded_theta(
     form: Expansion = THIRD_ORDER,
     center: tuple[float, float] = (0.0, 0.5),
 ) -> tuple[float, ...]:
-    """θ of a tree's expansion: the center, then its derivatives there (Eq. 4), terms without y
-    trimmed as in Eq. 5.
+    """θ of a tree's expansion: the center, then its derivatives there (Eq. 4) by terms of Eq. 5.
 
     Args:
         tree: f.
@@ -290,7 +252,7 @@ def expanded_theta(
     if form.variables != ("x", "y"):
         raise ValueError(f"form is {form}; a tree is expanded over (x, y).")
     with np.errstate(all="ignore"):
-        series = _expanded(tree, iter(check_coefficients(tree, coefficients)), center, form.order)
+        series = _series(tree, iter(check_coefficients(tree, coefficients)), center, form.order)
     theta = list(center)
     for i, j in form.terms:
         factorials = 1 if form.folded else math.factorial(i) * math.factorial(j)
@@ -303,50 +265,41 @@ def expanded_theta(
     return form.validate(theta)
 
 
-# A series is an array of shape (k+1, k+1); entry [i, j] multiplies (x - x0)^i (y - y0)^j, and is 0
-# where i + j > k.
-
-
-def _expanded(
+def _series(
     tree: Tree, factors: Iterator[float], center: tuple[float, float], order: int
 ) -> FloatArray:
-    """The series of a tree, times its own coefficient; takes the coefficients of its nodes."""
-    factor = next(factors)
-    if not tree.children:
-        return factor * _leaf(tree.operator, center, order)
-    first, *others = [_expanded(child, factors, center, order) for child in tree.children]
-    if not others:
-        return factor * _of_one(tree.operator, first)
-    (second,) = others
-    if tree.operator == "+":
-        return factor * (first + second)
-    if tree.operator == "-":
-        return factor * (first - second)
-    if tree.operator == "/":
-        powers = np.arange(order + 1)
-        second = _composed((-1.0) ** powers / second[0, 0] ** (powers + 1), second)
-    return factor * _product(first, second)
+    """The series of a tree times its coefficient; consumes the coefficients of its nodes.
 
-
-def _leaf(operator: str, center: tuple[float, float], order: int) -> FloatArray:
-    series = np.zeros((order + 1, order + 1))
-    if operator in ("1", "-1"):
-        series[0, 0] = float(operator)
-    else:
-        series[0, 0] = center["xy".index(operator)]
-        series[(1, 0) if operator == "x" else (0, 1)] = 1.0
-    return series
-
-
-def _of_one(operator: str, series: FloatArray) -> FloatArray:
-    if operator == "square":
-        return _product(series, series)
-    a, powers = series[0, 0], np.arange(1, len(series))
-    if operator == "log":
-        return _composed(np.array([np.log(a), *(-((-1 / a) ** powers) / powers)]), series)
-    # Binomial series: √(a + δ) = √a Σ_m C(1/2, m) (δ/a)^m.
-    binomials = np.cumprod([1.0, *((1.5 - powers) / powers)])
-    return _composed(np.sqrt(a) * binomials / a ** np.arange(len(series)), series)
+    Returns:
+        Shape (k+1, k+1); entry [i, j] multiplies (x - x0)^i (y - y0)^j, and is 0 where i + j > k.
+    """
+    factor, operator = next(factors), tree.operator
+    operands = [_series(child, factors, center, order) for child in tree.children]
+    result, powers = np.zeros((order + 1, order + 1)), np.arange(order + 1)
+    match operator, operands:
+        case (("1" | "-1"), []):
+            result[0, 0] = float(operator)
+        case _, []:
+            result[0, 0] = center["xy".index(operator)]
+            result[(1, 0) if operator == "x" else (0, 1)] = 1.0
+        case "+", [a, b]:
+            result = a + b
+        case "-", [a, b]:
+            result = a - b
+        case "*", [a, b]:
+            result = _product(a, b)
+        case "/", [a, b]:
+            result = _product(a, _composed((-1.0) ** powers / b[0, 0] ** (powers + 1), b))
+        case "square", [a]:
+            result = _product(a, a)
+        case "log", [a]:
+            value, higher = a[0, 0], powers[1:]
+            result = _composed(np.array([np.log(value), *(-((-1 / value) ** higher) / higher)]), a)
+        case "sqrt", [a]:
+            # Binomial series: √(a + δ) = √a Σ_m C(1/2, m) (δ/a)^m.
+            binomials = np.cumprod([1.0, *((1.5 - powers[1:]) / powers[1:])])
+            result = _composed(np.sqrt(a[0, 0]) * binomials / a[0, 0] ** powers, a)
+    return factor * result
 
 
 def _composed(outer: FloatArray, series: FloatArray) -> FloatArray:

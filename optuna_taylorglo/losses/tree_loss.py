@@ -220,8 +220,8 @@ class TreeLoss(EvolvedLossModule):
         (h,) = torch.autograd.grad(difference, y)
         return float(h)
 
-    def gradient_scale(self, n_classes: int) -> float:
-        """First gradient of the loss relative to cross-entropy's, as `canonical.gradient_scale`."""
+    def first_gradient(self, n_classes: int) -> float:
+        """First gradient of the loss relative to cross-entropy's, as `canonical.first_gradient`."""
         scale = self.conventions.class_scale(n_classes)
         return scale * self.trainability(n_classes) / n_classes
 

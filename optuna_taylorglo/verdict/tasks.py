@@ -178,7 +178,7 @@ def scale_controls(loss: EvolvedLoss, n_classes: int) -> list[ComparedLoss]:
 def _first_gradient(loss: EvolvedLoss, n_classes: int) -> float:
     """First gradient beside cross-entropy's; 0 where they are not parallel."""
     if isinstance(loss, TreeLoss):
-        return loss.gradient_scale(n_classes)
+        return loss.first_gradient(n_classes)
     if "z" in loss.form.variables:
         return 0.0
     return first_gradient(

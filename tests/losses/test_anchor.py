@@ -7,19 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn import functional as F
 
-from optuna_taylorglo.losses.canonical import (
-    MAX_ONE_CLASS_SHARE,
-    PACE,
-    Anchor,
-    first_gradient,
-    from_canonical,
-    is_steady,
-    one_class_share,
-)
+from optuna_taylorglo.losses.canonical import from_canonical
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 THETA = from_canonical((1.3, -0.6, 0.7, -0.4))
@@ -159,85 +150,6 @@ def test_compiled_once_for_all_candidates() -> None:
         loss = anchored(log_scale=s, smoothing=s / 10)
         torch.testing.assert_close(step(loss), loss(logits, target))
     assert frames["ok"] - before <= 2
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("n", [2, 4, 10, 100])
-def test_first_gradient_is_that_of_autograd(n: int, reduction: str) -> None:
-    generator = torch.Generator().manual_seed(n)
-    for _ in range(50):
-        *canonical, s, eps = torch.randn(6, generator=generator, dtype=torch.float64).tolist()
-        eps = max(-1.0, min(0.9, eps / 3))
-        theta = from_canonical(canonical)
-        loss = anchored(theta, log_scale=s, smoothing=eps, class_reduction=reduction)
-        logits = torch.zeros(1, n, dtype=torch.float64, requires_grad=True)
-        target = torch.tensor([0])
-        (own,) = torch.autograd.grad(loss(logits, target), logits)
-        (reference,) = torch.autograd.grad(F.cross_entropy(logits, target), logits)
-        scale = first_gradient(theta, n, anchor=Anchor(s, eps), class_reduction=reduction)
-        torch.testing.assert_close(own, scale * reference, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("n", [3, 10])
-def test_cross_entropy_holds_against_the_pull_to_one_class(n: int) -> None:
-    """Over balanced targets the curvature at the uniform prediction is e^s (n - K)."""
-    loss = anchored(log_scale=-0.7, smoothing=0.2)
-    direction = torch.linspace(-1, 1, n, dtype=torch.float64)
-
-    def mean_loss(distance: Tensor) -> Tensor:
-        prediction = 1 / n + distance * direction
-        return loss(prediction.log().expand(n, n), torch.arange(n))
-
-    at = torch.zeros((), dtype=torch.float64)
-    curvature = torch.autograd.functional.hessian(mean_loss, at) / direction.square().sum()
-    expected = math.exp(-0.7) * (n - (0.7 + (-0.6 - 2 * 0.4) / n))
-    assert float(curvature) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
-@pytest.mark.parametrize("n", [2, 10])
-def test_one_class_share_is_that_of_the_loss_itself(reduction: str, n: int) -> None:
-    anchor = Anchor(-1.3, 0.3)
-    theta = from_canonical((3.0, -1.0, 4.0, 9.0))
-    loss = TaylorLoss(
-        theta, base="cross_entropy", class_reduction=reduction, reduction="none", **anchor._asdict()
-    )
-    logits = torch.zeros(3001, n, dtype=torch.float64)
-    logits[:, 0] = torch.linspace(0, math.log(n - 1) + 6, 3001)
-    by_target = torch.stack([loss(logits, torch.full((3001,), t)) for t in range(n)])
-    falls = [x[0] - x.min() for x in (by_target.mean(dim=0), by_target[0])]
-    share = one_class_share(theta, n, anchor=anchor, class_reduction=reduction)
-    assert share == pytest.approx(float(falls[0] / falls[1]), rel=0.01, abs=1e-12)
-    assert (share > 0) is (reduction == "sum" or n == 2)
-
-
-def test_cross_entropy_offers_nothing_for_one_class() -> None:
-    assert one_class_share(ZERO, 10, anchor=Anchor(0.5, 0.3)) == 0
-    blind = from_canonical((0.0, 0.0, 20.0, 0.0))
-    assert one_class_share(blind, 10, anchor=Anchor(0.0, 0.9), class_reduction="sum") > 0.8
-
-
-@pytest.mark.parametrize(("factor", "steady"), [(0.99, True), (1.01, False)])
-def test_steady_ends_at_the_share_of_one_class(factor: float, steady: bool) -> None:
-    def share(gamma: float) -> float:
-        theta = from_canonical((2.0, 0.0, gamma, 0.0))
-        return one_class_share(theta, 10, anchor=Anchor(0.0, 0.4), class_reduction="sum")
-
-    at_limit = brentq(lambda gamma: share(gamma) - MAX_ONE_CLASS_SHARE, 5.0, 30.0)
-    theta = from_canonical((2.0, 0.0, factor * at_limit, 0.0))
-    for log_scale in (-1.0, 1.0):  # a scale alone changes nothing
-        anchor = Anchor(log_scale, 0.4)
-        assert is_steady(theta, 10, anchor=anchor, class_reduction="sum") is steady
-
-
-@pytest.mark.parametrize(("pace", "steady"), [(0.9, False), (1.1, True)])
-def test_steady_losses_start_at_a_pace(pace: float, steady: bool) -> None:
-    slow, fast = math.log(pace * PACE[0]), math.log(PACE[1] / pace)
-    assert is_steady(ZERO, 10, anchor=Anchor(slow)) is steady
-    assert is_steady(ZERO, 10, anchor=Anchor(fast)) is steady
-    assert not is_steady(
-        from_canonical((-20.0, 0, 0, 0)), 10, anchor=Anchor(), class_reduction="sum"
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,33 @@
-"""Trees: what they may be, and their prefix form."""
+"""Trees: what they may be, their prefix form and formula, and their expansion as Taylor losses."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import math
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from random_trees import random_trees
 
+from optuna_taylorglo import TaylorLoss, TreeLoss
+from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
+    BAIKAL_CMA_COEFFICIENTS,
     CROSS_ENTROPY_TREE,
     MAX_DEPTH,
     MAX_SIZE,
     OPERATORS,
     Tree,
     check_coefficients,
+    expanded_theta,
+    formula,
     tree_from_prefix,
 )
+from optuna_taylorglo.losses.tree_loss import tree_values
 
 X, Y = Tree("x"), Tree("y")
 
@@ -42,23 +50,6 @@ def test_the_nodes_come_in_the_order_of_the_prefix_form():
     assert list(BAIKAL.nodes()) == [BAIKAL, Tree("log", (Y,)), Y, quotient, X, Y]
     assert (BAIKAL.depth, BAIKAL.size) == (2, 6)
     assert (Y.depth, Y.size) == (0, 1)
-
-
-def test_trees_have_an_order_that_does_not_depend_on_the_process():
-    code = (
-        "from random_trees import random_trees;"
-        "print([t.to_prefix() for t in sorted(random_trees(50))])"
-    )
-    trees = sorted(random_trees(50))
-    for seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(filter(None, sys.path))},
-        )
-        assert done.stdout.strip() == str([tree.to_prefix() for tree in trees])
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -108,3 +99,220 @@ def test_operators_take_as_many_operands_as_they_take(operator):
 def test_wrong_coefficients_are_named(coefficients, message):
     with pytest.raises(ValueError, match=message):
         check_coefficients(CROSS_ENTROPY_TREE, coefficients)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text"),
+    [
+        (["-", "log", "y", "/", "x", "y"], "log(y) - x / y"),
+        (["*", "x", "log", "y"], "x·log(y)"),
+        (["+", "x", "-1"], "x - 1"),
+        (["-", "-1", "-1"], "-1 + 1"),
+        (["-", "x", "-", "x", "y"], "x - (x - y)"),
+        (["+", "x", "-", "x", "y"], "x + x - y"),
+        (["-", "x", "/", "x", "y"], "x - x / y"),
+        (["*", "/", "x", "y", "y"], "x·y / y"),
+        (["/", "x", "*", "y", "y"], "x / (y·y)"),
+        (["/", "x", "/", "y", "y"], "x·y / y"),
+        (["/", "x", "+", "y", "1"], "x / (y + 1)"),
+        (["/", "+", "x", "1", "y"], "(x + 1) / y"),
+        (["*", "+", "x", "y", "-1"], "-(x + y)"),
+        (["*", "1", "y"], "y"),
+        (["/", "x", "-1"], "-x"),
+        (["square", "-1"], "1"),
+        (["square", "*", "-1", "y"], "y²"),
+        (["square", "square", "y"], "(y²)²"),
+        (["square", "-", "x", "y"], "(x - y)²"),
+        (["square", "/", "x", "y"], "(x / y)²"),
+        (["sqrt", "-", "1", "y"], "√(1 - y)"),
+        (["log", "-1"], "log(-1)"),
+        (["/", "-1", "square", "y"], "-1 / y²"),
+    ],
+)
+def test_formulas_have_the_brackets_that_they_need(prefix, text):
+    assert formula(tree_from_prefix(prefix)) == text
+
+
+def test_coefficients_are_multiplied_out():
+    assert formula(BAIKAL, BAIKAL_CMA_COEFFICIENTS) == ("2.728·(0.9863·log(1.535·y) - 1.816·x / y)")
+    assert formula(tree_from_prefix(["+", "1", "-1"]), [1, 0.5, 0.25]) == "0.5 - 0.25"
+    assert formula(CROSS_ENTROPY_TREE, [-1, 1, 1, 1]) == "-x·log(y)"
+    assert formula(CROSS_ENTROPY_TREE, [2, 3, 1, 1]) == "6·x·log(y)"
+    assert formula(tree_from_prefix(["square", "y"]), [2, -3]) == "18·y²"
+    assert formula(tree_from_prefix(["/", "1", "y"]), [1, 3, -2]) == "-1.5 / y"
+    assert formula(CROSS_ENTROPY_TREE, [1, 1.00001, 1, 1]) == "x·log(y)"
+
+
+def test_a_quotient_by_zero_is_seen():
+    assert formula(tree_from_prefix(["/", "x", "y"]), [1, 2, 0]) == "2·x / (y·0)"
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_a_formula_read_as_python_is_the_tree(tuned):
+    """Brackets are where Python's own precedence needs them, so people can trust theirs."""
+    generator = np.random.default_rng(0)
+    x, y = np.float64(0.3), np.float64(0.6)
+    names = {"np": np, "x": x, "y": y, "log": np.log}
+    for tree in random_trees(300, seed=1):
+        coefficients = generator.normal(size=tree.size) if tuned else np.ones(tree.size)
+        written = formula(tree, coefficients, digits=17).replace("·", "*").replace("√", "np.sqrt")
+        with np.errstate(all="ignore"):
+            try:
+                found = eval(written.replace("²", "**2"), names)
+            except ZeroDivisionError:
+                found = np.nan  # Python's own numbers divide by nothing that is 0
+            expected = by_hand(tree, iter(coefficients), x, y)
+        if np.isfinite(expected):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9, err_msg=written)
+
+
+def by_hand(tree: Tree, coefficients: Iterator[float], x: np.float64, y: np.float64) -> Any:
+    coefficient = np.float64(next(coefficients))
+    values = [by_hand(child, coefficients, x, y) for child in tree.children]
+    match tree.operator, values:
+        case "+", [a, b]:
+            value = a + b
+        case "-", [a, b]:
+            value = a - b
+        case "*", [a, b]:
+            value = a * b
+        case "/", [a, b]:
+            value = a / b
+        case "log", [a]:
+            value = np.log(a)
+        case "square", [a]:
+            value = a * a
+        case "sqrt", [a]:
+            value = np.sqrt(a)
+        case leaf, _:
+            value = {"x": x, "y": y, "1": np.float64(1), "-1": np.float64(-1)}[leaf]
+    return coefficient * value
+
+
+def test_baikal_by_hand():
+    a, b = 0.3, 0.4
+    # f = log y - x/y: y, y², y³, xy, xy², x²y.
+    derivatives = (
+        1 / b + a / b**2,
+        -1 / b**2 - 2 * a / b**3,
+        2 / b**3 + 6 * a / b**4,
+        1 / b**2,
+        -2 / b**3,
+        0.0,
+    )
+    theta = expanded_theta(BAIKAL, center=(a, b))
+    assert theta == pytest.approx((a, b, *derivatives), rel=1e-13)
+    folded = expanded_theta(BAIKAL, form=Expansion(folded=True), center=(a, b))
+    factorials = (1, 2, 6, 1, 2, 2)
+    expected = [d / f for d, f in zip(derivatives, factorials, strict=True)]
+    assert folded == pytest.approx((a, b, *expected), rel=1e-13)
+
+
+def test_coefficients_of_the_nodes_are_in_it():
+    c, a, b = BAIKAL_CMA_COEFFICIENTS, 1.0, 0.5
+    ratio = c[0] * c[3] * c[4] / c[5]
+    theta = expanded_theta(BAIKAL, c, center=(a, b))
+    assert theta[2] == pytest.approx(c[0] * c[1] / b + ratio * a / b**2, rel=1e-13)
+    assert theta[5] == pytest.approx(ratio / b**2, rel=1e-13)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("center", [0.5, 0.2, (0.7, 0.3)])
+def test_cross_entropy_is_what_its_own_constructor_gives(order, folded, center):
+    ours = TreeLoss(CROSS_ENTROPY_TREE, class_reduction="sum").expand(order, center, folded=folded)
+    theirs = TaylorLoss.from_cross_entropy(order, center, folded=folded)
+    assert (ours.form, ours.class_reduction) == (theirs.form, theirs.class_reduction)
+    assert ours.theta == pytest.approx(theirs.theta, rel=1e-13)
+
+
+def test_random_trees_have_the_derivatives_that_autograd_finds():
+    form, checked = Expansion(4), 0
+    for number, tree in enumerate(random_trees(300, seed=4, max_depth=4)):
+        rng = np.random.default_rng(number)
+        center = tuple(rng.uniform(0.2, 0.8, 2))
+        coefficients = rng.uniform(0.5, 2, tree.size)
+        x, y = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in center)
+        value = tree_values(tree, x, y, coefficients=coefficients)
+        if not value.isfinite():
+            with pytest.raises(ValueError, match=r"center is x = .* not finite"):
+                expanded_theta(tree, coefficients, form=form, center=center)
+            continue
+        theta = expanded_theta(tree, coefficients, form=form, center=center)
+        expected = [derivative(value, x, y, *alpha) for alpha in form.terms]
+        np.testing.assert_allclose(theta[2:], expected, rtol=1e-8, atol=1e-8)
+        checked += 1
+    assert checked > 100
+
+
+def derivative(value: torch.Tensor, x: torch.Tensor, y: torch.Tensor, i: int, j: int) -> float:
+    for variable in [x] * i + [y] * j:
+        if not value.requires_grad:
+            return 0.0
+        (value,) = torch.autograd.grad(value, variable, create_graph=True, materialize_grads=True)
+    return value.item()
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        ["*", "x", "square", "-", "y", "1"],
+        ["+", "*", "square", "x", "y", "*", "y", "square", "y"],
+        ["*", "+", "x", "1", "+", "y", "*", "x", "-1"],
+        ["square", "-", "x", "y"],
+    ],
+)
+@pytest.mark.parametrize("center", [0.5, (-2.0, 3.0)])
+def test_polynomials_of_the_order_are_met_everywhere(prefix, center):
+    """To the gradient: what has no y in it is trimmed, as in the paper."""
+    loss = TreeLoss(prefix, label_smoothing=0.1)
+    expanded = loss.expand(center=center).double()
+    logits = (3 * torch.randn(9, 4, dtype=torch.float64)).requires_grad_()
+    target = torch.randint(0, 4, (9,))
+    gradients = [torch.autograd.grad(f(logits, target), logits)[0] for f in (loss, expanded)]
+    torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-7)  # y below 1e-7 is continued
+    moderate = (logits / 3).detach().requires_grad_()
+    gradients = [torch.autograd.grad(f(moderate, target), moderate)[0] for f in (loss, expanded)]
+    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_near_the_center_the_error_is_of_the_next_order(order):
+    a, b = 1.0, 0.4
+    form = Expansion(order)
+    expanded = form.coefficients(expanded_theta(BAIKAL, form=form, center=(a, b)))
+
+    def error(step: float) -> float:
+        whole = [math.log(y) - (a + step) / y for y in (b + step, b)]
+        polynomial = np.polynomial.polynomial.polyval2d
+        points = [polynomial(a + step, y, expanded) for y in (b + step, b)]
+        # Differences over y, because terms in x alone are trimmed.
+        return abs((whole[0] - whole[1]) - (points[0] - points[1]))
+
+    assert error(0.02) / error(0.01) == pytest.approx(2 ** (order + 1), rel=0.25)
+
+
+def test_settings_go_along():
+    loss = TreeLoss(
+        BAIKAL,
+        class_reduction="sum",
+        reduction="none",
+        weight=torch.ones(3),
+        ignore_index=2,
+        label_smoothing=0.1,
+    )
+    loss.n_classes = 3
+    expanded = loss.expand()
+    assert expanded.conventions[1:2] + expanded.conventions[3:] == ("none", 2, 0.1)
+    assert expanded.class_reduction == "sum"
+    assert expanded.weight is not None
+    assert expanded.n_classes == 3
+
+
+def test_refuses_a_pole_and_other_variables():
+    with pytest.raises(ValueError, match=r"center is x = 0\.0, y = 0\.0, where log\(y\) - x / y"):
+        TreeLoss(BAIKAL).expand(center=0.0)
+    with pytest.raises(ValueError, match="a tree is expanded over"):
+        expanded_theta(BAIKAL, form=Expansion(3, ("y", "x")))
+    with pytest.raises(ValueError, match="not finite"):
+        expanded_theta(tree_from_prefix(["sqrt", "-", "y", "1"]), center=(0.0, 1.0))

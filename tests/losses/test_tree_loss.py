@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from optuna_taylorglo import BaikalCMALoss, BaikalLoss, TaylorLoss, TreeLoss
-from optuna_taylorglo.losses.conventions import ClassificationLoss
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
     BAIKAL_CMA_COEFFICIENTS,
@@ -41,45 +40,83 @@ def assert_same(one: torch.nn.Module, other: torch.nn.Module, logits: Tensor, ta
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12 * scale)
 
 
-def tree_and_baseline(name: str, **settings) -> tuple[TreeLoss, ClassificationLoss]:
-    if name == "baikal":
-        return TreeLoss(BAIKAL, **settings), BaikalLoss(**settings)
-    return TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS, **settings), BaikalCMALoss(**settings)
+C = BAIKAL_CMA_COEFFICIENTS
 
 
-@pytest.mark.parametrize("name", ["baikal", "baikal-cma"])
-@pytest.mark.parametrize("spread", [1.0, 5.0, 30.0, 1e4])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("kind", ["hard", "soft"])
-def test_the_trees_of_baikal_are_the_baselines(name, spread, smoothing, kind):
-    logits = spread * torch.randn(32, 10, dtype=torch.float64)
-    target = torch.randint(0, 10, (32,))
-    if kind == "soft":
-        target = torch.softmax(torch.randn(32, 10, dtype=torch.float64), dim=1)
-    for reduction in ("mean", "none"):
-        pair = tree_and_baseline(name, reduction=reduction, label_smoothing=smoothing)
-        assert_same(*pair, logits, target)
+def baikal(x, y):
+    return -(torch.log(y) - x / y).mean(dim=1)
 
 
-@pytest.mark.parametrize("name", ["baikal", "baikal-cma"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"class_reduction": "sum"},
-        {"reduction": "sum"},
-        {"label_smoothing": 0.2},
-        {"label_smoothing": 0.2, "reduction": "none"},
-    ],
+def baikal_cma(x, y):
+    c = C
+    return -(c[0] * (c[1] * torch.log(c[2] * y) - c[3] * (c[4] * x) / (c[5] * y))).mean(dim=1)
+
+
+PAIRS = pytest.mark.parametrize(
+    ("loss_class", "formula"), [(BaikalLoss, baikal), (BaikalCMALoss, baikal_cma)]
 )
-def test_weights_ignored_targets_and_shapes_mean_what_they_mean_for_the_baselines(name, settings):
-    ours, theirs = tree_and_baseline(name, weight=WEIGHT, **settings)
+
+
+@PAIRS
+def test_equals_the_published_formula_on_hard_soft_and_smoothed_targets(loss_class, formula):
+    logits = torch.randn(7, 5, dtype=torch.float64)
+    target = torch.randint(0, 5, (7,))
+    one_hot = F.one_hot(target, 5).double()
+    soft = torch.softmax(torch.randn(7, 5, dtype=torch.float64), dim=1)
+    y = torch.softmax(logits, dim=1)
+    for given, x, smoothing in (
+        (target, one_hot, 0.0),
+        (soft, soft, 0.0),
+        (target, 0.9 * one_hot + 0.1 / 5, 0.1),
+        (soft, 0.9 * soft + 0.1 / 5, 0.1),
+    ):
+        loss = loss_class(reduction="none", label_smoothing=smoothing)
+        torch.testing.assert_close(loss(logits, given), formula(x, y), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("loss_class", "minimum", "ratio"),
+    [(BaikalLoss, 0.7071, 1), (BaikalCMALoss, 0.7720, C[3] * C[4] / C[5] / C[1])],
+)
+def test_the_binary_minimum_lies_below_one(loss_class, minimum, ratio):
+    # Setting the derivative to 0 gives 2 p² + (r - 1) p - r = 0 with r the ratio b / a.
+    closed_form = (1 - ratio + math.sqrt((ratio - 1) ** 2 + 8 * ratio)) / 4
+    p = torch.linspace(0.001, 0.999, 99_801, dtype=torch.float64)
+    logits = torch.stack([torch.log(p), torch.log(1 - p)], dim=1)
+    losses = loss_class(reduction="none")(logits, torch.zeros(len(p), dtype=torch.int64))
+    found = p[losses.argmin()].item()
+    assert found == pytest.approx(minimum, abs=1e-3)
+    assert found == pytest.approx(closed_form, abs=1e-4)
+
+
+@PAIRS
+def test_weight_ignore_index_and_shapes_mean_what_they_mean_for_cross_entropy(loss_class, formula):
     logits = torch.randn(4, 3, 2, 2, dtype=torch.float64)
     target = torch.randint(0, 3, (4, 2, 2))
     target[0, 0, 0] = -100
-    assert_same(ours, theirs, logits, target)
-    assert_same(ours, theirs, logits[0, :, 0, 0], torch.tensor(1))
-    assert_same(ours, theirs, logits, torch.softmax(torch.randn_like(logits), dim=1))
+    weight = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    kept = target != -100
+    rows = logits.movedim(1, -1)[kept]
+    losses = formula(F.one_hot(target[kept], 3).double(), torch.softmax(rows, dim=1))
+    expected = (losses * weight[target[kept]]).sum() / weight[target[kept]].sum()
+    torch.testing.assert_close(loss_class(weight=weight)(logits, target), expected)
+    torch.testing.assert_close(
+        loss_class(class_reduction="sum", reduction="sum")(logits, target), 3 * losses.sum()
+    )
+    unbatched = loss_class()(rows[0], target[kept][0])
+    torch.testing.assert_close(unbatched, losses[0])
+
+
+@PAIRS
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (4, 3, 2, 2)])
+def test_soft_targets_count_with_the_mean_of_the_weights_under_them(loss_class, formula, shape):
+    logits, weight = torch.randn(shape, dtype=torch.float64), torch.tensor([0.5, 1.0, 2.0]).double()
+    axis = min(1, len(shape) - 1)
+    x = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=axis)
+    rows, labels = (v.movedim(axis, -1).reshape(-1, 3) for v in (logits, x))
+    losses = formula(labels, torch.softmax(rows, dim=1)) * (labels @ weight)
+    torch.testing.assert_close(loss_class(weight=weight)(logits, x), losses.mean())
+    torch.testing.assert_close(loss_class(weight=weight, reduction="sum")(logits, x), losses.sum())
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e4])
@@ -125,7 +162,7 @@ def test_half_precision_is_computed_in_single():
 
 def test_gradcheck_passes_on_random_trees():
     passed = 0
-    for number, tree in enumerate(random_trees(700, seed=2)):
+    for number, tree in enumerate(random_trees(400, seed=2)):
         generator = torch.Generator().manual_seed(number)
         logits = torch.randn(1, 3, generator=generator, dtype=torch.float64, requires_grad=True)
         target = torch.rand(1, 3, generator=generator, dtype=torch.float64)
@@ -139,7 +176,7 @@ def test_gradcheck_passes_on_random_trees():
                 check_undefined_grad=False,
             ), tree
             passed += 1
-            if passed == 200:
+            if passed == 100:
                 return
     pytest.fail(f"only {passed} trees could be checked")
 
@@ -196,7 +233,7 @@ def test_gradients_are_finite_at_a_root_of_zero():
 
 
 def test_a_target_of_no_probability_is_still_pulled_up():
-    for prefix in (["-", "log", "y", "/", "x", "y"], ["*", "x", "sqrt", "y"], ["*", "x", "y"]):
+    for prefix in (BAIKAL, ["*", "x", "sqrt", "y"], ["*", "x", "y"]):
         logits = torch.tensor([[-1e3, 1e3, 0.0]], dtype=torch.float64)
         value, gradient = value_and_gradient(TreeLoss(prefix), logits, torch.tensor([0]))
         assert value.isfinite()

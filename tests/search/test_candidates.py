@@ -14,7 +14,6 @@ from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.canonical import (
     collapse_ratio,
     first_gradient,
-    gradient_scale,
     trainability,
 )
 from optuna_taylorglo.losses.expansion import Expansion
@@ -141,7 +140,7 @@ def test_filters_refuse_what_they_say(space: str) -> None:
 def test_normalized_candidates_start_as_cross_entropy_does() -> None:
     recipe = digits_recipe(search={"filter": "steady", "scale": "normalized"})
     for theta in first_candidates(recipe, 10):
-        scale = gradient_scale(theta, N_CLASSES, class_reduction=recipe.loss.class_reduction)
+        scale = first_gradient(theta, N_CLASSES, class_reduction=recipe.loss.class_reduction)
         assert scale == pytest.approx(1.0)
 
 

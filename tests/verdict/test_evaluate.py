@@ -15,7 +15,7 @@ from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import KEY, SELECTION, TASK, VERDICT
 from optuna_taylorglo.cli import workers
 from optuna_taylorglo.errors import OperationError
-from optuna_taylorglo.losses.canonical import gradient_scale
+from optuna_taylorglo.losses.canonical import first_gradient
 from optuna_taylorglo.process import BROKEN, DONE
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
@@ -49,10 +49,10 @@ def test_losses_controls_and_budgets(study, recipe):
     theta = tests[0].loss.settings["theta"]
     assert theta[2] == 1.0  # the single best trial
     assert verdict.trial == 1
-    expected = gradient_scale(theta, 10, class_reduction=recipe.loss.class_reduction)
+    expected = first_gradient(theta, 10, class_reduction=recipe.loss.class_reduction)
     assert scaled.scale == pytest.approx(expected)
     normalized = next(t.loss for t in tests if t.loss.name == "winner-normalized")
-    assert gradient_scale(
+    assert first_gradient(
         normalized.settings["theta"], 10, class_reduction=recipe.loss.class_reduction
     ) == pytest.approx(1)
     assert isinstance(scaled.criterion(), ScaledLoss)
