@@ -21,10 +21,10 @@ import torch
 from batched_mlp import BatchedMLP
 
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
-from optuna_taylorglo.verdict.compare import Plan, evaluate
+from optuna_taylorglo.verdict.compare import evaluate
 from optuna_taylorglo.verdict.families import DEFAULT_BASELINES
 from optuna_taylorglo.verdict.output import write_verdict
-from optuna_taylorglo.verdict.winner import selected_loss
+from optuna_taylorglo.verdict.selection import selected_loss
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     arguments.output.mkdir(parents=True, exist_ok=True)
     plain = load_recipe(find_recipe(arguments.recipe))
-    plan = Plan(arguments.trainings, tuple(arguments.against.split(",")))
+    against = arguments.against.split(",")
     for seed in arguments.seeds:
         begin = time.monotonic()
         name = f"{arguments.recipe.stem}_seed_{seed}"
@@ -51,7 +51,7 @@ def main() -> None:
             recipe, arguments.data_dir, arguments.output / f"{name}.trainings.jsonl"
         )
         study = trainings.search(name)
-        verdict = evaluate(study, recipe, plan, trainings.do)
+        verdict = evaluate(study, recipe, trainings.do, seeds=arguments.trainings, against=against)
         write_verdict(verdict, arguments.output / name)
         selected_loss(study).loss.save(arguments.output / f"{name}.loss.json")
         figures = ", ".join(f"{s.name} {s.mean:.4f}" for s in verdict.samples)

@@ -72,7 +72,7 @@ def pool(verdicts: dict[int, Verdict]) -> tuple[list[Sample], dict[str, Contrast
         pooled.append(sample)
         if sample.role != Role.EVOLVED:
             evolved = _joined([samples["winner"] for samples in there], "winner", "")
-            raw += contrasts(evolved, [sample], paired=True)
+            raw += contrasts(evolved, [sample])
     corrected = holm([contrast.p_value for contrast in raw])
     return pooled, {
         contrast.against: replace(contrast, p_holm=p)

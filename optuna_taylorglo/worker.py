@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from optuna import TrialPruned
 from optuna.exceptions import UpdateFinishedTrialError
@@ -49,19 +49,20 @@ from optuna_taylorglo.study.optuna_private import storage_of
 from optuna_taylorglo.study.queue import Failure, TrialQueue, has_results, record_failure
 from optuna_taylorglo.study.storages import release_connections, resolve_storage_url
 from optuna_taylorglo.verdict.families import save_optimizer_owner
-from optuna_taylorglo.verdict.winner import is_undecided, save_selection
+from optuna_taylorglo.verdict.selection import is_undecided, save_selection, select_winner
 
 if TYPE_CHECKING:  # imported late, since PyTorch takes seconds: wrong usage is answered before
     from optuna_taylorglo.training.training import Training
-    from optuna_taylorglo.verdict.selection import Round
-    from optuna_taylorglo.verdict.tasks import Results
+    from optuna_taylorglo.verdict.tasks import Task
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
-Decision = TypeVar("Decision")
-
 MAX_FAILURES_IN_A_ROW = 3
 """Failed evaluations after which a worker ends: the cause may be its machine."""
+
+
+class LimitReached(Exception):
+    """The worker may do no more trainings, and some of a selection are open."""
 
 
 @dataclass(frozen=True)
@@ -185,31 +186,31 @@ class Worker:
 
     def select_winner(self) -> None:
         """Select the winner of a complete search by full trainings."""
-        from optuna_taylorglo.verdict.selection import WinnerSelection
-
-        selection = self._train_in_rounds(WinnerSelection(self.study, self.recipe).next_step)
-        if selection is not None and save_selection(self.study, selection, self.recipe):
-            logger.info("the winner is %s", selection.winner.name)
-            dashboard.refresh_if_installed(self.study)
-
-    def _train_in_rounds(self, next_step: Callable[[Results], Round | Decision]) -> Decision | None:
-        """Do the trainings that a decision needs, round after round; None if a limit is reached."""
         from optuna_taylorglo.verdict.runner import TaskQueue
-        from optuna_taylorglo.verdict.selection import Round
 
         evaluation_study = opening.create_evaluation_study(self.study, self.config.storage)
         queue = TaskQueue(evaluation_study, **self._heartbeat)
         objective = self._make_task_objective()
-        while isinstance(step := next_step(queue.results), Round):
-            queue.wanted = step.tasks
+
+        def run(tasks: Sequence[Task]) -> list[float | None]:
+            queue.wanted = tasks
             try:
                 self._evaluate_all(queue, objective)
+                results = queue.results(tasks)
             except errors.TrainingFailed as failed:
                 # Another worker would fail in the same way.
                 raise errors.EvaluationsFail(str(failed)) from failed
-            if self._limit_reached:
-                return None
-        return step
+            if results is None:
+                raise LimitReached
+            return results
+
+        try:
+            selection = select_winner(self.study, self.recipe, run)
+        except LimitReached:
+            return
+        if save_selection(self.study, selection, self.recipe):
+            logger.info("the winner is %s", selection.winner.name)
+            dashboard.refresh_if_installed(self.study)
 
     def train_for_verdict(self, evaluation_study: Study, idle_seconds: float | None = None) -> None:
         """Do the trainings that commands ask for, until there is none for a while."""
@@ -220,14 +221,14 @@ class Worker:
 
     def _make_task_objective(self) -> Callable[[Trial], float]:
         """What does the training that a trial of an evaluation study stands for."""
-        from optuna_taylorglo.verdict.runner import TaskRunner
+        from optuna_taylorglo.verdict.runner import TaskTrainer
         from optuna_taylorglo.verdict.tasks import Task
 
-        runner = TaskRunner(self.recipe, self.runtime, self._end_of_trial)
+        train_task = TaskTrainer(self.recipe, self.runtime, self._end_of_trial)
 
         def train(trial: Trial) -> float:
             task = Task.of(trial)
-            return runner(
+            return train_task(
                 task,
                 lambda module: dashboard.save_network(trial, module) if task.save_network else None,
                 lambda curve: trial.set_user_attr(attributes.CURVE, curve),

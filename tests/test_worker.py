@@ -32,7 +32,7 @@ from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.heartbeat import fail_trial
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
-from optuna_taylorglo.verdict.winner import selected_loss
+from optuna_taylorglo.verdict.selection import selected_loss
 
 
 def create_study_by_command(url):

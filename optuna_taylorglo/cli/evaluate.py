@@ -127,20 +127,23 @@ def evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.verdict import compare, output
     from optuna_taylorglo.verdict.families import find_learning_rates
-    from optuna_taylorglo.verdict.winner import selected_loss
+    from optuna_taylorglo.verdict.selection import selected_loss
 
-    plan = compare.Plan(arguments.seeds, tuple(arguments.against.split(",")))
+    seeds, against = arguments.seeds, arguments.against.split(",")
+    compare.check_comparison(seeds, against)
     rates = find_learning_rates(opened.study, opened.recipe, options.machine_of(arguments))
     console = PlainConsole()
     with trained_by_workers(opened, arguments, stop, console) as train:
-        verdict = compare.evaluate(opened.study, opened.recipe, plan, train, rates)
+        verdict = compare.evaluate(
+            opened.study, opened.recipe, train, seeds=seeds, against=against, rates=rates
+        )
         before = None
         with contextlib.suppress(StudyError):  # of another version, and replaced now
             before = output.load_verdict(train.evaluation_study)
         output.save_verdict(train.evaluation_study, verdict)
     refresh_if_installed(opened.study)
     budget, name = opened.recipe.budget, output.loss_name(verdict)
-    length = f"after {budget.full} {budget.unit}, {plan.seeds} trainings each"
+    length = f"after {budget.full} {budget.unit}, {seeds} trainings each"
     table = Table(*output.SHORT_HEADER, title=f"{verdict.test_metric} {length}")
     for row in output.short_rows(verdict):
         table.add_row(*row)
@@ -167,8 +170,8 @@ def sweep(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.training.training import test_metric
     from optuna_taylorglo.verdict.output import SavedSweep, save_sweep
+    from optuna_taylorglo.verdict.selection import selected_loss
     from optuna_taylorglo.verdict.sweep import rank_agreement, sweep_data
-    from optuna_taylorglo.verdict.winner import selected_loss
 
     console = PlainConsole()
     content: object

@@ -15,7 +15,7 @@ from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import trial_loss
 from optuna_taylorglo.study.optuna_private import study_id_of
 from optuna_taylorglo.study.storages import resolve_storage_url
-from optuna_taylorglo.verdict.winner import selected_loss
+from optuna_taylorglo.verdict.selection import selected_loss
 
 
 def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from optuna_taylorglo.sanitize import visible
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.verdict.winner import Selection
+from optuna_taylorglo.verdict.selection import Selection
 
 
 class PlainConsole(Console):

@@ -7,11 +7,11 @@ import shlex
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from optuna.study import Study
 from rich.console import Console
 
+from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli import evaluate, options
 from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole, bold, fitness_line
 from optuna_taylorglo.cli.workers import add_workers_option, local_workers, log_dir
@@ -29,23 +29,18 @@ from optuna_taylorglo.search.candidates import new_log, resolve_start
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.study.open import (
-    create_evaluation_study,
     create_study,
     find_evaluation_study,
     open_study,
 )
-from optuna_taylorglo.study.queue import has_results, last_exception
+from optuna_taylorglo.study.queue import counted_trials, has_results, last_exception
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
-from optuna_taylorglo.verdict.winner import (
-    evaluation_advice,
+from optuna_taylorglo.verdict.output import evaluation_advice
+from optuna_taylorglo.verdict.selection import (
     is_undecided,
     load_selection,
     selected_loss,
 )
-
-if TYPE_CHECKING:
-    from optuna_taylorglo.verdict.runner import TaskQueue
-    from optuna_taylorglo.verdict.selection import WinnerSelection
 
 
 def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
@@ -183,8 +178,6 @@ class _Stages:
     def __init__(self, opened: options.OpenedStudy) -> None:
         self._opened, self._recipe = opened, opened.recipe
         self._log = new_log(opened.recipe)  # so that each call reads new trials only
-        self._selection: WinnerSelection | None = None
-        self._queue: TaskQueue | None = None
 
     def show(self, live: LiveProgress) -> None:
         """Bring the progress up to date."""
@@ -192,22 +185,19 @@ class _Stages:
         # Another command may make the search longer while it runs.
         self._recipe = attach_recipe(study)
         if self._recipe != before:
-            self._selection, self._log = None, new_log(self._recipe)
+            self._log = new_log(self._recipe)
         live.show(SearchHistory(study, self._recipe, self._log))
         if is_undecided(study, self._recipe):
             self._show_selection(study, live)
 
     def _show_selection(self, study: Study, live: LiveProgress) -> None:
-        from optuna_taylorglo.verdict.runner import TaskQueue
-        from optuna_taylorglo.verdict.selection import Round, WinnerSelection
-
-        queue = self._queue or TaskQueue(create_evaluation_study(study, self._opened.url))
-        selection = self._selection or WinnerSelection(study, self._recipe)
-        self._queue, self._selection = queue, selection
-        step = selection.next_step(queue.results)
-        if isinstance(step, Round):
-            done = queue.count_done(step.tasks)
-            live.show_round(f"selection of the winner, round {step.number}", done, len(step.tasks))
+        evaluation_study = find_evaluation_study(study)
+        trials = [] if evaluation_study is None else counted_trials(evaluation_study)
+        trials = [t for t in trials if KEY in t.user_attrs]
+        trials = [t for t in trials if t.user_attrs[TASK]["loss"]["name"] == "finalist"]
+        keys = {trial.user_attrs[KEY] for trial in trials}
+        is_open = {trial.user_attrs[KEY] for trial in trials if not trial.state.is_finished()}
+        live.show_round("selection of the winner", len(keys - is_open), len(keys))
 
 
 def _raise_exception_of_trainings(study: Study) -> None:

@@ -22,7 +22,7 @@ from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
-from optuna_taylorglo.verdict.winner import is_undecided, load_selection
+from optuna_taylorglo.verdict.selection import is_undecided, load_selection
 
 SILENT = 120.0
 """Seconds without a heartbeat, of which there is one a minute, after which a worker is named."""

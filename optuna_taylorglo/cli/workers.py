@@ -125,14 +125,18 @@ class LocalTrainings:
             UsageError: If a training ended with wrong usage.
             TrainingFailed: If one ended with another exception, again and again.
         """
-        from optuna_taylorglo.verdict.tasks import stage_in_hand, stage_of
+        from optuna_taylorglo.verdict.tasks import stage_of
 
         self._queue.enqueue(tasks)
         wait = SHORTEST_WAIT
         while (values := self._queue.results(tasks)) is None:
-            stage, done, total = stage_in_hand(tasks, self._queue.which_done(tasks))
-            before = self._done_before[stage]
-            self.live.show_round(visible(stage), before + done, before + total)
+            stages = [stage_of(task) for task in tasks]
+            done = self._queue.which_done(tasks)
+            both = list(zip(stages, done, strict=True))
+            stage = next((stage for stage, is_done in both if not is_done), stages[-1])
+            before, n_done = self._done_before[stage], both.count((stage, True))
+            total = before + stages.count(stage)
+            self.live.show_round(visible(stage), before + n_done, total)
             if not self.processes.poll():
                 self.processes.start()
             if self.stop.wait(wait):

@@ -29,21 +29,21 @@ from optuna_taylorglo.study.storages import shown_url
 from optuna_taylorglo.verdict.families import MODULE, optimizer_owner
 from optuna_taylorglo.verdict.output import (
     HEADER,
+    evaluation_advice,
     is_about,
     load_sweeps,
     load_verdict,
     loss_name,
     rows,
 )
-from optuna_taylorglo.verdict.statistics import Verdict
-from optuna_taylorglo.verdict.winner import (
+from optuna_taylorglo.verdict.selection import (
     SelectedLoss,
     Selection,
-    evaluation_advice,
     is_undecided,
     load_selection,
     selected_loss,
 )
+from optuna_taylorglo.verdict.statistics import Verdict
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss

@@ -1,10 +1,9 @@
-"""The verdict: full trainings of the winner, of baselines and of controls, and what they say."""
+"""The verdict: full trainings of the winner, of baselines and of controls on the test set."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from optuna.study import Study
@@ -16,175 +15,155 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.study.queue import counted_trials
 from optuna_taylorglo.training.training import test_metric
-from optuna_taylorglo.verdict.baselines import Row, baselines, deduplicate
+from optuna_taylorglo.verdict.baselines import baselines
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES, LearningRates
-from optuna_taylorglo.verdict.output import verdict_in_words
-from optuna_taylorglo.verdict.selection import choose
-from optuna_taylorglo.verdict.statistics import (
-    Role,
-    Sample,
-    Verdict,
-    contrasts,
-    value_of_divergence,
-)
+from optuna_taylorglo.verdict.output import evaluation_advice, verdict_in_words
+from optuna_taylorglo.verdict.selection import choose, load_selection
+from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
 from optuna_taylorglo.verdict.tasks import (
     ComparedLoss,
-    Do,
+    Runner,
     Task,
     compared_evolved_loss,
     scale_controls,
     stage_task,
+    value_of_divergence,
 )
-from optuna_taylorglo.verdict.winner import evaluation_advice, load_selection
 
 
-@dataclass(frozen=True)
-class RecordedCurves:
-    """Learning curves of one loss.
+def check_comparison(seeds: int, against: Sequence[str]) -> None:
+    """Refuse what cannot be compared.
 
-    Attributes:
-        sample: The loss and its trainings.
-        curves: Steps and values, a curve for each training of which there is one.
+    Raises:
+        UsageError: If it cannot.
     """
-
-    sample: Sample
-    curves: tuple[tuple[tuple[int, float], ...], ...]
-
-
-def recorded_curves(evaluation_study: Study, verdict: Verdict) -> list[RecordedCurves]:
-    """Curves of a verdict's losses, those without any left out.
-
-    Args:
-        evaluation_study: The study that holds the verdict's trainings.
-        verdict: The verdict.
-    """
-    by_key = {
-        trial.user_attrs[KEY]: tuple((int(step), float(value)) for step, value in curve)
-        for trial in counted_trials(evaluation_study, (TrialState.COMPLETE,))
-        if KEY in trial.user_attrs and (curve := trial.user_attrs.get(CURVE))
-    }
-    found = [
-        RecordedCurves(sample, tuple(by_key[key] for key in sample.keys if key in by_key))
-        for sample in verdict.samples
-    ]
-    return [recorded for recorded in found if recorded.curves]
-
-
-def shown_curves(recorded: list[RecordedCurves], mode: str) -> list[RecordedCurves]:
-    """The evolved loss, cross-entropy, and the best of what else one would take instead.
-
-    Args:
-        recorded: Curves of all losses.
-        mode: "max" or "min", whether greater or smaller values are better.
-    """
-    sign = 1 if mode == "max" else -1
-
-    def quality(one: RecordedCurves) -> float:
-        mean = one.sample.mean
-        return -math.inf if math.isnan(mean) else sign * mean
-
-    chosen = [one for one in recorded if one.sample.role in (Role.EVOLVED, Role.REFERENCE)]
-    baselines = [one for one in recorded if one.sample.role == Role.BASELINE]
-    return [*chosen, *([max(baselines, key=quality)] if baselines else [])]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to compare.
-
-    Attributes:
-        seeds: Full trainings of each loss.
-        against: Names out of `BASELINES`, or paths of loss files.
-    """
-
-    seeds: int = 10
-    against: tuple[str, ...] = DEFAULT_BASELINES
-
-    def __post_init__(self) -> None:
-        if self.seeds < 2:
-            raise UsageError(f"seeds must be at least 2, not {self.seeds}: one has no spread.")
-        for name in self.against:
-            if name not in BASELINES and not Path(name).is_file():
-                raise UsageError(
-                    f"against has {name!r}; allowed are {', '.join(BASELINES)} and loss files."
-                )
+    if seeds < 2:
+        raise UsageError(f"seeds must be at least 2, not {seeds}: one has no spread.")
+    for name in against:
+        if name not in BASELINES and not Path(name).is_file():
+            raise UsageError(
+                f"against has {name!r}; allowed are {', '.join(BASELINES)} and loss files."
+            )
 
 
 def evaluate(
-    study: Study, recipe: Recipe, plan: Plan, do: Do, rates: LearningRates | None = None
+    study: Study,
+    recipe: Recipe,
+    run: Runner,
+    *,
+    seeds: int = 10,
+    against: Sequence[str] = DEFAULT_BASELINES,
+    rates: LearningRates | None = None,
 ) -> Verdict:
     """Compare a study's winner with baselines and controls.
 
     Args:
         study: A study with complete trials.
         recipe: Its recipe.
-        plan: What to compare.
-        do: Does tasks.
-        rates: What learning rates there are; None: multiples of the recipe's.
-
-    Returns:
-        The verdict.
+        run: Gets tasks done.
+        seeds: Full trainings of each loss.
+        against: Names out of `BASELINES`, or paths of loss files.
+        rates: How learning rates are varied; None for multiples of the recipe's.
 
     Raises:
         UsageError: If the study has no winner to evaluate.
-        OperationError: If no training came to an end.
+        OperationError: If all trainings diverged.
     """
-    chosen = choose(study, recipe, do)
-    loss = chosen.loss
+    check_comparison(seeds, against)
+    selected = choose(study, recipe, run)
     n_classes = study.user_attrs[N_CLASSES]
-    losses = [compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, loss)]
     rates = rates or LearningRates.of(recipe)
-    losses += baselines(plan.against, recipe, do, rates)
-    losses += scale_controls(loss, n_classes)
+    losses = [
+        compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, selected.loss),
+        *baselines(against, recipe, run, rates),
+        *scale_controls(selected.loss, n_classes),
+    ]
     compared = deduplicate(losses, recipe)
-    tasks = [_task(recipe, row.loss, seed) for row in compared for seed in range(plan.seeds)]
-    values = do(tasks)
-    divergence = value_of_divergence(values, recipe, n_classes) if None in values else None
-    samples = tuple(
-        _sample(row, tasks[own], values[own], divergence)
-        for i, row in enumerate(compared)
-        for own in [slice(i * plan.seeds, (i + 1) * plan.seeds)]
-    )
+    tasks = [_task(recipe, loss, seed) for loss, _ in compared for seed in range(seeds)]
+    results = run(tasks)
+    divergence = value_of_divergence(results, recipe, n_classes)
+    samples = []
+    for i, (loss, also) in enumerate(compared):
+        own = slice(i * seeds, (i + 1) * seeds)
+        counted = [divergence if value is None else value for value in results[own]]
+        samples.append(
+            Sample(
+                loss.name,
+                loss.label,
+                loss.role,
+                tuple(value for value in counted if value is not None),
+                diverged=tuple(n for n, value in enumerate(results[own]) if value is None),
+                also=also,
+                keys=tuple(task.key for task in tasks[own]),
+            )
+        )
     verdict = Verdict(
-        samples,
-        contrasts(samples[0], samples[1:], paired=True, sign=recipe.fitness.sign),
+        tuple(samples),
+        contrasts(samples[0], samples[1:], sign=recipe.fitness.sign),
         text="",
         test_metric=test_metric(recipe),
-        trial=None if chosen.trial is None else chosen.trial.number,
-        test="paired",
+        trial=None if selected.trial is None else selected.trial.number,
         mode=recipe.fitness.mode,
         divergence=divergence,
-        loss=loss.settings(),
+        loss=selected.loss.settings(),
     )
-    words = [verdict_in_words(verdict, n_classes)]
-    if (selection := load_selection(study)) is not None:
-        words.append(evaluation_advice(selection, recipe))
-    words.append(rates.in_words())
+    selection = load_selection(study)
+    advice = "" if selection is None else evaluation_advice(selection, recipe)
+    words = [verdict_in_words(verdict, n_classes), advice, rates.note]
     return replace(verdict, text="\n".join(filter(None, words)))
 
 
 def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:
-    # The same seeds for all losses: they start from the same weights.
-    return stage_task(
-        recipe,
-        loss,
-        Stage.TEST,
-        seed,
-        on_test_set=True,
-        save_network=loss.role == Role.EVOLVED and seed == 0,
-    )
+    # The seeds are the same for all losses, which therefore start from the same weights.
+    save_network = loss.role == Role.EVOLVED and seed == 0
+    return stage_task(recipe, loss, Stage.TEST, seed, on_test_set=True, save_network=save_network)
 
 
-def _sample(
-    row: Row, tasks: Sequence[Task], values: Sequence[float | None], divergence: float | None
-) -> Sample:
-    counted = [divergence if value is None else value for value in values]
-    return Sample(
-        row.loss.name,
-        row.loss.label,
-        row.loss.role,
-        tuple(value for value in counted if value is not None),
-        diverged=tuple(place for place, value in enumerate(values) if value is None),
-        also=row.also,
-        keys=tuple(task.key for task in tasks),
-    )
+def deduplicate(
+    losses: Sequence[ComparedLoss], recipe: Recipe
+) -> list[tuple[ComparedLoss, tuple[str, ...]]]:
+    """The losses in order, those that are trained alike put together.
+
+    Returns:
+        Losses, whose labels name what else they are, with the names of the others.
+    """
+    rates, roles = LearningRates.of(recipe), list(Role)
+    groups: dict[str, list[ComparedLoss]] = {}
+    for loss in losses:
+        plain = replace(loss, learning_rate=None) if loss.learning_rate == rates.base else loss
+        smoothing = plain.settings.get("label_smoothing")
+        if plain.kind == "cross-entropy" and smoothing == recipe.loss.label_smoothing:
+            plain = replace(plain, settings={})
+        groups.setdefault(_task(recipe, plain, 0).key, []).append(loss)
+    found = []
+    for group in groups.values():
+        first, *others = sorted(group, key=lambda loss: roles.index(loss.role))
+        also = tuple(dict.fromkeys(loss.name for loss in others if loss.name != first.name))
+        label = first.label
+        if first.role == Role.REFERENCE and "ce-tuned" in also:
+            label = f"cross-entropy ({rates.label(rates.start)}; tuning kept it)"
+            others = [other for other in others if other.name != "ce-tuned"]
+        for other in dict.fromkeys(other.label for other in others if other.label != first.label):
+            label += f", the same as {other}"
+        found.append((replace(first, label=label), also))
+    return found
+
+
+Curve = tuple[tuple[int, float], ...]
+"""Steps of a training, and the validation metric there."""
+
+
+def learning_curves(evaluation_study: Study, verdict: Verdict) -> list[tuple[Sample, list[Curve]]]:
+    """Recorded curves of the evolved loss, cross-entropy and the best other baseline."""
+    by_key = {
+        trial.user_attrs[KEY]: tuple((int(step), float(value)) for step, value in curve)
+        for trial in counted_trials(evaluation_study, (TrialState.COMPLETE,))
+        if KEY in trial.user_attrs and (curve := trial.user_attrs.get(CURVE))
+    }
+    sign = 1 if verdict.mode == "max" else -1
+    found: dict[Role, tuple[Sample, list[Curve]]] = {}
+    for sample in sorted(verdict.samples, key=lambda sample: -sign * sample.mean):
+        if curves := [by_key[key] for key in sample.keys if key in by_key]:
+            found.setdefault(sample.role, (sample, curves))
+    roles = (Role.EVOLVED, Role.REFERENCE, Role.BASELINE)
+    return [found[role] for role in roles if role in found]

@@ -1,18 +1,21 @@
-"""The selection of a winner by full trainings on validation: successive halving over seeds."""
+"""The winner of a search, selected by full trainings on validation."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from optuna.study import Study
-from torch import Tensor
+from optuna.trial import FrozenTrial
+from pydantic import TypeAdapter
 
 from optuna_taylorglo.attributes import SELECTION
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.losses.describe import logit_gradients, relative_distance
+from optuna_taylorglo.losses.files import Origin
+from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import (
     Point,
@@ -21,191 +24,182 @@ from optuna_taylorglo.search.candidates import (
     stored_candidate,
 )
 from optuna_taylorglo.search.glo import GLOSampler, TreePoint
-from optuna_taylorglo.search.history import ranked_trials, recipe_and_classes, trial_loss
+from optuna_taylorglo.search.history import (
+    SearchHistory,
+    ranked_trials,
+    recipe_and_classes,
+    trial_loss,
+    winner,
+)
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import (
-    ComparedLoss,
-    Do,
-    Results,
-    Task,
-    compared_evolved_loss,
-    stage_task,
-)
-from optuna_taylorglo.verdict.winner import (
-    Finalist,
-    SelectedLoss,
-    Selection,
-    is_undecided,
-    save_selection,
-    selected_loss,
-)
 
-SEEDS_BY_ROUND = (2, 2, 4)
-"""Seeds that each round adds."""
+if TYPE_CHECKING:  # these import PyTorch, which commands that only read a study do not need
+    from torch import Tensor
 
-MAX_FINALISTS = 3
-"""Losses of the last round, at most."""
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
+    from optuna_taylorglo.verdict.tasks import ComparedLoss, Runner
 
-
-@dataclass(frozen=True)
-class Round:
-    """Trainings that are needed before anything else can be said.
-
-    Attributes:
-        number: Which round it is, from 1.
-        tasks: Its trainings.
-    """
-
-    number: int
-    tasks: list[Task]
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A loss in the ranking.
-
-    Attributes:
-        index: Which of the compared losses it is.
-        values: Metric of each training, in order of the seeds; None for one that diverged.
-        mean: Mean of the values, with diverged trainings as bad as the worst.
-    """
-
-    index: int
-    values: tuple[float | None, ...]
-    mean: float
-
-
-def next_round(
-    losses: Sequence[ComparedLoss],
-    recipe: Recipe,
-    stage: Stage,
-    results: Results,
-    *,
-    favorite: int | None = None,
-) -> Round | list[Placed]:
-    """What to train next, or the ranking.
-
-    Args:
-        losses: The losses to compare.
-        recipe: The recipe by which they are trained; its full budget counts.
-        stage: Decides the seeds.
-        results: Values of tasks, or None while any of them is open.
-        favorite: Index of a loss that goes on to the last round in any case, and wins unless
-            another's mean is better by more than a standard error of the difference.
-
-    Returns:
-        The first round that is not done, or all losses from the best to the worst: those of the
-        last round by their means, then those that left it before.
-    """
-    values: list[list[float | None]] = [[] for _ in losses]
-    staying, left = list(range(len(losses))), list[int]()
-    seeds_done, sign = 0, recipe.fitness.sign
-    for number, n_seeds in enumerate(SEEDS_BY_ROUND, start=1):
-        tasks = [
-            stage_task(recipe, losses[i], stage, seed)
-            for i in staying
-            for seed in range(seeds_done, seeds_done + n_seeds)
-        ]
-        found = results(tasks)
-        if found is None:
-            return Round(number, tasks)
-        for place, i in enumerate(staying):
-            values[i] += found[place * n_seeds : (place + 1) * n_seeds]
-        seeds_done += n_seeds
-        means = _means(values, sign)
-        staying.sort(key=lambda i: (-sign * means[i], i))
-        n_kept = len(staying) if number == len(SEEDS_BY_ROUND) else _n_kept(len(staying), number)
-        going = [i for i in staying[n_kept:] if i != favorite]
-        staying, left = [i for i in staying if i not in going], going + left
-        if len(losses) == 1:
-            break
-    if favorite in staying and not _clearly_better(values[staying[0]], values[favorite], sign):
-        staying.remove(favorite)
-        staying.insert(0, favorite)
-    return [Placed(i, tuple(values[i]), means[i]) for i in staying + left]
-
-
-def halve(losses: Sequence[ComparedLoss], recipe: Recipe, do: Do, stage: Stage) -> list[Placed]:
-    """The losses from the best to the worst, as `next_round` says, with `do` doing the tasks."""
-    ranking = next_round(losses, recipe, stage, do)
-    assert not isinstance(ranking, Round), "what does tasks leaves none open"
-    return ranking
-
-
-def _n_kept(n: int, round_number: int) -> int:
-    """How many of n losses go on after a round: the better half, and few into the last round."""
-    half = min(n, max(2, math.ceil(n / 2)))
-    return min(half, MAX_FINALISTS) if round_number == len(SEEDS_BY_ROUND) - 1 else half
-
-
-def _clearly_better(
-    values: Sequence[float | None], others: Sequence[float | None], sign: int
-) -> bool:
-    """Whether a mean is better by more than a standard error; the seeds are the same in both."""
-    if None in others:
-        return True  # what diverges now and then is nobody's favorite
-    if None in values:
-        return False
-    differences = [
-        sign * (a - b)
-        for a, b in zip(values, others, strict=True)
-        if a is not None and b is not None
-    ]
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return statistics.fmean(differences) > error
-
-
-def _means(values: Sequence[Sequence[float | None]], sign: int) -> list[float]:
-    # Metrics need not be accuracies: 0 is the worst of those, but not of a negative one.
-    worst = sign * min([0.0, *(sign * v for row in values for v in row if v is not None)])
-    return [statistics.fmean(worst if v is None else v for v in row) for row in values]
-
+FINAL_MEAN = "the mean of the final distribution"
 
 SAME_FUNCTION = 0.03
 """Relative distance of gradients up to which two losses count as the same."""
 
+SEEDS_BY_ROUND = (2, 2, 4)
+"""Seeds that each round of successive halving adds."""
 
-class WinnerSelection:
-    """The selection of a search that is over.
+LAST_ROUND = 3
+"""Losses of the last round, at most."""
 
-    Args:
-        study: A study whose generations are complete.
-        recipe: Its recipe, with `selection`.
+
+@dataclass(frozen=True)
+class Finalist:
+    """A loss that is trained fully for the selection.
+
+    Attributes:
+        trial: Number of its trial; None for the mean of the final distribution.
+        parameters: Its parameters, in the order of the recipe's parameter names; in a GLO search a
+            tree.
+        evaluation: Its fitness in the search; None for the mean.
+        values: Metric of each full training; None for one that diverged.
+        mean: Mean of the values, with diverged trainings as bad as the worst.
     """
 
-    def __init__(self, study: Study, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.finalists = finalists(study, recipe)
-        _, n_classes = recipe_and_classes(study)
-        self._losses = [
-            compared_evolved_loss(
-                "finalist", c.name, Role.EVOLVED, candidate_loss(recipe, c.parameters, n_classes)
-            )
-            for c in self.finalists
-        ]
+    trial: int | None
+    parameters: Point
+    evaluation: float | None
+    values: tuple[float | None, ...] = ()
+    mean: float | None = None
 
-    def next_step(self, results: Results) -> Round | Selection:
-        """What to train next, or the decision."""
-        # The mean of many good candidates lies amid them; the best of them may lie at an edge
-        # beyond which trainings fail, and owe its place to seeds that did not.
-        means = [i for i, c in enumerate(self.finalists) if c.trial is None]
-        step = next_round(
-            self._losses,
-            self.recipe,
-            Stage.SELECTION,
-            results,
-            favorite=means[0] if means else None,
+    @property
+    def name(self) -> str:
+        return FINAL_MEAN if self.trial is None else f"trial {self.trial}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The finalists, from the winner to the worst."""
+
+    finalists: tuple[Finalist, ...]
+
+    @property
+    def winner(self) -> Finalist:
+        return self.finalists[0]
+
+
+@dataclass(frozen=True)
+class SelectedLoss:
+    """The loss that a search ends with, or its best one so far.
+
+    Attributes:
+        loss: The loss, with its origin.
+        trial: Its trial; None for the mean of the final distribution.
+    """
+
+    loss: EvolvedLoss
+    trial: FrozenTrial | None
+
+    @property
+    def name(self) -> str:
+        return FINAL_MEAN if self.trial is None else f"trial {self.trial.number}"
+
+
+def is_undecided(study: Study, recipe: Recipe) -> bool:
+    """Whether a selection by full trainings is due and not made."""
+    return (
+        recipe.selection is not None
+        and study.user_attrs.get(SELECTION) is None
+        and SearchHistory(study, recipe).finished
+        and winner(study) is not None
+    )
+
+
+def save_selection(study: Study, selection: Selection, recipe: Recipe) -> bool:
+    """Store a selection in the study, unless it has one or was made longer in the meantime.
+
+    Args:
+        study: The study.
+        selection: The selection.
+        recipe: The recipe by which it was made.
+
+    Returns:
+        Whether it was stored.
+    """
+    if study.user_attrs.get(SELECTION) is not None or settled_recipe(study) != recipe:
+        return False
+    # Two workers that get here at once write the same selection.
+    study.set_user_attr(SELECTION, asdict(selection))
+    return True
+
+
+def load_selection(study: Study) -> Selection | None:
+    """The selection that was made, if there is one."""
+    content = study.user_attrs.get(SELECTION)
+    return None if content is None else TypeAdapter(Selection).validate_python(content)
+
+
+def selected_loss(study: Study) -> SelectedLoss:
+    """The loss that a search ends with: the selected one, else that of the best evaluation.
+
+    Raises:
+        StudyError: If no trial is complete.
+    """
+    selection = load_selection(study)
+    if selection is None:
+        best = winner(study)
+        if best is None:
+            raise StudyError(f"study {study.study_name!r} has no complete trial yet.")
+        return SelectedLoss(trial_loss(study, best), best)
+    selected = selection.winner
+    recipe, n_classes = recipe_and_classes(study)
+    loss = candidate_loss(recipe, selected.parameters, n_classes)
+    loss.origin = Origin(
+        study=study.study_name,
+        trial=selected.trial,
+        recipe=recipe.to_dict(),
+        validation_accuracy=selected.evaluation,
+        final_mean=selected.trial is None,
+        full_validation=selected.mean,
+    )
+    trials = study.get_trials(deepcopy=False)
+    return SelectedLoss(loss, None if selected.trial is None else trials[selected.trial])
+
+
+def choose(study: Study, recipe: Recipe, run: Runner) -> SelectedLoss:
+    """The winner, selected now if that is due.
+
+    Raises:
+        StudyError: If it cannot be selected yet.
+    """
+    if is_undecided(study, recipe):
+        save_selection(study, select_winner(study, recipe, run), recipe)
+    if recipe.selection is not None and study.user_attrs.get(SELECTION) is None:
+        raise StudyError(
+            f"study {study.study_name!r} has no winner yet: it is selected when all "
+            f"{recipe.search.total_generations} generations are complete."
         )
-        if isinstance(step, Round):
-            return step
-        return Selection(
-            tuple(
-                Finalist(c.trial, c.parameters, c.evaluation, placed.values, placed.mean)
-                for placed in step
-                for c in [self.finalists[placed.index]]
-            )
+    return selected_loss(study)
+
+
+def select_winner(study: Study, recipe: Recipe, run: Runner) -> Selection:
+    """Rank the finalists of a finished search by full trainings."""
+    from optuna_taylorglo.verdict.tasks import compared_evolved_loss
+
+    candidates = finalists(study, recipe)
+    _, n_classes = recipe_and_classes(study)
+    losses = [
+        compared_evolved_loss(
+            "finalist", c.name, Role.EVOLVED, candidate_loss(recipe, c.parameters, n_classes)
         )
+        for c in candidates
+    ]
+    # The mean lies amid many good candidates. The best of them may lie at an edge beyond which
+    # trainings fail, and owe its place to seeds that did not.
+    favorite = next((i for i, c in enumerate(candidates) if c.trial is None), None)
+    ranking = halve(losses, recipe, run, Stage.SELECTION, favorite=favorite)
+    return Selection(
+        tuple(replace(candidates[r.index], values=r.values, mean=r.mean) for r in ranking)
+    )
 
 
 def finalists(study: Study, recipe: Recipe) -> list[Finalist]:
@@ -214,6 +208,8 @@ def finalists(study: Study, recipe: Recipe) -> list[Finalist]:
     Returns:
         Candidates from the best evaluation to the worst, then the mean; nothing if none trained.
     """
+    from optuna_taylorglo.losses.describe import logit_gradients, relative_distance
+
     _, n_classes = recipe_and_classes(study)
     limit = recipe.selection.candidates if recipe.selection is not None else 1
     found: list[Finalist] = []
@@ -223,7 +219,7 @@ def finalists(study: Study, recipe: Recipe) -> list[Finalist]:
         if all(relative_distance(gradient, other) > SAME_FUNCTION for other in gradients):
             gradients.append(gradient)
             parameters = stored_candidate(recipe, trial)
-            assert parameters is not None, "what is ranked is a candidate"
+            assert parameters is not None, "ranked trials are candidates"
             found.append(Finalist(trial.number, parameters, trial.values[0]))
         if len(found) == limit:
             break
@@ -248,19 +244,86 @@ def final_mean(study: Study, recipe: Recipe, n_classes: int) -> Point | None:
     return states[-1].mean
 
 
-def choose(study: Study, recipe: Recipe, do: Do) -> SelectedLoss:
-    """The winner, chosen now if that is due.
+@dataclass(frozen=True)
+class Ranked:
+    """A loss in a ranking.
 
-    Raises:
-        StudyError: If it cannot be chosen yet.
+    Attributes:
+        index: Index of the loss.
+        values: Metric of each training; None for one that diverged.
+        mean: Mean of the values, with diverged trainings as bad as the worst.
     """
-    if is_undecided(study, recipe):
-        selection = WinnerSelection(study, recipe).next_step(do)
-        assert isinstance(selection, Selection), "what does tasks leaves none open"
-        save_selection(study, selection, recipe)
-    if recipe.selection is not None and study.user_attrs.get(SELECTION) is None:
-        raise StudyError(
-            f"study {study.study_name!r} has no winner yet: its recipe has it chosen when all "
-            f"{recipe.search.total_generations} generations are complete."
+
+    index: int
+    values: tuple[float | None, ...]
+    mean: float
+
+
+def halve(
+    losses: Sequence[ComparedLoss],
+    recipe: Recipe,
+    run: Runner,
+    stage: Stage,
+    *,
+    favorite: int | None = None,
+) -> list[Ranked]:
+    """Rank losses by successive halving over seeds of full trainings.
+
+    Args:
+        losses: The losses.
+        recipe: The recipe by which they are trained.
+        run: Gets tasks done.
+        stage: Decides the seeds.
+        favorite: Index of a loss that goes on to the last round in any case, and wins unless
+            another's mean is better by more than a standard error of the difference.
+
+    Returns:
+        The losses of the last round by their means, then those that left before.
+    """
+    from optuna_taylorglo.verdict.tasks import stage_task
+
+    values: list[list[float | None]] = [[] for _ in losses]
+    staying, left = list(range(len(losses))), list[int]()
+    n_done, sign = 0, recipe.fitness.sign
+    for number, n_seeds in enumerate(SEEDS_BY_ROUND, start=1):
+        seeds = range(n_done, n_done + n_seeds)
+        results = run(
+            [stage_task(recipe, losses[i], stage, seed) for i in staying for seed in seeds]
         )
-    return selected_loss(study)
+        for place, i in enumerate(staying):
+            values[i] += results[place * n_seeds : (place + 1) * n_seeds]
+        n_done += n_seeds
+        means = _means(values, sign)
+        staying.sort(key=lambda i: (-sign * means[i], i))
+        if len(losses) == 1:
+            break
+        if number < len(SEEDS_BY_ROUND):
+            n_kept = max(2, math.ceil(len(staying) / 2))
+            if number == len(SEEDS_BY_ROUND) - 1:
+                n_kept = min(n_kept, LAST_ROUND)
+            going = [i for i in staying[n_kept:] if i != favorite]
+            staying, left = [i for i in staying if i not in going], going + left
+    if favorite in staying and not _clearly_better(values[staying[0]], values[favorite], sign):
+        staying.remove(favorite)
+        staying.insert(0, favorite)
+    return [Ranked(i, tuple(values[i]), means[i]) for i in staying + left]
+
+
+def _clearly_better(
+    values: Sequence[float | None], others: Sequence[float | None], sign: int
+) -> bool:
+    """Whether a mean is better by more than a standard error of the paired differences."""
+    if None in others:
+        return True  # a favorite must not diverge
+    if None in values:
+        return False
+    pairs = zip(values, others, strict=True)
+    differences = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences) > error
+
+
+def _means(values: Sequence[Sequence[float | None]], sign: int) -> list[float]:
+    # The worst is at most 0, which is the worst accuracy, but not the worst negative metric.
+    worst = sign * min([0.0, *(sign * v for row in values for v in row if v is not None)])
+    return [statistics.fmean(worst if v is None else v for v in row) for row in values]

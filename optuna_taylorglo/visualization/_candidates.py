@@ -14,7 +14,7 @@ from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.candidates import Point, form_of, stored_candidate
 from optuna_taylorglo.search.glo import TreePoint
 from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
-from optuna_taylorglo.verdict.winner import load_selection
+from optuna_taylorglo.verdict.selection import load_selection
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._loss_functions import winner_label
 

@@ -9,7 +9,7 @@ from optuna.study import Study
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.study.open import find_evaluation_study
-from optuna_taylorglo.verdict.compare import RecordedCurves, recorded_curves, shown_curves
+from optuna_taylorglo.verdict.compare import Curve, learning_curves
 from optuna_taylorglo.verdict.output import load_verdict
 from optuna_taylorglo.verdict.statistics import Role, Verdict
 from optuna_taylorglo.visualization import _style as style
@@ -50,13 +50,13 @@ def plot_learning_curves(study: Study, *, verdict: Verdict | None = None) -> go.
         verdict = load_verdict(evaluation_study)
     if recipe is None or evaluation_study is None or verdict is None:
         return style.nothing_to_plot(TITLE, "there is no verdict yet.")
-    shown = shown_curves(recorded_curves(evaluation_study, verdict), verdict.mode)
+    shown = learning_curves(evaluation_study, verdict)
     if not shown:
         return style.nothing_to_plot(TITLE, "the verdict's trainings recorded no curves.")
     figure = style.apply(go.Figure(), TITLE)
-    for recorded in shown:
-        steps, means, stds = (values.tolist() for values in _mean_curve(recorded))
-        line, n_curves = _LINES[recorded.sample.role], len(recorded.curves)
+    for sample, curves in shown:
+        steps, means, stds = (values.tolist() for values in _mean_curve(curves))
+        line, n_curves = _LINES[sample.role], len(curves)
         if n_curves > 1:
             low, high = (
                 [m + sign * s for m, s in zip(means, stds, strict=True)] for sign in (-1, 1)
@@ -66,11 +66,11 @@ def plot_learning_curves(study: Study, *, verdict: Verdict | None = None) -> go.
             x=steps,
             y=means,
             mode="lines",
-            name=style.wrapped(recorded.sample.label),
+            name=style.wrapped(sample.label),
             line=line | {"width": 2.5},
             customdata=stds,
-            hovertemplate=f"{style.plain(recorded.sample.label)}<br>step %{{x}}: %{{y:.4f}} "
-            f"(sd %{{customdata:.4f}}, {n_curves} of {len(recorded.sample.values)} trainings)"
+            hovertemplate=f"{style.plain(sample.label)}<br>step %{{x}}: %{{y:.4f}} "
+            f"(sd %{{customdata:.4f}}, {n_curves} of {len(sample.values)} trainings)"
             "<extra></extra>",
         )
     smaller = ", smaller is better" if recipe.fitness.mode == "min" else ""
@@ -78,12 +78,12 @@ def plot_learning_curves(study: Study, *, verdict: Verdict | None = None) -> go.
     return figure.update_yaxes(title_text=f"{style.plain(recipe.fitness.metric)}{smaller}")
 
 
-def _mean_curve(recorded: RecordedCurves) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _mean_curve(recorded: list[Curve]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Steps, means and sample standard deviations over trainings.
 
     Curves with fewer validations are interpolated; only steps that all of them span count.
     """
-    curves = [np.array(curve, dtype=float) for curve in recorded.curves]
+    curves = [np.array(curve, dtype=float) for curve in recorded]
     steps = max(curves, key=len)[:, 0]
     begin, end = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
     steps = steps[(steps >= begin) & (steps <= end)]

@@ -11,7 +11,7 @@ from plotly.colors import sample_colorscale
 
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
-from optuna_taylorglo.verdict.winner import is_undecided, selected_loss
+from optuna_taylorglo.verdict.selection import is_undecided, selected_loss
 from optuna_taylorglo.visualization import _style as style
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.study.optuna_private import storage_of, study_id_of
-from optuna_taylorglo.verdict.winner import selected_loss
+from optuna_taylorglo.verdict.selection import selected_loss
 
 NAME = "x[/red]y\x1b[31m"
 

@@ -15,7 +15,7 @@ from optuna_taylorglo.cli import progress
 from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole, fitness_line
 from optuna_taylorglo.recipes.load import freeze, frozen_recipe
 from optuna_taylorglo.search.history import SearchHistory, read_history
-from optuna_taylorglo.verdict.winner import Finalist, Selection
+from optuna_taylorglo.verdict.selection import Finalist, Selection
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_the_page_of_the_search_on_mnist_shows_its_verdict():
 def test_the_searches_on_mnist_can_go_on_and_hold_the_losses_beside_them(tmp_path):
     from optuna_taylorglo import load_loss
     from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe, recipe_differences
-    from optuna_taylorglo.verdict.winner import selected_loss
+    from optuna_taylorglo.verdict.selection import selected_loss
 
     for family in ("short", "anchored"):
         file = tmp_path / f"{family}.db"

@@ -16,7 +16,7 @@ from optuna_taylorglo.recipes.load import freeze, frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.study.open import evaluation_study_name
-from optuna_taylorglo.verdict.compare import Plan, evaluate
+from optuna_taylorglo.verdict.compare import evaluate
 from optuna_taylorglo.verdict.output import (
     DataSweep,
     RankAgreement,
@@ -65,12 +65,12 @@ def made_verdict() -> Verdict:
         sample("winner", "evolved loss", (0.98, 0.99, 0.985, 0.99)),
         sample("ce", "cross-entropy", (0.95, 0.96, 0.955, 0.95)),
         sample("ce-tuned", "cross-entropy, learning rate 0.15 (tuned)", (0.98, 0.985, 0.99, 0.98)),
-        sample("baikal-cma", "BaikalCMA", (0.90, 0.91), failed=2),
-        sample("baikal", "Baikal", (), failed=4),
+        sample("baikal-cma", "BaikalCMA", (0.90, 0.91, 0.1, 0.1), diverged=(2, 3)),
         sample("ce-scaled", "cross-entropy, scaled", (0.97, 0.98, 0.975, 0.97)),
     )
     text = "The evolved loss is significantly better than cross-entropy.\nPart of it is scale."
-    return Verdict(samples, contrasts(samples[0], samples[1:]), text, "test_accuracy")
+    found = contrasts(samples[0], samples[1:])
+    return Verdict(samples, found, text, "test_accuracy", divergence=0.1)
 
 
 def evaluation_study_of(study: optuna.Study) -> optuna.Study:
@@ -112,7 +112,7 @@ def verdict_with_curves(
         tested.extend(task for task in tasks if task.on_test_set)
         return [0.9 - 0.1 * (t.loss.name != "winner") + 0.001 * (t.seed % 7) for t in tasks]
 
-    verdict = evaluate(study, frozen_recipe(study), Plan(3, ("ce", "ce-tuned", "gce")), do)
+    verdict = evaluate(study, frozen_recipe(study), do, seeds=3, against=("ce", "ce-tuned", "gce"))
     for task in tested:
         curve = [[step, value(task, step)] for step in (100, 500, 1000)]
         attrs = {KEY: task.key} | ({CURVE: curve} if curve[0][1] is not None else {})

@@ -25,16 +25,20 @@ ROLES = {
 }
 
 
-def sample(name: str, label: str, values: Iterable[float], failed: int = 0) -> Sample:
+def sample(
+    name: str, label: str, values: Iterable[float], diverged: tuple[int, ...] = ()
+) -> Sample:
     """Trainings of a loss whose role follows from its name."""
-    return Sample(name, label, ROLES.get(name, Role.BASELINE), tuple(values), failed)
+    return Sample(name, label, ROLES.get(name, Role.BASELINE), tuple(values), diverged)
 
 
 def verdict_of(**means):
-    """A verdict on three trainings around each mean."""
+    """A verdict on three trainings around each mean, with different differences."""
     labels = {"winner": "evolved loss", "ce": "cross-entropy", "ce-tuned": "tuned cross-entropy"}
-    samples = tuple(
-        sample(name, labels.get(name, name), (mean + d for d in (-0.001, 0, 0.001)))
-        for name, mean in ((name.replace("_", "-"), mean) for name, mean in means.items())
-    )
-    return Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy")
+    samples = []
+    for name, mean in means.items():
+        name = name.replace("_", "-")
+        step = 0.001 if name == "winner" else -0.001
+        values = (mean - step, mean, mean + step)
+        samples.append(sample(name, labels.get(name, name), values))
+    return Verdict(tuple(samples), contrasts(samples[0], samples[1:]), "", "test_accuracy")

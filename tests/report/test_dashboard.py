@@ -23,8 +23,7 @@ from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.study.open import open_study
-from optuna_taylorglo.verdict.selection import choose
-from optuna_taylorglo.verdict.winner import FINAL_MEAN, selected_loss
+from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose, selected_loss
 
 SEARCH = {"taylorglo-evolution", "taylorglo-loss-functions", "taylorglo-search-state"}
 

@@ -31,8 +31,13 @@ from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report import build
 from optuna_taylorglo.search.history import trial_loss, winner
 from optuna_taylorglo.verdict.output import save_verdict
-from optuna_taylorglo.verdict.selection import choose
-from optuna_taylorglo.verdict.winner import FINAL_MEAN, SelectedLoss, load_selection, selected_loss
+from optuna_taylorglo.verdict.selection import (
+    FINAL_MEAN,
+    SelectedLoss,
+    choose,
+    load_selection,
+    selected_loss,
+)
 
 SEARCH_FIGURES = ("loss-functions", "loss-shapes", "evolution", "search-state", "candidates")
 VERDICT_FIGURES = ("learning-curves", "comparison")

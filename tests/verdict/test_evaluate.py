@@ -1,18 +1,17 @@
-"""The verdict: what is compared, what resumes, what the words say."""
+"""The verdict: what is compared, and how it ends when trainings crash, are killed or resume."""
 
 import math
-import os
 import time
 
 import optuna
 import pytest
 from drawn_studies import searched_study
-from optuna.trial import TrialState, create_trial
+from optuna.trial import TrialState
 from searches import ROOT, load, process, small_recipe, wait_until
 from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
-from optuna_taylorglo.attributes import KEY, SELECTION, TASK, VERDICT
+from optuna_taylorglo.attributes import KEY, SELECTION, VERDICT
 from optuna_taylorglo.cli import workers
 from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import first_gradient
@@ -20,61 +19,54 @@ from optuna_taylorglo.process import BROKEN, DONE
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
-from optuna_taylorglo.verdict import runner
-from optuna_taylorglo.verdict.compare import Plan, evaluate
+from optuna_taylorglo.verdict import families, runner
+from optuna_taylorglo.verdict.compare import evaluate
+from optuna_taylorglo.verdict.families import LearningRates
 from optuna_taylorglo.verdict.output import load_verdict
-from optuna_taylorglo.verdict.runner import MAX_FAILURES, TaskRunner
+from optuna_taylorglo.verdict.runner import TaskTrainer
+from optuna_taylorglo.verdict.selection import FINAL_MEAN, load_selection, selected_loss
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import ScaledLoss
-from optuna_taylorglo.verdict.winner import FINAL_MEAN, load_selection, selected_loss
 
 
 def test_losses_controls_and_budgets(study, recipe):
-    do = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
+    run = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
     against = ("ce", "ce-tuned", "ce-smoothed", "baikal-cma")
-    verdict = evaluate(study, recipe, Plan(seeds=3, against=against), do)
+    verdict = evaluate(study, recipe, run, seeds=3, against=against)
     names = [sample.name for sample in verdict.samples]
-    assert names[:1] == ["winner"]
-    assert names[-2:] == ["winner-normalized", "ce-scaled"]
-    assert names[1:-2] == list(against)
-    tests = [task for task in do.tasks if task.on_test_set]
+    assert names == ["winner", *against, "winner-normalized", "ce-scaled"]
+    tests = [task for task in run.tasks if task.on_test_set]
     assert len(tests) == 3 * 7
     assert {task.length for task in tests} == {recipe.budget.full}
     # All losses start from the same weights, none of which the search or the tuning has seen.
     seeds = {task.seed for task in tests}
     assert len(seeds) == 3
-    assert not seeds & {task.seed for task in do.tasks if not task.on_test_set}
-    scaled = next(t.loss for t in tests if t.loss.name == "ce-scaled")
-    theta = tests[0].loss.settings["theta"]
+    assert not seeds & {task.seed for task in run.tasks if not task.on_test_set}
+    losses = {task.loss.name: task.loss for task in tests}
+    theta = losses["winner"].settings["theta"]
     assert theta[2] == 1.0  # the single best trial
     assert verdict.trial == 1
-    expected = first_gradient(theta, 10, class_reduction=recipe.loss.class_reduction)
-    assert scaled.scale == pytest.approx(expected)
-    normalized = next(t.loss for t in tests if t.loss.name == "winner-normalized")
-    assert first_gradient(
-        normalized.settings["theta"], 10, class_reduction=recipe.loss.class_reduction
-    ) == pytest.approx(1)
-    assert isinstance(scaled.criterion(), ScaledLoss)
+    reduction = recipe.loss.class_reduction
+    expected = first_gradient(theta, 10, class_reduction=reduction)
+    assert losses["ce-scaled"].scale == pytest.approx(expected)
+    normalized = losses["winner-normalized"].settings["theta"]
+    assert first_gradient(normalized, 10, class_reduction=reduction) == pytest.approx(1)
 
 
 def test_tuning_takes_the_best_on_validation_never_on_test(study, recipe):
     def value(task):
         if task.on_test_set:
-            return 0.5
+            return 0.5 + task.seed % 97 / 1e4
         if task.loss.name == "ce-tuned":
             return 1 - abs(math.log(task.loss.learning_rate / (3 * recipe.optimizer.lr)))
         return task.loss.settings["label_smoothing"]
 
-    do = Recorder(value)
-    plan = Plan(seeds=2, against=("ce-tuned", "ce-smoothed"))
-    verdict = evaluate(study, recipe, plan, do)
+    verdict = evaluate(study, recipe, Recorder(value), seeds=2, against=("ce-tuned", "ce-smoothed"))
     labels = [sample.label for sample in verdict.samples]
     assert f"cross-entropy, learning rate {3 * recipe.optimizer.lr:.3g} (tuned)" in labels
     assert "cross-entropy, label smoothing 0.3 (tuned)" in labels
 
 
-def test_a_winner_that_is_still_to_be_chosen_is_chosen_first():
+def test_a_winner_that_is_still_to_be_selected_is_selected_first():
     study = searched_study(selection={"candidates": 4}, budget={"evaluation": 100, "full": 1000})
     recipe = settled_recipe(study)
 
@@ -83,15 +75,14 @@ def test_a_winner_that_is_still_to_be_chosen_is_chosen_first():
             return 0.9
         return 0.5 + abs(task.loss.settings.get("theta", [0.0])[0]) % 0.1 + task.seed % 97 / 1e6
 
-    do = Recorder(value)
-    verdict = evaluate(study, recipe, Plan(seeds=2, against=("ce",)), do)
-    assert verdict.trial is None
-    assert selected_loss(study).trial is None
-    tested = next(task.loss for task in do.tasks if task.on_test_set)
+    run = Recorder(value)
+    verdict = evaluate(study, recipe, run, seeds=2, against=("ce",))
+    assert verdict.trial is selected_loss(study).trial is None
+    tested = next(task.loss for task in run.tasks if task.on_test_set)
     assert tested.settings["theta"] == list(selected_loss(study).loss.theta)
     assert "Rank correlation of evaluations (100 steps) with full trainings (1000" in verdict.text
-    # What chose the winner says nothing about it: the test has other seeds.
-    seeds = [{t.seed for t in do.tasks if t.on_test_set == test} for test in (True, False)]
+    # The test has other seeds than the selection.
+    seeds = [{t.seed for t in run.tasks if t.on_test_set == test} for test in (True, False)]
     assert not seeds[0] & seeds[1]
 
 
@@ -102,37 +93,29 @@ def test_a_winner_that_is_still_to_be_chosen_is_chosen_first():
         ({"against": ("ce", "vocal")}, "against has 'vocal'; allowed are ce, ce-tuned"),
     ],
 )
-def test_senseless_plans_are_refused(settings, message):
+def test_senseless_comparisons_are_refused(study, recipe, settings, message):
     with pytest.raises(ValueError, match=message):
-        Plan(**settings)
+        evaluate(study, recipe, Recorder(lambda task: 0.5), **settings)
 
 
 def test_trainings_that_diverged_count_as_guessing_or_as_the_worst(study, recipe):
     """Leaving them out would make a loss that mostly diverges look like a good one."""
+    seeds = [stage_seed(recipe.search.seed, Stage.TEST, n) for n in range(4)]
 
     def value(task):
-        lucky = task.seed % 2 == unlucky
-        return None if task.loss.name == "baikal-cma" and not lucky else 0.9
+        return None if task.loss.name == "baikal-cma" and task.seed in seeds[1:3] else 0.9
 
-    plan = Plan(seeds=4, against=("baikal-cma",))
-    seeds = [stage_seed(recipe.search.seed, Stage.TEST, n) for n in range(4)]
-    unlucky = seeds[0] % 2 == 0  # so that at least the first diverges
-    expected = tuple(n for n, seed in enumerate(seeds) if seed % 2 != unlucky)
-    verdict = evaluate(study, recipe, plan, Recorder(value))
+    verdict = evaluate(study, recipe, Recorder(value), seeds=4, against=("baikal-cma",))
     baikal = next(sample for sample in verdict.samples if sample.name == "baikal-cma")
-    assert (baikal.diverged, baikal.failed, len(baikal.values)) == (expected, 0, 4)
-    assert {baikal.values[n] for n in expected} == {0.1}
-    assert f"{len(expected)} of 4 of BaikalCMA" in verdict.text
-    assert (verdict.divergence, verdict.test) == (0.1, "paired")
-    # Of another metric nobody knows what guessing comes to.
+    assert (baikal.diverged, baikal.values) == ((1, 2), (0.9, 0.1, 0.1, 0.9))
+    assert "2 of 4 of BaikalCMA" in verdict.text
+    assert verdict.divergence == 0.1
+    # Guessing is unknown for another metric.
     worst = recipe.changed(fitness=recipe.fitness.changed(metric="val_loss", mode="min"))
-    verdict = evaluate(study, worst, plan, Recorder(value))
+    verdict = evaluate(study, worst, Recorder(value), seeds=4, against=("baikal-cma",))
     assert (verdict.divergence, verdict.mode, verdict.test_metric) == (0.9, "min", "test_loss")
-
-
-def test_where_everything_diverged_there_is_no_verdict(study, recipe):
     with pytest.raises(OperationError, match="all 8 trainings diverged"):
-        evaluate(study, recipe, Plan(seeds=2, against=("ce",)), Recorder(lambda task: None))
+        evaluate(study, recipe, Recorder(lambda task: None), seeds=2, against=("ce",))
 
 
 def test_tuning_that_kept_the_recipes_rate_adds_no_row(study, recipe):
@@ -140,21 +123,22 @@ def test_tuning_that_kept_the_recipes_rate_adds_no_row(study, recipe):
         rate = task.loss.learning_rate or recipe.optimizer.lr
         return 0.9 - abs(math.log(rate / recipe.optimizer.lr)) + task.seed % 97 / 1e4
 
-    do = Recorder(value)
-    verdict = evaluate(study, recipe, Plan(seeds=3, against=("ce-tuned", "ce")), do)
+    run = Recorder(value)
+    verdict = evaluate(study, recipe, run, seeds=3, against=("ce-tuned", "ce"))
     _, reference, *controls = verdict.samples
     label = f"cross-entropy (learning rate {recipe.optimizer.lr:g}; tuning kept it)"
     assert (reference.label, reference.name, reference.also) == (label, "ce", ("ce-tuned",))
     assert reference.role == Role.REFERENCE
     assert [sample.role.is_baseline for sample in controls] == [False, False]
-    assert len([task for task in do.tasks if task.on_test_set]) == 3 * 4
+    assert len([task for task in run.tasks if task.on_test_set]) == 3 * 4
     assert len(verdict.contrasts) == 3
 
 
-def test_an_opponent_that_is_the_winner_is_no_row_of_its_own(study, recipe, tmp_path):
+def test_a_baseline_that_is_the_winner_is_no_row_of_its_own(study, recipe, tmp_path):
     selected_loss(study).loss.save(tmp_path / "best_loss.json")
-    plan = Plan(seeds=2, against=("ce", str(tmp_path / "best_loss.json")))
-    verdict = evaluate(study, recipe, plan, Recorder(lambda task: 0.5 + task.seed % 97 / 1e3))
+    against = ("ce", str(tmp_path / "best_loss.json"))
+    run = Recorder(lambda task: 0.5 + task.seed % 97 / 1e3)
+    verdict = evaluate(study, recipe, run, seeds=2, against=against)
     names = [sample.name for sample in verdict.samples]
     assert names == ["winner", "ce", "winner-normalized", "ce-scaled"]
     assert verdict.samples[0].label == f"evolved loss, the same as {tmp_path}/best_loss.json"
@@ -172,90 +156,94 @@ def test_the_best_is_the_smallest_where_smaller_is_better(study, recipe):
         fitness=recipe.fitness.changed(metric="val_nll", mode="min"),
         search=recipe.search.changed(popsize=8, n_generations=4),
     )
-    plan = Plan(seeds=2, against=("ce-tuned", "focal", "best-standard"))
-    do = Recorder(value)
-    verdict = evaluate(study, recipe, plan, do)
-    rates = {task.loss.name: task.loss.learning_rate for task in do.tasks if task.on_test_set}
+    run = Recorder(value)
+    verdict = evaluate(study, recipe, run, seeds=2, against=("ce-tuned", "focal", "best-standard"))
+    rates = {task.loss.name: task.loss.learning_rate for task in run.tasks if task.on_test_set}
     assert rates["ce-tuned"] == rates["focal"] == pytest.approx(best_rate)
     assert 0.1 < rates["best-standard"] / best_rate < 10
     assert "not significantly better than any baseline" in verdict.text
 
 
-def own_study(tmp_path, monkeypatch, **changes):
-    """A finished search with a net of the user's own; its storage."""
+SEARCH = ("--study-name", "mine", "--recipe", "mine.yaml", "--allow", "own_optimizers")
+
+
+@pytest.fixture
+def own_study(tmp_path, monkeypatch):
+    """Storage of an empty study, and the recipe of a module with its own optimizer."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests' / 'helpers'}")
     small_recipe(
         tmp_path / "mine.yaml",
-        model={"class_path": "own_nets.OwnNet", "init_args": {}},
+        model={"class_path": "own_optimizers.Scheduled", "init_args": {}},
+        optimizer={"lr": 0.777},  # which the module ignores
         budget={"evaluation": 4, "full": 6},
         early_abort=None,
         early_stop=None,
         search={"popsize": 2, "n_generations": 1},
-        **changes,
+        selection={"candidates": 2},
     )
     url = f"sqlite:///{tmp_path}/taylorglo.db"
-    optuna.create_study(study_name="mine", storage=url, direction="maximize")
+    create_study("mine", url)
     return url
 
 
-SEARCH = ("--study-name", "mine", "--recipe", "mine.yaml", "--allow", "own_nets")
-
-
-def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
-    tmp_path, monkeypatch, caplog
-):
-    url = own_study(tmp_path, monkeypatch)
-    assert worker.main([*SEARCH, "--storage", url]) == DONE
-    words = ["evaluate", "mine", "--seeds", "2", "--against", "ce", "--workers", "1"]
-    words += ["--storage", url]
-    refusal = "model.class_path: 'own_nets.OwnNet' lies outside the allowed packages"
-    caplog.clear()
-    assert cli.main(words) == cli.USAGE
-    assert refusal in caplog.text
-    assert "--allow own_nets" in caplog.text
-    assert optuna.get_all_study_names(url) == ["mine"], "nothing is begun"
-    # And if a worker is the first to find out, on a machine of its own:
-    caplog.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(workers, "dry_run", lambda *args: None)
-        assert cli.main(words) == cli.USAGE
-    assert refusal in caplog.text
-    assert not list(tmp_path.glob("verdict*"))
-    evaluation_study = load(url, "mine-verdict")
-    assert VERDICT not in evaluation_study.user_attrs
-    # Failures as an earlier version left them: without a reason, and final.
-    for waiting in evaluation_study.get_trials(states=(TrialState.WAITING,)):
-        for _ in range(MAX_FAILURES):
-            attrs = {name: waiting.user_attrs[name] for name in (KEY, TASK)}
-            evaluation_study.add_trial(create_trial(state=TrialState.FAIL, user_attrs=attrs))
-        storage_of(evaluation_study).set_trial_state_values(trial_id_of(waiting), TrialState.FAIL)
-    assert cli.main([*words, "--allow", "own_nets"]) == cli.DONE
-    verdict = load_verdict(load(url, "mine-verdict"))
-    assert verdict is not None
-    assert [len(sample.values) for sample in verdict.samples] == [2] * 4
-    assert verdict.loss is not None
-    assert (tmp_path / "verdict.csv").is_file()
-
-
-def test_a_choice_whose_trainings_crash_is_not_made(tmp_path, monkeypatch, caplog):
-    url = own_study(tmp_path, monkeypatch, selection={"candidates": 2})
+def test_a_selection_whose_trainings_crash_is_not_made(own_study, monkeypatch, caplog):
     monkeypatch.setattr(runner, "IDLE_SECONDS", 0.0)
-    words = [*SEARCH, "--storage", url]
+    words = [*SEARCH, "--storage", own_study]
 
     def crash(self, *arguments):
         raise KeyError("a bug of mine")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TaskRunner, "__call__", crash)
+        patch.setattr(TaskTrainer, "__call__", crash)
         assert worker.main(words) == BROKEN
     assert "every evaluation fails with the same exception" in caplog.text
     assert "KeyError: 'a bug of mine'" in caplog.text
-    assert SELECTION not in load(url, "mine").user_attrs
+    assert SELECTION not in load(own_study, "mine").user_attrs
+    # A limit is no decision either; the next worker goes on.
+    assert worker.main([*words, "--max-trials", "3"]) == DONE
+    assert SELECTION not in load(own_study, "mine").user_attrs
     assert worker.main(words) == DONE
-    selection = load_selection(load(url, "mine"))
+    selection = load_selection(load(own_study, "mine"))
     assert selection is not None
     assert None not in selection.winner.values
+
+
+def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
+    own_study, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(runner, "IDLE_SECONDS", 0.0)
+    assert worker.main([*SEARCH, "--storage", own_study]) == DONE
+    words = ["evaluate", "mine", "--seeds", "2", "--against", "ce,ce-tuned", "--workers", "1"]
+    words += ["--storage", own_study]
+    refusal = "model.class_path: 'own_optimizers.Scheduled' lies outside the allowed packages"
+    n_trials = len(load(own_study, "mine-verdict").trials)
+    caplog.clear()
+    assert cli.main(words) == cli.USAGE
+    assert refusal in caplog.text
+    assert "--allow own_optimizers" in caplog.text
+    assert len(load(own_study, "mine-verdict").trials) == n_trials, "nothing is begun"
+    # And if a worker is the first to find out, on a machine of its own:
+    caplog.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "dry_run", lambda *args: None)
+        patch.setattr(families, "find_learning_rates", lambda *args: LearningRates(None))
+        assert cli.main(words) == cli.USAGE
+    assert refusal in caplog.text
+    assert not list(tmp_path.glob("verdict*"))
+    assert VERDICT not in load(own_study, "mine-verdict").user_attrs
+    # Verdict and report tell whose optimizer it was.
+    assert cli.main([*words, "--allow", "own_optimizers"]) == cli.DONE
+    verdict = load_verdict(load(own_study, "mine-verdict"))
+    assert verdict is not None
+    assert {len(sample.values) for sample in verdict.samples} == {2}
+    assert any("learning rate × " in sample.label for sample in verdict.samples)
+    assert verdict.loss is not None
+    assert (tmp_path / "verdict.csv").is_file()
+    assert cli.main(["report", "mine", "--storage", own_study, "-o", "page.html"]) == cli.DONE
+    page = (tmp_path / "page.html").read_text()
+    assert "with its own optimizer and batches of" in page
+    assert "learning rate 0.777" not in page
 
 
 def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypatch, capsys):

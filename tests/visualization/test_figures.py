@@ -33,10 +33,8 @@ from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.search import candidates
 from optuna_taylorglo.search.history import read_history, trial_loss, winner
-from optuna_taylorglo.verdict.compare import RecordedCurves
-from optuna_taylorglo.verdict.selection import choose
+from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose
 from optuna_taylorglo.verdict.statistics import Role, contrasts
-from optuna_taylorglo.verdict.winner import FINAL_MEAN
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._basin import _basin
 from optuna_taylorglo.visualization._candidates import (
@@ -335,8 +333,7 @@ def test_learning_curves_are_means_over_the_trainings_of_the_verdict():
 
 
 def test_curves_with_other_steps_are_interpolated():
-    trained = sample("winner", "evolved loss", (0.9, 0.9))
-    recorded = RecordedCurves(trained, (((100, 0.1), (300, 0.3), (400, 0.4)), ((200, 0), (400, 0))))
+    recorded = [((100, 0.1), (300, 0.3), (400, 0.4)), ((200, 0), (400, 0))]
     steps, means, _ = _mean_curve(recorded)
     assert list(steps) == [300, 400]
     assert list(means) == pytest.approx([0.15, 0.2])
@@ -387,7 +384,7 @@ def test_basins_share_one_scale(linear_task):
 
 def test_text_from_a_database_is_no_markup():
     verdict = made_verdict()
-    bad = sample("ce", '<a href="javascript:alert(1)">x</a>', (0.9, 0.8))
+    bad = sample("ce", '<a href="javascript:alert(1)">x</a>', (0.9, 0.8, 0.9, 0.7))
     tested = contrasts(verdict.samples[0], [bad])
     verdict = dataclasses.replace(
         verdict, samples=(verdict.samples[0], bad), contrasts=tested, test_metric="<b>metric</b>"

@@ -1,0 +1,288 @@
+"""Baselines: what is tried, on what, and which of it is taken."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import torch
+from searches import small_recipe
+from torch import nn
+from trainings import RecordedTraining, cpu, digits_training
+from verdicts import Recorder
+
+from optuna_taylorglo.attributes import CROSS_ENTROPY, OPTIMIZER
+from optuna_taylorglo.errors import Diverged, StopRequested
+from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.seeds import SeedPolicy, training_seed
+from optuna_taylorglo.verdict.baselines import (
+    FINALISTS,
+    GRID_FACTORS,
+    LEARNING_RATE_FACTORS,
+    baseline,
+    evaluate_cross_entropy,
+)
+from optuna_taylorglo.verdict.compare import evaluate
+from optuna_taylorglo.verdict.families import FAMILIES, LearningRates, find_learning_rates
+from optuna_taylorglo.verdict.runner import TaskTrainer
+from optuna_taylorglo.verdict.tasks import Task
+
+MODULES_OWN = LearningRates(base=None)
+STUCK = LearningRates(base=None, obstacle="my.Module cannot be multiplied: it has no optimizer")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, recipe: Any) -> None:
+    family = FAMILIES[name]
+    best_value, best_rate = family.grid[2], 0.3 * recipe.optimizer.lr
+    logits, target = torch.randn(4, 10), torch.arange(4)
+
+    def fitness(task: Task) -> float | None:
+        assert torch.isfinite(task.loss.criterion()(logits, target))
+        assert task.loss.learning_rate is not None
+        value = task.loss.settings[family.parameter]
+        if value == family.grid[0]:
+            return None  # diverged
+        # Negative: what diverges is worse than any value.
+        return -abs(math.log(task.loss.learning_rate / best_rate)) - abs(value - best_value)
+
+    run = Recorder(fitness)
+    found = baseline(name, recipe, run)
+    assert found.settings == {family.parameter: best_value}
+    assert found.learning_rate == pytest.approx(best_rate)
+    n_tried = len(family.grid) * len(GRID_FACTORS)
+    assert len(run.tasks) == n_tried
+    assert f"learning rate {best_rate:.3g} (best of {n_tried})" in found.label
+    assert f"{best_value:g}" in found.label
+    assert all(family.low <= value <= family.high for value in family.grid)
+    # At the length of evaluations, from the same weights, and never by the test set.
+    assert {task.length for task in run.tasks} == {recipe.budget.evaluation}
+    assert len({task.seed for task in run.tasks}) == 1
+    assert not any(task.on_test_set for task in run.tasks)
+
+
+def test_a_loss_file_is_a_baseline_too(tmp_path: Path, recipe: Any) -> None:
+    path = tmp_path / "mine.json"
+    TaylorLoss([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).save(path)
+    loss = baseline(str(path), recipe, Recorder(lambda task: 0.0))
+    assert (loss.name, loss.label, loss.kind) == ("mine", str(path), "taylor")
+
+
+@pytest.fixture
+def searched(recipe: Any) -> Any:
+    """A search of 96 trainings, short and long ones of different lengths."""
+    search = recipe.search.changed(popsize=8, n_generations=6, repeats=2)
+    return recipe.changed(search=search, budget=recipe.budget.changed(evaluation=5, full=6))
+
+
+def best_standard(
+    recipe: Any, rates: LearningRates | None = None
+) -> tuple[Any, list[Task], Recorder]:
+    """The best on a problem that PolyLoss with ε = 17 at a small learning rate solves."""
+
+    def value(task: Task) -> float | None:
+        rate = (task.loss.learning_rate or recipe.optimizer.lr) / recipe.optimizer.lr
+        if rate > 5:
+            return None
+        off = 0.05 * math.log10(rate / 0.04) ** 2
+        if task.loss.kind == "poly":
+            return 0.95 - ((task.loss.settings["epsilon"] - 17) / 100) ** 2 - off
+        return 0.9 - off
+
+    run = Recorder(value)
+    return baseline("best-standard", recipe, run, rates), run.tasks, run
+
+
+def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
+    searched: Any,
+) -> None:
+    found, tasks, _ = best_standard(searched)
+    short = [task for task in tasks if task.length == searched.budget.evaluation]
+    full = [task for task in tasks if task.length == searched.budget.full]
+    assert len(short) == len({task.seed for task in short}) == 96
+    assert not {task.seed for task in short} & {task.seed for task in full}
+    assert not any(task.on_test_set for task in tasks)
+    # Ten losses with two seeds, five with two more, three with four more.
+    trainings = Counter(task.loss.label for task in full)
+    assert sorted(trainings.values()) == [2] * 5 + [4] * 2 + [8] * 3
+    assert len(trainings) == FINALISTS
+    assert len({task.seed for task in full}) == 8
+    assert (found.name, found.kind) == ("best-standard", "poly")
+    assert found.settings["epsilon"] == pytest.approx(17, abs=8)
+    assert found.label.startswith("best standard loss, same budget: PolyLoss-1 (epsilon 1")
+    assert f" at learning rate {found.learning_rate:.3g}" in found.label
+    # It begins with cross-entropy as it is, and tries every family.
+    assert short[0].loss.settings == {"label_smoothing": 0.0}
+    assert short[0].loss.learning_rate == searched.optimizer.lr
+    assert {task.loss.kind for task in short} == {*FAMILIES, "cross-entropy"} - {"label-smoothing"}
+
+
+def test_proposals_follow_from_seed_and_results_only(searched: Any) -> None:
+    found, tasks, whole = best_standard(searched)
+    reseeded = searched.changed(search=searched.search.changed(seed=1))
+    _, others, _ = best_standard(reseeded)
+    assert not {task.key for task in tasks} & {task.key for task in others}
+    # An interrupted one goes on where it was.
+    known: dict[str, float | None] = {}
+
+    def run(tasks: Sequence[Task]) -> list[float | None]:
+        for task in tasks:
+            if task.key not in known:
+                known[task.key] = whole.value(task)
+                if len(known) == 43:  # in the middle of a batch
+                    raise StopRequested
+        return [known[task.key] for task in tasks]
+
+    with pytest.raises(StopRequested):
+        baseline("best-standard", searched, run)
+    assert baseline("best-standard", searched, run) == found
+    assert list(known) == [task.key for task in tasks]
+
+
+def test_where_nothing_trains_there_is_still_a_best_standard_loss(searched: Any) -> None:
+    found = baseline("best-standard", searched, Recorder(lambda task: None))
+    assert (found.kind, found.settings) == ("cross-entropy", {"label_smoothing": 0.0})
+
+
+def test_rates_are_factors_on_the_modules_own(searched: Any) -> None:
+    run = Recorder(lambda task: -abs((task.loss.learning_rate_factor or 1) - 3))
+    best = baseline("ce-tuned", searched, run, MODULES_OWN)
+    assert best.label == "cross-entropy, learning rate × 3 (tuned)"
+    assert (best.learning_rate, best.learning_rate_factor) == (None, 3.0)
+    tried = {task.loss.learning_rate_factor for task in run.tasks}
+    assert tried == {None, *LEARNING_RATE_FACTORS} - {1.0}
+    smoothed = baseline("label-smoothing", searched, run, MODULES_OWN)
+    assert "at learning rate × 3 (best of 20)" in smoothed.label
+    _, tasks, _ = best_standard(searched, MODULES_OWN)
+    factors = {task.loss.learning_rate_factor for task in tasks}
+    assert len(factors) > 20
+    assert all(0.01 <= factor <= 10 for factor in factors if factor is not None)
+    assert {task.loss.learning_rate for task in tasks} == {None}
+
+
+def test_a_rate_that_cannot_be_tuned_is_left_out_and_the_verdict_says_why(
+    study: Any, recipe: Any
+) -> None:
+    run = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
+    against = ("ce", "ce-tuned", "label-smoothing", "best-standard")
+    verdict = evaluate(study, recipe, run, seeds=2, against=against, rates=STUCK)
+    names = [name for sample in verdict.samples for name in (sample.name, *sample.also)]
+    assert "ce-tuned" not in names
+    assert {"ce", "label-smoothing", "best-standard"} <= set(names)
+    assert "my.Module cannot be multiplied: it has no optimizer" in verdict.text
+    assert {task.loss.learning_rate_factor for task in run.tasks} == {None}
+    assert {task.loss.learning_rate for task in run.tasks} == {None}
+
+
+def own_recipe(folder: Path, name: str = "Scheduled", **changes: Any) -> Any:
+    settings = {"model": {"class_path": f"own_optimizers.{name}"}, "optimizer": None}
+    return load_recipe(small_recipe(folder / f"{name}.yaml", **(settings | changes)))
+
+
+def test_the_tuned_rates_of_an_own_module_are_different_trainings(tmp_path: Path) -> None:
+    recipe = own_recipe(tmp_path)
+    train = TaskTrainer(recipe, cpu(tmp_path, "own_optimizers"))
+    found: list[tuple[float, ...]] = []
+
+    def run(tasks: Sequence[Task]) -> list[float | None]:
+        values: list[float | None] = []
+        for task in tasks[::2]:  # of the two seeds one
+            values += [train(task, lambda m: found.append(tuple(m.net[1].bias.tolist())))] * 2
+        return values
+
+    best = baseline("ce-tuned", recipe, run, MODULES_OWN)
+    assert len(set(found)) == len(found) == len(LEARNING_RATE_FACTORS)
+    assert best.label.startswith("cross-entropy, learning rate × ")
+
+
+@pytest.mark.parametrize(
+    ("name", "obstacle"),
+    [("Scheduled", None), ("WithoutRate", "RatelessOptimizer has no learning rate")],
+)
+def test_a_module_is_asked_whether_its_rate_can_be_varied(
+    tmp_path: Path, name: str, obstacle: str | None
+) -> None:
+    """Also where the recipe has an optimizer that the module ignores."""
+    recipe = own_recipe(tmp_path, name, optimizer={"lr": 0.1})
+    rates = find_learning_rates(optuna.create_study(), recipe, cpu(tmp_path, "own_optimizers"))
+    assert rates.base is None
+    assert (rates.obstacle or "").endswith(obstacle or "")
+    assert (rates.obstacle is None) == (obstacle is None)
+
+
+def test_plain_nets_keep_the_rates_of_their_recipe(tmp_path: Path, recipe: Any) -> None:
+    study = optuna.create_study()
+    bundled = find_learning_rates(study, recipe, cpu(tmp_path))
+    assert bundled == LearningRates(recipe.optimizer.lr)
+    own = recipe.changed(model=recipe.model.changed(class_path="own_nets.DigitsCNN"))
+    study.set_user_attr(OPTIMIZER, "recipe")
+    assert find_learning_rates(study, own, cpu(tmp_path)) == bundled
+
+
+@pytest.mark.parametrize("policy", ["independent", "common"])
+def test_cross_entropy_has_the_seeds_of_the_first_candidates(
+    tmp_path: Path, policy: SeedPolicy
+) -> None:
+    training = digits_training(tmp_path, search={"seed": 5, "seed_policy": policy})
+    study = optuna.create_study(direction="maximize")
+    values = evaluate_cross_entropy(study, training, 3)
+    places = [(0, n) if policy == "independent" else (n, 0) for n in range(3)]
+    seeds = [training_seed(5, *place, 0, policy=policy) for place in places]
+    assert len(set(seeds)) == 3
+    assert training.seeds == seeds
+    stored = {str(seed): value for seed, value in zip(seeds, values, strict=True)}
+    assert study.user_attrs[CROSS_ENTROPY] == stored
+
+
+def test_cross_entropy_is_trained_as_a_candidate_is(tmp_path: Path) -> None:
+    budget = {"unit": "epochs", "evaluation": 1, "full": 3}
+    training = digits_training(tmp_path, budget=budget, fitness={"take": "best"})
+    (value,) = evaluate_cross_entropy(optuna.create_study(direction="maximize"), training, 1)
+    (options,), (criterion,) = training.options, training.criteria
+    assert options["steps"] == training.steps_per_pass
+    assert isinstance(criterion, nn.CrossEntropyLoss)
+    # With `take: best` each validation is a chance, so both must have the same ones.
+    assert options["check_at"] == [4, 5]
+    plain = nn.CrossEntropyLoss()
+    assert value == training.run(plain, seed=options["seed"], steps=16, check_at=[4, 5])
+
+
+class Ends(RecordedTraining):
+    """Ends its second training early."""
+
+    end: Exception
+
+    def run(self, criterion: nn.Module, **options: Any) -> float:
+        if len(self.options) == 1:
+            self.options.append(options)
+            raise self.end
+        return super().run(criterion, **options)
+
+
+def test_cross_entropy_is_not_trained_twice_and_results_are_stored_after_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = digits_training(tmp_path)
+    study = optuna.create_study(direction="maximize")
+    interrupted = Ends(training.recipe, training.runtime)
+    interrupted.end = StopRequested()
+    with pytest.raises(StopRequested):
+        evaluate_cross_entropy(study, interrupted, 3)
+    assert list(study.user_attrs[CROSS_ENTROPY]) == [str(interrupted.seeds[0])]
+    values = evaluate_cross_entropy(study, training, 3)
+    assert len(training.seeds) == 2
+    assert interrupted.seeds[0] not in training.seeds
+    assert evaluate_cross_entropy(study, training, 2) == values[:2]
+    assert len(training.seeds) == 2
+    diverging = Ends(training.recipe, training.runtime)
+    diverging.end = Diverged("the loss is nan at step 3")
+    other = optuna.create_study(direction="maximize")
+    assert evaluate_cross_entropy(other, diverging, 3) == [values[0], None, values[2]]
+    assert list(other.user_attrs[CROSS_ENTROPY].values()) == [values[0], values[2]]
+    assert "cross-entropy diverged with seed" in caplog.text

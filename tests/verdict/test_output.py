@@ -1,0 +1,206 @@
+"""A verdict in words, in files and in its study."""
+
+import dataclasses
+import json
+import math
+
+import optuna
+import pytest
+from drawn_studies import searched_study
+from verdicts import sample, verdict_of
+
+from optuna_taylorglo.attributes import EVALUATION_OF, VERDICT
+from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.verdict.output import (
+    evaluation_advice,
+    from_json,
+    is_about,
+    load_verdict,
+    loss_name,
+    rows,
+    save_verdict,
+    short_rows,
+    to_csv,
+    to_json,
+    to_markdown,
+    verdict_in_words,
+    write_verdict,
+)
+from optuna_taylorglo.verdict.selection import (
+    FINAL_MEAN,
+    Finalist,
+    SelectedLoss,
+    Selection,
+    selected_loss,
+)
+from optuna_taylorglo.verdict.statistics import Verdict, contrasts
+
+
+def with_diverged():
+    verdict = verdict_of(winner=0.95, ce=0.90)
+    unlucky = dataclasses.replace(verdict.samples[0], values=(0.95, 0.1, 0.1), diverged=(1, 2))
+    return dataclasses.replace(verdict, samples=(unlucky, verdict.samples[1]), divergence=0.1)
+
+
+def test_every_form_of_a_verdict_says_the_same():
+    verdict = verdict_of(winner=0.95, ce=0.90)
+    assert from_json(json.loads(json.dumps(to_json(verdict)))) == verdict
+    assert rows(verdict)[1][5] == "+0.0500"
+    assert "| cross-entropy | 0.9000 | 0.0010 | 3 | 0 | +0.0500 |" in to_markdown(verdict)
+    lines = to_csv(verdict).splitlines()
+    assert lines[:2] == [
+        "name,loss,training,test_accuracy,outcome",
+        "winner,evolved loss,0,0.949,trained",
+    ]
+
+
+def test_trainings_that_diverged_are_marked():
+    verdict = with_diverged()
+    assert from_json(json.loads(json.dumps(to_json(verdict)))) == verdict
+    assert short_rows(verdict)[0][2] == "2 of 3 diverged"
+    assert rows(verdict)[0][3:5] == ("3", "2 of 3 diverged")
+    outcomes = [line.rsplit(",", 1)[1] for line in to_csv(verdict).splitlines()[1:]]
+    assert outcomes == ["trained", *["diverged"] * 2, *["trained"] * 3]
+    text = verdict_in_words(verdict, 10)
+    assert "Trainings that diverged: 2 of 3 of evolved loss." in text
+    assert "counts as 0.1000, guessing among 10 classes, in means" in text
+    assert "did not get beyond guessing" not in text
+    worst = verdict_in_words(dataclasses.replace(verdict, test_metric="test_f1"), 10)
+    assert "counts as 0.1000, the worst that any training here reached" in worst
+
+
+def test_a_verdict_knows_its_loss():
+    chosen = selected_loss(searched_study())
+    other = selected_loss(searched_study(search={"seed": 5}))
+    verdict = dataclasses.replace(
+        verdict_of(winner=0.95, ce=0.90), trial=chosen.trial.number, loss=chosen.loss.settings()
+    )
+    assert loss_name(verdict) == chosen.name
+    assert is_about(from_json(json.loads(json.dumps(to_json(verdict)))), chosen)
+    assert not is_about(dataclasses.replace(verdict, trial=chosen.trial.number + 1), chosen)
+    assert not is_about(dataclasses.replace(verdict, loss=other.loss.settings()), chosen)
+    mean, of_mean = SelectedLoss(chosen.loss, None), dataclasses.replace(verdict, trial=None)
+    assert loss_name(of_mean) == mean.name == FINAL_MEAN
+    assert is_about(of_mean, mean)
+
+
+def test_numbers_that_do_not_exist_are_null_in_json():
+    samples = (sample("winner", "evolved loss", (0.9, 0.9)), sample("ce", "c", (0.8, 0.8)))
+    verdict = Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy", 3)
+    assert math.isnan(verdict.contrasts[0].effect_size)
+    content = json.loads(json.dumps(to_json(verdict), allow_nan=False))
+    assert content["contrasts"][0]["effect_size"] is None
+    back = from_json(content)
+    assert math.isnan(back.contrasts[0].effect_size)
+    assert (back.samples, back.trial) == (verdict.samples, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.pop("samples"),
+        lambda content: content["samples"][0].update(role="king"),
+        lambda content: content["samples"][0].update(values=["many"]),
+    ],
+)
+def test_a_verdict_of_another_version_is_refused_with_what_to_type(change):
+    evaluation_study = optuna.create_study(direction="maximize")
+    evaluation_study.set_user_attr(EVALUATION_OF, "mine")
+    assert load_verdict(evaluation_study) is None
+    save_verdict(evaluation_study, verdict_of(winner=0.95, ce=0.90))
+    assert load_verdict(evaluation_study) == verdict_of(winner=0.95, ce=0.90)
+    content = evaluation_study.user_attrs[VERDICT]
+    change(content)
+    evaluation_study.set_user_attr(VERDICT, content)
+    with pytest.raises(StudyError, match="taylorglo evaluate mine"):
+        load_verdict(evaluation_study)
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    written = write_verdict(verdict_of(winner=0.95, ce=0.90), tmp_path / "verdict")
+    assert [path.name for path in written] == ["verdict.md", "verdict.csv", "verdict.json"]
+    before = {path: path.read_text() for path in written}
+    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_verdict(verdict_of(winner=0.5, ce=0.90), tmp_path / "verdict")
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_the_words_tell_scale_from_shape():
+    text = verdict_in_words(verdict_of(winner=0.95, ce=0.90, ce_tuned=0.95, ce_scaled=0.94), 10)
+    assert "significantly better than cross-entropy, but not than tuned cross-entropy" in text
+    assert "+0.0500 to cross-entropy, +0.0400 is what cross-entropy gains from the same" in text
+    assert "+0.0100 is left for the shape" in text
+    better, worse = verdict_of(winner=0.95, ce=0.90), verdict_of(winner=0.90, ce=0.95)
+    assert "better than every baseline" in verdict_in_words(better, 10)
+    assert "not significantly better than any baseline" in verdict_in_words(worse, 10)
+    level = verdict_in_words(verdict_of(winner=0.95, ce=0.90, ce_scaled=0.90 - 1e-9), 10)
+    assert "+0.0000 is what cross-entropy gains" in level
+
+
+def test_the_words_name_trainings_that_only_guessed():
+    samples = (
+        sample("winner", "evolved loss", (0.98, 0.1, 0.99)),
+        sample("ce", "cross-entropy", (0.97, 0.98, 0.96)),
+    )
+    verdict = Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy")
+    text = verdict_in_words(verdict, 10)
+    assert "did not get beyond guessing (below 0.15)" in text
+    assert "1 of 3 of evolved loss." in text
+
+
+def test_where_smaller_is_better_the_words_say_so():
+    samples = verdict_of(winner=0.10, ce=0.20).samples
+    tested = contrasts(samples[0], samples[1:], sign=-1)
+    text = verdict_in_words(Verdict(samples, tested, "", "test_loss", mode="min"), 10)
+    assert "significantly better than every baseline" in text
+    assert "Smaller test_loss is better" in text
+    assert "guessing" not in text  # a loss of 0.1 is no accuracy of 0.1
+
+
+ASCENDING = [i / 10 for i in range(10)]
+SHUFFLED = [ASCENDING[i] for i in (4, 9, 2, 7, 0, 5, 8, 1, 6, 3)]
+OTHERWISE = [ASCENDING[i] for i in (3, 4, 8, 2, 1, 6, 7, 9, 5, 0)]
+
+
+def advice(evaluations, *rows, **changes):
+    """What is said of finalists with these evaluations and full trainings."""
+    recipe = settled_recipe(searched_study(0))
+    for section, values in changes.items():
+        recipe = recipe.changed(**{section: getattr(recipe, section).changed(**values)})
+    places = enumerate(zip(evaluations, zip(*rows, strict=True), strict=True))
+    candidates = [Finalist(i, (0.0,), value, values, 0.0) for i, (value, values) in places]
+    mean = Finalist(None, (0.0,), None, (0.5, 0.5), 0.5)  # which has no evaluation
+    return evaluation_advice(Selection((*candidates, mean)), recipe)
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "first", "second", "said"),
+    [
+        (ASCENDING, ASCENDING, ASCENDING, "Evaluations are long enough."),
+        (ASCENDING, SHUFFLED, SHUFFLED, "by 1.00: evaluations favor other losses"),
+        (ASCENDING, SHUFFLED, SHUFFLED, "Make budget.evaluation longer."),
+        (ASCENDING, SHUFFLED, OTHERWISE, "the candidates differ less than the seeds"),
+        (ASCENDING[:5], [0, 1, 3, 2, 4], [0, 1, 2, 4, 3], "That leaves open"),
+        (ASCENDING[:3], ASCENDING[:3], ASCENDING[:3], "Too few candidates that differ"),
+    ],
+)
+def test_the_advice_follows_from_the_correlation(evaluations, first, second, said):
+    assert said in advice(evaluations, first, second)
+
+
+def test_diverged_trainings_are_the_worst_whichever_way_is_better():
+    first, last = [None, *ASCENDING[1:]], [*ASCENDING[:-1], None]
+    fitness = {"metric": "val_loss", "mode": "min"}
+    assert "best candidates: 1.00" in advice(ASCENDING, first, ASCENDING)
+    assert "best candidates: 1.00" in advice(ASCENDING, last, ASCENDING, fitness=fitness)
+    assert "best candidates: 1.00" not in advice(ASCENDING, last, ASCENDING)
+
+
+def test_full_evaluations_are_never_too_short():
+    text = advice(ASCENDING, SHUFFLED, SHUFFLED, budget={"evaluation": 1, "full": 1})
+    assert "Both are full trainings" in text
+    assert "seed noise, which the selection averages out" in text
+    assert "n = 10" in text
+    assert "longer" not in text

@@ -1,0 +1,210 @@
+"""The winner of a search: which losses are compared, how, and what is decided."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from drawn_studies import made_verdict, searched_study
+from optuna.trial import create_trial
+from verdicts import Recorder
+
+from optuna_taylorglo.attributes import SELECTION
+from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
+from optuna_taylorglo.search.history import ranked_trials, winner
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.seeds import Stage
+from optuna_taylorglo.verdict.output import is_about
+from optuna_taylorglo.verdict.selection import (
+    FINAL_MEAN,
+    choose,
+    finalists,
+    halve,
+    is_undecided,
+    load_selection,
+    save_selection,
+    select_winner,
+    selected_loss,
+)
+from optuna_taylorglo.verdict.tasks import cross_entropy
+
+
+@pytest.fixture
+def searched():
+    """A finished search whose winner is to be selected, and its recipe."""
+    study = searched_study(selection={"candidates": 4})
+    return study, settled_recipe(study)
+
+
+def in_favor_of(name):
+    """Does tasks so that one loss is the best."""
+    return Recorder(lambda task: 0.9 if task.loss.label == name else 0.5)
+
+
+def test_finalists_are_the_best_different_candidates_and_the_final_mean(searched):
+    study, recipe = searched
+    *candidates, mean = finalists(study, recipe)
+    assert len(candidates) == 4
+    values = [c.evaluation for c in candidates]
+    assert values == sorted(values, reverse=True)
+    assert candidates[0].trial == winner(study).number
+    expected = make_sampler(recipe, 10).search_state(study)[-1].mean
+    assert (mean.trial, mean.parameters, mean.evaluation) == (None, expected, None)
+    assert mean.name == FINAL_MEAN
+
+
+def test_the_same_function_is_a_finalist_once(searched):
+    study, recipe = searched
+    best = ranked_trials(study)[0]
+    params = best.params | {"theta_2": 7.0}  # which does nothing
+    value = best.values[0] + 1e-3
+    study.add_trial(create_trial(value=value, params=params, distributions=best.distributions))
+    found = finalists(study, recipe)
+    assert best.number not in [c.trial for c in found]
+    assert found[0].trial == len(study.trials) - 1
+
+
+@pytest.mark.parametrize("place", [2, None])
+def test_a_candidate_can_win_and_so_can_the_mean(searched, place):
+    study, recipe = searched
+    number = None if place is None else ranked_trials(study)[place].number
+    name = FINAL_MEAN if number is None else f"trial {number}"
+    assert is_undecided(study, recipe)
+    assert choose(study, recipe, in_favor_of(name)).name == name
+    assert not is_undecided(study, recipe)
+    again = selected_loss(study)
+    assert again.name == name
+    parameters = load_selection(study).winner.parameters
+    assert again.loss.theta == candidate_loss(recipe, parameters, 10).theta
+    origin = again.loss.origin
+    assert (origin.trial, origin.final_mean) == (number, number is None)
+    assert origin.full_validation == pytest.approx(0.9)
+
+
+def test_the_first_decision_stands(searched):
+    study, recipe = searched
+    names = [c.name for c in finalists(study, recipe)]
+    first, second = (select_winner(study, recipe, in_favor_of(name)) for name in names[:2])
+    assert first != second
+    assert save_selection(study, first, recipe)
+    assert not save_selection(study, second, recipe)
+    assert load_selection(study) == first
+
+
+def test_without_the_field_the_single_best_evaluation_wins():
+    study = searched_study()
+    recipe = settled_recipe(study)
+    nothing = Recorder(lambda task: pytest.fail("nothing is to be trained"))
+    selected = choose(study, recipe, nothing)
+    assert selected.trial.number == winner(study).number
+    assert selected.loss.origin.full_validation is None
+    assert SELECTION not in study.user_attrs
+    assert not is_undecided(study, recipe)
+
+
+def test_a_search_under_way_has_a_best_but_no_winner():
+    study = searched_study(7, selection={"candidates": 4})
+    recipe = settled_recipe(study)
+    assert not is_undecided(study, recipe)
+    assert selected_loss(study).trial.number == winner(study).number
+    with pytest.raises(StudyError, match="has no winner yet"):
+        choose(study, recipe, in_favor_of(FINAL_MEAN))
+    with pytest.raises(StudyError, match="no complete trial"):
+        selected_loss(searched_study(0))
+
+
+def test_trainings_that_all_diverge_leave_the_best_evaluation(searched):
+    selected = choose(*searched, Recorder(lambda task: None))
+    assert selected.trial.number == winner(searched[0]).number
+
+
+def test_a_longer_search_selects_again(searched):
+    study, recipe = searched
+    late = select_winner(study, recipe, in_favor_of(FINAL_MEAN))
+    chosen = choose(study, recipe, in_favor_of(FINAL_MEAN))
+    verdict = replace(made_verdict(), trial=None, loss=chosen.loss.settings())
+    assert is_about(verdict, selected_loss(study))
+    longer = recipe.search.changed(n_generations=recipe.search.n_generations + 1)
+    grown = attach_recipe(study, recipe.changed(search=longer))
+    assert load_selection(study) is None
+    assert not is_undecided(study, grown), "the search is not over"
+    assert not is_about(verdict, selected_loss(study))
+    assert not save_selection(study, late, recipe)
+
+
+def losses(n):
+    return [cross_entropy(str(i), f"loss {i}", scale=1.0 + i) for i in range(n)]
+
+
+def by_loss(values):
+    """Does tasks: the loss's own value, a little different for each seed."""
+    return Recorder(lambda task: values[int(task.loss.name)] + task.seed % 7 * 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n", "trainings"),
+    [(1, [2]), (2, [8, 8]), (4, [8, 8, 2, 2]), (11, [8] * 3 + [4] * 3 + [2] * 5)],
+)
+def test_the_better_half_gets_more_seeds(recipe, n, trainings):
+    do = by_loss([i / 100 for i in range(n)])
+    ranking = halve(losses(n), recipe, do, Stage.SELECTION)
+    assert [ranked.index for ranked in ranking] == list(range(n))[::-1]
+    assert [len(ranked.values) for ranked in ranking] == trainings
+    assert {(task.length, task.on_test_set) for task in do.tasks} == {(recipe.budget.full, False)}
+    assert len({task.key for task in do.tasks}) == len(do.tasks) == sum(trainings)
+    # All losses start from the same weights.
+    assert len({task.seed for task in do.tasks}) == trainings[0]
+
+
+def test_luck_in_the_first_round_does_not_last(recipe):
+    lucky_seeds = set()
+
+    def value(task):
+        if task.loss.name == "0":
+            if len(lucky_seeds) < 2:
+                lucky_seeds.add(task.seed)
+            return 0.9 if task.seed in lucky_seeds else 0.5
+        return 0.8 if task.loss.name == "1" else 0.1
+
+    best, second, *_ = halve(losses(4), recipe, Recorder(value), Stage.SELECTION)
+    assert (best.index, second.index) == (1, 0)
+    assert second.mean == pytest.approx((2 * 0.9 + 6 * 0.5) / 8)
+
+
+@pytest.mark.parametrize("finished", [0.3, -5.0])
+def test_a_diverged_training_is_as_bad_as_the_worst(recipe, finished):
+    """Whatever the metric: below an accuracy, and not above a negative number."""
+    do = Recorder(lambda task: None if task.loss.name == "0" else finished)
+    ranking = {ranked.index: ranked for ranked in halve(losses(2), recipe, do, Stage.SELECTION)}
+    assert set(ranking[0].values) == {None}
+    assert ranking[0].mean == min(0.0, finished) <= ranking[1].mean == finished
+
+
+def test_of_equal_losses_the_first_wins(recipe):
+    ranking = halve(losses(5), recipe, Recorder(lambda task: 0.5), Stage.SELECTION)
+    assert [ranked.index for ranked in ranking] == list(range(5))
+
+
+def test_where_smaller_is_better_the_smallest_wins_and_diverged_ones_are_the_largest(recipe):
+    recipe = recipe.changed(fitness=recipe.fitness.changed(metric="val_loss", mode="min"))
+    values = {"0": 0.9, "1": 0.2, "2": None}
+    do = Recorder(lambda task: values[task.loss.name] and values[task.loss.name] + task.seed % 7e-3)
+    ranking = halve(losses(3), recipe, do, Stage.SELECTION)
+    assert ranking[0].index == 1
+    assert ranking[0].mean == pytest.approx(0.2, abs=0.01)
+    diverged = next(ranked for ranked in ranking if ranked.index == 2)
+    assert diverged.mean == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_favorite_stays_and_wins_unless_another_is_clearly_better(recipe):
+    def ranking(of_favorite):
+        noise = itertools.cycle([0.05, -0.05, 0.03, -0.03])
+        values = [0.9, 0.8, 0.7, 0.6, 0.5, of_favorite]
+        do = Recorder(lambda task: values[int(task.loss.name)] + next(noise))
+        return halve(losses(6), recipe, do, Stage.SELECTION, favorite=5)
+
+    assert [ranked.index for ranked in ranking(0.895)[:2]] == [5, 0]
+    behind = ranking(0.1)
+    assert behind[0].index == 0
+    assert len(behind[[ranked.index for ranked in behind].index(5)].values) == 8
