@@ -20,6 +20,9 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
+from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.schema import FitnessSettings
+
 MODES: Mapping[str, Literal["max", "min"]] = MappingProxyType(
     {
         "accuracy": "max",
@@ -31,6 +34,43 @@ MODES: Mapping[str, Literal["max", "min"]] = MappingProxyType(
     }
 )
 """Names without ``val_`` or ``test_``, and whether greater or smaller is better."""
+
+
+def metric_of(fitness: FitnessSettings, n_classes: int) -> str:
+    """The metric in `MODES` that a `Classifier` has to log for a plain network's fitness.
+
+    Raises:
+        RecipeError: If there is no such metric, the other direction is better, the data have too
+            few classes, or it is each candidate's own loss.
+    """
+    name, mode = fitness.metric.removeprefix("val_"), fitness.mode
+    field = "metric"
+    if fitness.metric == "val_loss":
+        problem = (
+            "val_loss is each candidate's own loss, so it cannot compare candidates; write "
+            "metric: val_nll and mode: min, the cross-entropy of the predictions whatever loss "
+            "trained them"
+        )
+    elif name not in MODES or name == fitness.metric:
+        known = ", ".join(f"val_{metric}" for metric in MODES)
+        problem = (
+            f"{fitness.metric!r} is not logged for a plain network, for which it may be {known}; "
+            "a LightningModule may log any"
+        )
+    elif mode != MODES[name]:
+        field, better = "mode", "greater" if mode == "min" else "smaller"
+        problem = (
+            f"{mode} is not allowed with {fitness.metric}, of which {better} is better; write "
+            f"mode: {MODES[name]}"
+        )
+    elif name == "top5_accuracy" and n_classes < 6:
+        problem = (
+            f"val_top5_accuracy is always 1, as the data have {n_classes} classes; it needs 6, use "
+            "val_accuracy"
+        )
+    else:
+        return name
+    raise RecipeError(f"fitness.{field}", problem)
 
 
 def build_metric(name: str, num_classes: int, ignore_index: int) -> Metric:

@@ -21,9 +21,8 @@ class Digits(ImageData):
     max_value = 16
     stratified = True
 
-    @staticmethod
-    def read(data_dir: Path, part: Part) -> tuple[UInt8Array, Labels]:
-        """Read scikit-learn's file; a fixed, stratified fifth is the test part."""
+    def read(self, part: Part) -> tuple[UInt8Array, Labels]:
+        """Scikit-learn's file; a fixed, stratified fifth is the test part."""
         package = find_spec("sklearn")
         assert package is not None
         assert package.origin is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
+import torchvision
 from filelock import FileLock
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
@@ -96,8 +96,10 @@ class ImageData(LightningDataModule):
     """Images of the original's training part, validation images included."""
     n_val: ClassVar[int]
     """How many of those are for validation."""
+    torchvision_name: ClassVar[str]
+    """Name of the class in ``torchvision.datasets``."""
     raw_files: ClassVar[str]
-    """What torchvision expects in the data folder."""
+    """What that class expects in the data folder."""
     num_classes: int = 10
     max_value: ClassVar[int] = 255
     """The value that becomes 1 when images are scaled to [0, 1]."""
@@ -149,10 +151,20 @@ class ImageData(LightningDataModule):
         self.steps_per_epoch: int | None = None
         self.steps_per_batch = 1
 
-    @staticmethod
-    @abstractmethod
-    def read(data_dir: Path, part: Part) -> tuple[UInt8Array, Labels]:
-        """Images (N, H, W) or (N, H, W, C) and labels (N,) of a part, in the absence of arrays."""
+    def read(self, part: Part) -> tuple[UInt8Array, Labels]:
+        """Images (N, H, W) or (N, H, W, C) and labels (N,) of a part, from torchvision."""
+        found = self.from_torchvision(part == "train")
+        return np.asarray(found.data), np.asarray(found.targets)
+
+    def from_torchvision(self, part: str | bool) -> Any:
+        """A data set of torchvision's; one process downloads what is missing, others wait."""
+        kind = getattr(torchvision.datasets, self.torchvision_name)
+        try:
+            return kind(self.data_dir, part, download=False)
+        except RuntimeError:  # this is how torchvision reports missing files
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.data_dir / ".download.lock"):
+                return kind(self.data_dir, part, download=True)
 
     def setup(self, stage: str) -> None:
         """Read and split; only the stage "test" reads the test part."""
@@ -175,7 +187,7 @@ class ImageData(LightningDataModule):
             self.test_data = Subset(images, np.arange(len(labels), dtype=np.int64), labels)
         mean, std = np.zeros(1), np.full(1, float(self.max_value))
         if self.standardize:
-            key = (self.read, self.data_dir, rest.tobytes())
+            key = (type(self).read, self.dataset, self.data_dir, rest.tobytes())
             mean, std = _once(key, lambda: channel_statistics(self.train_data))
         self._scale = torch.tensor(1 / std, dtype=torch.float32).reshape(-1, 1, 1)
         self._shift = torch.tensor(-mean / std, dtype=torch.float32).reshape(-1, 1, 1)
@@ -222,7 +234,7 @@ class ImageData(LightningDataModule):
 
     def _arrays(self, part: Part) -> tuple[UInt8Array, Labels]:
         """Images (N, H, W, C) and labels (N,) of a part, read once a process."""
-        key = (self.read, self.data_dir, part)
+        key = (type(self).read, self.dataset, self.data_dir, part)
         images, labels = _once(key, lambda: self._read_arrays(part))
         return images, labels
 
@@ -234,7 +246,7 @@ class ImageData(LightningDataModule):
                 # Workers of one machine share the memory of these files.
                 images, labels = (np.load(path, mmap_mode="r") for path in paths)
             else:
-                images, labels = self.read(self.data_dir, part)
+                images, labels = self.read(part)
         except (EOFError, ValueError) as error:
             raise UsageError(f"{folder}: {part} arrays cannot be read: {error}") from error
         # torchvision reports an unreachable mirror as either of these.
@@ -290,16 +302,6 @@ class ImageData(LightningDataModule):
             return labels
         add = with_symmetric_noise if self.noise_kind == "symmetric" else with_next_class_noise
         return add(labels, self.label_noise, self.num_classes, *stream)
-
-
-def from_torchvision(kind: Any, data_dir: Path, part: str | bool) -> Any:
-    """A data set of torchvision's; one process downloads what is missing, others wait."""
-    try:
-        return kind(data_dir, part, download=False)
-    except RuntimeError:  # this is how torchvision reports missing files
-        data_dir.mkdir(parents=True, exist_ok=True)
-        with FileLock(data_dir / ".download.lock"):
-            return kind(data_dir, part, download=True)
 
 
 _known: dict[Any, Any] = {}

@@ -12,15 +12,3 @@ def he_normal_(module: nn.Module) -> None:
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def residual_(module: nn.Module) -> None:
-    """Initialize residual networks: convolutions from N(0, 2 / fan_out), linear biases zero.
-
-    He et al. (2015), Eq. 14, the variant the residual networks' authors train with. Batch
-    normalization and linear weights keep PyTorch's defaults.
-    """
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    elif isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)

@@ -2,7 +2,6 @@
 
 from torch import Tensor, nn
 
-from lightning_modules.nets.initialization import residual_
 from optuna_taylorglo.errors import UsageError
 
 
@@ -84,7 +83,11 @@ class PreActivationNet(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU(inplace=True)
         self.classifier = nn.Linear(channels, num_classes)
-        self.apply(residual_)
+        for module in self.modules():
+            # He et al. (2015), Eq. 14: N(0, 2 / fan_out), as the authors train with.
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(self.classifier.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images of shape (B, 3, 32, 32) to logits of shape (B, num_classes)."""

@@ -1,8 +1,8 @@
 """One training step and one batch of validation, before anything is recorded.
 
-Most mistakes in a recipe, a model or a data module show at once, but not by themselves: labels out
-of range, a criterion that is never called, outputs that are probabilities already. Here each is
-looked for, and answered with the field to change.
+Many mistakes in a recipe, a model or a data module would not show by themselves: labels out of
+range, a criterion that is never called, outputs that are probabilities already. Each is looked for
+here, and answered with the field to change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from optuna_taylorglo.training.training import Training, test_metric
 
 @dataclass(frozen=True)
 class Preflight:
-    """What a dry_run found, of a recipe that works.
+    """What a dry run found about a recipe that works.
 
     Attributes:
         n_classes: Number of classes of the data.
@@ -48,55 +48,62 @@ class Preflight:
 def preflight(recipe: Recipe, runtime: RuntimeConfig) -> Preflight:
     """Build data, model and loss, take one training step and validate on one batch.
 
-    Args:
-        recipe: The recipe.
-        runtime: Where it runs.
-
     Raises:
         RecipeError: If something is wrong that a field of the recipe, or what it names, can mend.
         UserCodeError: If the user's own code raised.
     """
     try:
         training = Training(recipe, runtime)
-        _check_hooks(training)
-        witness = _Witness(recipe, training.n_classes)
+        for hook, logs in (("training_step", ""), ("validation_step", " that logs fitness.metric")):
+            if training.own_optimizer and not training.model_has(hook):
+                raise _model_error(recipe, f"has no {hook}; write one{logs}")
+        criterion = _CheckingLoss(recipe, training.n_classes)
         observer = _Observer(recipe)
-        value = _dry_run(training, witness, observer)
+        try:
+            value = training.run(criterion, seed=0, steps=1, dry_run=observer)
+        except RuntimeError:
+            criterion.check_logits()  # PyTorch would not say which tensor has no gradient
+            raise
+        criterion.check_logits()
+        criterion.check_gradient()
+        warnings = [*observer.warnings, *_warnings(training, value)]
     except (UsageError, StopRequested):
         raise
     except Exception as error:
         raise _explained(error, recipe) from error
-    warnings = [*observer.warnings, *_missing_for_the_verdict(training)]
+    return Preflight(
+        training.n_classes, training.steps_per_pass, observer.n_parameters, value, tuple(warnings)
+    )
+
+
+def _warnings(training: Training, value: float) -> list[str]:
+    """What a search does without, but a verdict needs, or candidates would be misjudged by."""
+    recipe = training.recipe
+    model, data, metric = recipe.model.class_path, recipe.data.class_path, recipe.fitness.metric
+    warnings = []
+    if training.own_optimizer and not training.model_has("test_step"):
+        warnings.append(
+            f"model.class_path: {model} has no test_step that logs {test_metric(recipe)}, which "
+            "`taylorglo evaluate` will need"
+        )
+    if not training.data_has("test_dataloader"):
+        warnings.append(
+            f"data.class_path: {data} has no test_dataloader, which `taylorglo evaluate` will need"
+        )
     if not math.isfinite(value):
-        warnings.append(f"fitness.metric: {recipe.fitness.metric} is {value} on one batch")
-    if _split_follows_the_seed(training):
+        warnings.append(f"fitness.metric: {metric} is {value} on one batch")
+    batches = [_tensors(training.first_validation_batch(seed)) for seed in (0, 1)]
+    if not all(torch.equal(a, b) for a, b in zip(*batches, strict=False)):
         warnings.append(
             "data.class_path: the first batch of validation is another one with another seed; let "
             "the split not depend on `seed`, nor shuffle validation, or candidates are judged on "
             "different data"
         )
-    return Preflight(
-        n_classes=training.n_classes,
-        steps_per_pass=training.steps_per_pass,
-        n_parameters=observer.n_parameters,
-        metric=value,
-        warnings=tuple(warnings),
-    )
+    return warnings
 
 
-def _dry_run(training: Training, witness: _Witness, observer: _Observer) -> float:
-    """The fitness after one step with the witness as the loss, which then says how it was used."""
-    try:
-        value = training.run(witness, seed=0, steps=1, dry_run=observer)
-    except RuntimeError:
-        witness.check_logits_need_gradient()  # PyTorch says so, too, but not of what
-        raise
-    witness.check_use()
-    return value
-
-
-class _Witness(nn.Module):
-    """Cross-entropy that looks at what it is given, and at whether a gradient comes back.
+class _CheckingLoss(nn.Module):
+    """Cross-entropy that checks its arguments, and whether a gradient comes back.
 
     Args:
         recipe: The recipe.
@@ -105,17 +112,16 @@ class _Witness(nn.Module):
 
     def __init__(self, recipe: Recipe, n_classes: int) -> None:
         super().__init__()
-        self._model = recipe.model.class_path
-        self._data = recipe.data.class_path
+        self._recipe = recipe
         self._n_classes = n_classes
-        self._ignored = recipe.loss.ignore_index
         self._called = self._needed_gradient = self._got_gradient = False
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy of the batch, if it is one."""
+        """Cross-entropy of a batch, whose logits are (B, classes, …)."""
         self._check_logits(logits)
         self._check_target(logits, target)
-        loss = nn.functional.cross_entropy(logits.float(), target, ignore_index=self._ignored)
+        ignored = self._recipe.loss.ignore_index
+        loss = nn.functional.cross_entropy(logits.float(), target, ignore_index=ignored)
         if torch.is_grad_enabled():
             self._called = True
             if loss.requires_grad:
@@ -123,94 +129,79 @@ class _Witness(nn.Module):
                 loss.register_hook(self._note_gradient)  # type: ignore[no-untyped-call]
         return loss
 
-    def check_use(self) -> None:
-        """Tell of a training step that this criterion had no part in.
-
-        Raises:
-            RecipeError: If it was not called, or no gradient went through it.
-        """
-        if not self._called:
-            raise self._blame_model(
-                "never calls self.criterion in its training_step, so no candidate would train "
-                "anything; write `loss = self.criterion(logits, labels)` there"
-            )
-        self.check_logits_need_gradient()
-        if not self._got_gradient:
-            raise self._blame_model(
-                "does not train by what self.criterion returns: no gradient came back through it; "
-                "return that loss, or something computed from it, from training_step"
-            )
-
-    def check_logits_need_gradient(self) -> None:
-        """Tell of a call whose logits nothing can be learnt by.
-
-        Raises:
-            RecipeError: If there was such a call, and no other.
-        """
+    def check_logits(self) -> None:
+        """Refuse a training step whose logits have no gradient."""
         if self._called and not self._needed_gradient:
-            raise self._blame_model(
+            raise _model_error(
+                self._recipe,
                 "gives self.criterion logits without a gradient: they are detached, computed under "
-                "torch.no_grad(), or all parameters are frozen"
+                "torch.no_grad(), or all parameters are frozen",
+            )
+
+    def check_gradient(self) -> None:
+        """Refuse a training step in which this criterion had no part."""
+        if not self._called:
+            raise _model_error(
+                self._recipe,
+                "never calls self.criterion in its training_step, so no candidate would train "
+                "anything; write `loss = self.criterion(logits, labels)` there",
+            )
+        if not self._got_gradient:
+            raise _model_error(
+                self._recipe,
+                "does not train by what self.criterion returns: no gradient came back through it; "
+                "return that loss, or something computed from it, from training_step",
             )
 
     def _note_gradient(self, gradient: Tensor) -> None:
         self._got_gradient = True
 
     def _check_logits(self, logits: Tensor) -> None:
-        shape, n = tuple(logits.shape), self._n_classes
-        if logits.ndim < 2 or logits.shape[1] != n:
-            needed = f"(B, {n}) or (B, {n}, …)"
-            binary = logits.ndim < 2 or (n == 2 and logits.shape[1] == 1)
-            hint = ": two classes need two logits, not one" if binary else ""
-            raise self._blame_model(
-                f"gives logits of shape {shape}, must be {needed} for the {n} classes of "
-                f"{self._data}{hint}"
+        shape, n, problem = tuple(logits.shape), self._n_classes, ""
+        if logits.ndim < 2 or shape[1] != n:
+            problem = (
+                f"gives logits of shape {shape}, must be (B, {n}) or (B, {n}, …) for the {n} "
+                f"classes of {self._recipe.data.class_path}"
             )
-        if not logits.is_floating_point():
-            raise self._blame_model(f"gives logits of type {logits.dtype}, must be floating-point")
+            if logits.ndim < 2 or (n == 2 and shape[1] == 1):
+                problem += ": two classes need two logits, not one"
+        elif not logits.is_floating_point():
+            problem = f"gives logits of type {logits.dtype}, must be floating-point"
         # After the step it may be the learning rate, which is a matter of the search.
-        if torch.is_grad_enabled() and not logits.isfinite().all():
-            raise self._blame_model("gives logits that are not finite, from inputs that are")
-        sums = logits.float().sum(dim=1)
-        # Networks may compute in bfloat16, which has three digits.
-        sum_to_1 = torch.allclose(sums, torch.ones_like(sums), rtol=0.0, atol=0.01)
-        if len(logits) > 1 and (logits >= 0).all() and sum_to_1:
-            raise self._blame_model(
-                "gives probabilities (they are positive and sum to 1), must be logits: leave out "
-                "the softmax at its end, the loss applies it"
-            )
+        elif torch.is_grad_enabled() and not logits.isfinite().all():
+            problem = "gives logits that are not finite, from inputs that are"
+        elif len(logits) > 1 and (logits >= 0).all():
+            sums = logits.float().sum(dim=1)
+            # Networks may compute in bfloat16, which has three digits.
+            if torch.allclose(sums, torch.ones_like(sums), rtol=0.0, atol=0.01):
+                problem = (
+                    "gives probabilities (they are positive and sum to 1), must be logits: leave "
+                    "out the softmax at its end, the loss applies it"
+                )
+        if problem:
+            raise _model_error(self._recipe, problem)
 
     def _check_target(self, logits: Tensor, target: Tensor) -> None:
+        shape, expected = tuple(target.shape), (logits.shape[0], *logits.shape[2:])
+        counted = target[target != self._recipe.loss.ignore_index]
+        low, high = (int(counted.min()), int(counted.max())) if counted.numel() else (0, 0)
+        problem = ""
         if target.is_floating_point():
             if target.shape != logits.shape:
-                raise self._blame_data(
-                    f"labels are {target.dtype} of shape {tuple(target.shape)}, must be class "
-                    "indices: torch.int64"
-                )
-            return
-        expected = (logits.shape[0], *logits.shape[2:])
-        if tuple(target.shape) != expected:
-            raise self._blame_data(
-                f"labels have shape {tuple(target.shape)}, must be {expected} for logits of shape "
-                f"{tuple(logits.shape)}"
+                problem = f"are {target.dtype} of shape {shape}, must be class indices: torch.int64"
+        elif shape != expected:
+            problem = (
+                f"have shape {shape}, must be {expected} for logits of shape {tuple(logits.shape)}"
             )
-        if target.dtype != torch.int64:
-            raise self._blame_data(f"labels are {target.dtype}, must be torch.int64: labels.long()")
-        counted = target[target != self._ignored]
-        if counted.numel() == 0:
-            return
-        low, high = int(counted.min()), int(counted.max())
-        if low < 0 or high >= self._n_classes:
-            raise self._blame_data(
-                f"labels reach from {low} to {high}, must be 0 to {self._n_classes - 1}, as "
-                f"num_classes is {self._n_classes}; loss.ignore_index names one that does not count"
+        elif target.dtype != torch.int64:
+            problem = f"are {target.dtype}, must be torch.int64: labels.long()"
+        elif low < 0 or high >= self._n_classes:
+            problem = (
+                f"reach from {low} to {high}, must be 0 to {self._n_classes - 1}, as num_classes "
+                f"is {self._n_classes}; loss.ignore_index names one that does not count"
             )
-
-    def _blame_model(self, problem: str) -> RecipeError:
-        return RecipeError("model.class_path", f"{self._model} {problem}")
-
-    def _blame_data(self, problem: str) -> RecipeError:
-        return RecipeError("data.class_path", f"{self._data}: {problem}")
+        if problem:
+            raise _data_error(self._recipe, f"labels {problem}")
 
 
 class _Observer(pl.Callback):
@@ -224,14 +215,9 @@ class _Observer(pl.Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         parameters = [p for p in pl_module.parameters() if p.requires_grad]
         self.n_parameters = sum(p.numel() for p in parameters)
-        optimized = {
-            id(p)
-            for optimizer in trainer.optimizers
-            for group in optimizer.param_groups
-            for p in group["params"]
-        }
-        left_out = sum(p.numel() for p in parameters if id(p) not in optimized)
-        if left_out:
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        optimized = {id(p) for group in groups for p in group["params"]}
+        if left_out := sum(p.numel() for p in parameters if id(p) not in optimized):
             self.warnings.append(
                 f"model.class_path: {left_out:,} of {self.n_parameters:,} trainable parameters are "
                 "in no optimizer and stay as they are"
@@ -248,102 +234,59 @@ class _Observer(pl.Callback):
         self._check(batch, "val_dataloader")
 
     def _check(self, batch: Any, loader: str) -> None:
-        data, tensors = self._recipe.data.class_path, list(_tensors(batch))
+        tensors = list(_tensors(batch))
         if not tensors:
-            raise RecipeError(
-                "data.class_path",
-                f"{data}: {loader} gives {type(batch).__name__} without a tensor in it, must be "
+            raise _data_error(
+                self._recipe,
+                f"{loader} gives {type(batch).__name__} without a tensor in it, must be "
                 "(inputs, labels)",
             )
         for tensor in tensors:
             if not tensor.isfinite().all():
                 share = 1 - float(tensor.isfinite().float().mean())
-                raise RecipeError(
-                    "data.class_path",
-                    f"{data}: {share:.1%} of the numbers in the first batch of {loader} are NaN or "
+                raise _data_error(
+                    self._recipe,
+                    f"{share:.1%} of the numbers in the first batch of {loader} are NaN or "
                     "infinite",
                 )
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
+    """All tensors in a batch of nested tuples, lists and dicts."""
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from _tensors(part)
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        for part in batch:
+    elif isinstance(batch, Mapping | Sequence) and not isinstance(batch, str | bytes):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from _tensors(part)
 
 
-def _check_hooks(training: Training) -> None:
-    """Tell of hooks that Lightning needs, and would miss without a word or late.
-
-    Raises:
-        RecipeError: If one is missing.
-    """
-    recipe = training.recipe
-    if not training.own_optimizer:
-        return
-    for hook in ("training_step", "validation_step"):
-        if not training.model_has(hook):
-            logs = " that logs fitness.metric" if hook == "validation_step" else ""
-            raise RecipeError(
-                "model.class_path", f"{recipe.model.class_path} has no {hook}; write one{logs}"
-            )
+def _model_error(recipe: Recipe, problem: str) -> RecipeError:
+    return RecipeError("model.class_path", f"{recipe.model.class_path} {problem}")
 
 
-def _missing_for_the_verdict(training: Training) -> list[str]:
-    """What `taylorglo evaluate` will need; a search does without."""
-    recipe, missing = training.recipe, []
-    if training.own_optimizer and not training.model_has("test_step"):
-        missing.append(
-            f"model.class_path: {recipe.model.class_path} has no test_step that logs "
-            f"{test_metric(recipe)}, which `taylorglo evaluate` will need"
-        )
-    if not training.data_has("test_dataloader"):
-        missing.append(
-            f"data.class_path: {recipe.data.class_path} has no test_dataloader, which `taylorglo "
-            "evaluate` will need"
-        )
-    return missing
-
-
-def _split_follows_the_seed(training: Training) -> bool:
-    first, second = (training.first_validation_batch(seed) for seed in (0, 1))
-    return any(
-        a.shape != b.shape or not torch.equal(a, b)
-        for a, b in zip(_tensors(first), _tensors(second), strict=False)
-    )
+def _data_error(recipe: Recipe, problem: str) -> RecipeError:
+    return RecipeError("data.class_path", f"{recipe.data.class_path}: {problem}")
 
 
 def _explained(error: Exception, recipe: Recipe) -> UsageError:
-    """An exception that came out of a dry_run, with where the user has to look."""
+    """An exception out of a dry run, with where the user has to look."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_the_users(frame.filename)]
-    said = "".join(traceback.format_exception_only(error)).strip()
+    own = [frame for frame in frames if _is_users(Path(frame.filename))]
+    message = "".join(traceback.format_exception_only(error)).strip()
+    shown = "".join(traceback.format_list(own or frames[-3:])).rstrip()
     if own:
-        where = "".join(traceback.format_list(own)).rstrip()
-        return UserCodeError(f"your code raised an exception:\n{where}\n{said}")
+        return UserCodeError(f"your code raised an exception:\n{shown}\n{message}")
     if isinstance(error, Diverged):
-        return RecipeError("model.class_path", f"{recipe.model.class_path}: {said}")
+        return RecipeError("model.class_path", f"{recipe.model.class_path}: {message}")
     return UserCodeError(
         f"{recipe.model.class_path} does not go with the data of {recipe.data.class_path}, or with "
-        f"the recipe:\n{''.join(traceback.format_list(frames[-3:])).rstrip()}\n{said}"
+        f"the recipe:\n{shown}\n{message}"
     )
 
 
-_NOT_THE_USERS = [
-    Path(package.__file__ or "").parent for package in (lightning_modules, optuna_taylorglo)
-]
-
-
-def _is_the_users(filename: str) -> bool:
-    path = Path(filename)
+def _is_users(path: Path) -> bool:
+    """Whether a file is of neither an installed package, Python nor this project."""
+    modules = (lightning_modules, optuna_taylorglo, traceback)
+    others = [Path(module.__file__ or "").parent for module in modules]
     installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return (
-        path.is_file()
-        and not installed
-        and not any(path.is_relative_to(root) for root in _NOT_THE_USERS)
-        and not path.is_relative_to(Path(traceback.__file__).parent)
-    )
+    return path.is_file() and not installed and not any(path.is_relative_to(o) for o in others)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import math
 import threading
@@ -17,8 +16,8 @@ from torch import nn
 
 from lightning_modules.classifier import Classifier
 from lightning_modules.data import ImageData
-from lightning_modules.metrics import MODES
-from optuna_taylorglo.errors import RecipeError, UsageError
+from lightning_modules.metrics import metric_of
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.class_paths import (
     callback_class,
     data_module_class,
@@ -27,13 +26,13 @@ from optuna_taylorglo.recipes.class_paths import (
     logger_class,
     model_class,
 )
-from optuna_taylorglo.recipes.schema import FitnessSettings, Recipe, own_loss_warning
+from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning
 from optuna_taylorglo.recipes.settings import (
-    Component,
     OptimizerSettings,
     ScheduleSettings,
     TrainerSettings,
 )
+from optuna_taylorglo.training.build import Checkpoint, build, check_arguments
 from optuna_taylorglo.training.callbacks import (
     NEVER,
     CannotScale,
@@ -42,7 +41,6 @@ from optuna_taylorglo.training.callbacks import (
     TrainingCallback,
     logged_metric,
 )
-from optuna_taylorglo.training.checkpoint import Checkpoint
 from optuna_taylorglo.training.criterion import refuse_lost_settings, with_class_weights
 from optuna_taylorglo.training.runtime import RuntimeConfig, resolve_precision
 
@@ -136,7 +134,7 @@ class Training:
         self._loggers = [(logger_class(c.class_path, allowed), c) for c in trainer.loggers]
         for field, parts in (("callbacks", self._callbacks), ("loggers", self._loggers)):
             for cls, component in parts:
-                _check_arguments(cls, component, f"trainer.{field}", component.init_args)
+                check_arguments(cls, component, f"trainer.{field}", component.init_args)
 
     def _check_own_module(self, module: pl.LightningModule) -> None:
         """Tell what of the recipe a LightningModule does not use, and refuse what it cannot do."""
@@ -279,12 +277,12 @@ class Training:
             "batch_size": self.recipe.batch_size,
             "seed": seed,
         }
-        data: pl.LightningDataModule = _build(self._data_class, self.recipe.data, "data", offered)
+        data: pl.LightningDataModule = build(self._data_class, self.recipe.data, "data", offered)
         return data
 
     def _build_module(self, criterion: nn.Module) -> pl.LightningModule:
         recipe = self.recipe
-        built = _build(self._model_class, recipe.model, "model", {"num_classes": self.n_classes})
+        built = build(self._model_class, recipe.model, "model", {"num_classes": self.n_classes})
         if self._checkpoint is not None:
             self._checkpoint.load_into(built)
         if self.own_optimizer:
@@ -301,7 +299,7 @@ class Training:
             trainer_settings=recipe.trainer,
             # On a CPU it makes steps up to 25 % shorter.
             channels_last=self.runtime.torch_device.type in ("cpu", "cuda"),
-            metric=bundled_metric(recipe.fitness, self.n_classes),
+            metric=metric_of(recipe.fitness, self.n_classes),
             num_classes=self.n_classes,
             ignore_index=recipe.loss.ignore_index,
             batch_size=recipe.batch_size if issubclass(self._data_class, ImageData) else None,
@@ -353,8 +351,8 @@ class Training:
         else:
             settings |= {"max_steps": max(checks), "max_epochs": -1}
             settings |= {"val_check_interval": NEVER, "check_val_every_n_epoch": None}
-        callbacks = [_build(cls, c, "trainer.callbacks", {}) for cls, c in self._callbacks]
-        loggers = [_build(cls, c, "trainer.loggers", {}) for cls, c in self._loggers]
+        callbacks = [build(cls, c, "trainer.callbacks", {}) for cls, c in self._callbacks]
+        loggers = [build(cls, c, "trainer.loggers", {}) for cls, c in self._loggers]
         writes = lightning.callbacks.Checkpoint
         if dry_run is not None:
             callbacks = [dry_run, *(c for c in callbacks if not isinstance(c, writes))]
@@ -397,75 +395,9 @@ def test_metric(recipe: Recipe) -> str:
     return "test_" + recipe.fitness.metric.removeprefix("val_")
 
 
-def bundled_metric(fitness: FitnessSettings, n_classes: int) -> str:
-    """The metric in `MODES` that a `Classifier` has to log for a plain network's fitness.
-
-    Raises:
-        RecipeError: If there is no such metric, the other direction is better, the data have too
-            few classes, or it is each candidate's own loss.
-    """
-    name, mode = fitness.metric.removeprefix("val_"), fitness.mode
-    field = "metric"
-    if fitness.metric == "val_loss":
-        problem = (
-            "val_loss is each candidate's own loss, so it cannot compare candidates; write "
-            "metric: val_nll and mode: min, the cross-entropy of the predictions whatever loss "
-            "trained them"
-        )
-    elif name not in MODES or name == fitness.metric:
-        known = ", ".join(f"val_{metric}" for metric in MODES)
-        problem = (
-            f"{fitness.metric!r} is not logged for a plain network, for which it may be {known}; "
-            "a LightningModule may log any"
-        )
-    elif mode != MODES[name]:
-        field, better = "mode", "greater" if mode == "min" else "smaller"
-        problem = (
-            f"{mode} is not allowed with {fitness.metric}, of which {better} is better; write "
-            f"mode: {MODES[name]}"
-        )
-    elif name == "top5_accuracy" and n_classes < 6:
-        problem = (
-            f"val_top5_accuracy is always 1, as the data have {n_classes} classes; it needs 6, use "
-            "val_accuracy"
-        )
-    else:
-        return name
-    raise RecipeError(f"fitness.{field}", problem)
-
-
 class _EndTraining(Exception):
     """Ends a training after its first step."""
 
 
 def _end_training() -> None:
     raise _EndTraining
-
-
-def _build(cls: type[Any], component: Component, field: str, offered: dict[str, Any]) -> Any:
-    """An instance of a recipe's class; what it takes of `offered` is passed besides its own."""
-    parameters = inspect.signature(cls).parameters
-    taken = {name: value for name, value in offered.items() if name in parameters}
-    arguments = taken | component.init_args
-    _check_arguments(cls, component, field, arguments)
-    try:
-        return cls(**arguments)
-    # Any other error is one inside the class, whose author needs the traceback.
-    except UsageError as error:
-        raise _cannot_build(component, field, error) from error
-
-
-def _check_arguments(
-    cls: type[Any], component: Component, field: str, arguments: dict[str, Any]
-) -> None:
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise _cannot_build(component, field, error) from error
-
-
-def _cannot_build(component: Component, field: str, error: Exception) -> RecipeError:
-    return RecipeError(
-        f"{field}.init_args",
-        f"{component.init_args!r} cannot build {component.class_path}: {error}",
-    )

@@ -12,11 +12,12 @@ from searches import small_recipe
 from torch import nn
 from trainings import cpu, digits_training
 
+from lightning_modules.metrics import metric_of
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import FitnessSettings
-from optuna_taylorglo.training.training import Training, bundled_metric
+from optuna_taylorglo.training.training import Training
 
 OWN = {"class_path": "own_nets.OwnModule", "init_args": {}}
 
@@ -43,9 +44,9 @@ def test_a_fitness_that_a_plain_network_has_not_is_refused_before_any_training(
 
 def test_top_5_of_5_classes_is_refused() -> None:
     fitness = FitnessSettings(metric="val_top5_accuracy")
-    assert bundled_metric(fitness, 6) == "top5_accuracy"
+    assert metric_of(fitness, 6) == "top5_accuracy"
     with pytest.raises(RecipeError, match="the data have 5 classes"):
-        bundled_metric(fitness, 5)
+        metric_of(fitness, 5)
 
 
 @pytest.mark.parametrize(

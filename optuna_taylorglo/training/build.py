@@ -1,15 +1,47 @@
-"""Weights of a file that every training of a recipe starts from."""
+"""What a training is built from: instances of a recipe's classes, and weights of a file."""
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.settings import CheckpointSettings
+from optuna_taylorglo.errors import RecipeError, UsageError
+from optuna_taylorglo.recipes.settings import CheckpointSettings, Component
+
+
+def build(cls: type[Any], component: Component, field: str, offered: dict[str, Any]) -> Any:
+    """An instance of a recipe's class; what it takes of `offered` is passed besides its own."""
+    parameters = inspect.signature(cls).parameters
+    taken = {name: value for name, value in offered.items() if name in parameters}
+    arguments = taken | component.init_args
+    check_arguments(cls, component, field, arguments)
+    try:
+        return cls(**arguments)
+    # Any other error is one inside the class, whose author needs the traceback.
+    except UsageError as error:
+        raise _cannot_build(component, field, error) from error
+
+
+def check_arguments(
+    cls: type[Any], component: Component, field: str, arguments: dict[str, Any]
+) -> None:
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise _cannot_build(component, field, error) from error
+
+
+def _cannot_build(component: Component, field: str, error: Exception) -> RecipeError:
+    return RecipeError(
+        f"{field}.init_args",
+        f"{component.init_args!r} cannot build {component.class_path}: {error}",
+    )
+
 
 _SHOWN = 5
 """Names of weights in a message, at most."""
