@@ -11,13 +11,13 @@ again when the storage has acknowledged it, so that what was lost or made twice 
 | mode | attack |
 |---|---|
 | kill | SIGKILL at random moments, aimed also at starts, claims and results being written |
-| slot | SIGKILL for whoever works on one slot |
 | stop | SIGSTOP for longer than the grace, then SIGCONT |
 | connections | the server ends connections |
-| server | immediate stops and restarts of the server, every third for longer than the grace |
+| server | immediate stops and restarts of the server, every third for `--outage` seconds |
 | exceptions | evaluations that raise, each candidate at most as often as it is made up for |
-| verdict | kills and suspensions on the queue of a verdict |
+| verdict | kills on the queue of a verdict |
 | real | kills of `taylorglo-worker`, `taylorglo run` and `taylorglo evaluate` processes |
+| outage | the server stops for `--outage` seconds under `taylorglo run` and `taylorglo evaluate` |
 
 Evaluations take hundredths of a second, so heartbeats come every second and the grace period is
 four; ``--real-intervals`` has the worker's own 60 and 240 seconds. Suspensions beyond 240 seconds
@@ -43,7 +43,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 
 import optuna
-from chaos_attacks import Attack, Cut, Kill, KillAndSuspend, KillSlot, Nothing, Outage, Suspend
+from chaos_attacks import Attack, Cut, Kill, Outage, Suspend
 from chaos_jobs import Job, Raising, SearchJob, Storage, VerdictJob
 from chaos_judge import Judgment, attacked
 from chaos_real import attack_real
@@ -55,13 +55,13 @@ from optuna_taylorglo.study.open import open_storage
 STORAGES = ("postgresql", "mariadb", "sqlite", "journal", "grpc")
 ATTACKS = {
     "kill": 400,
-    "slot": 10,
     "stop": 40,
     "connections": 400,
     "server": 6,
     "exceptions": 0,
     "verdict": 100,
     "real": 12,
+    "outage": 1,
 }
 """Modes, and how often each attacks unless told otherwise."""
 
@@ -145,9 +145,11 @@ def run(kind: str, mode: str, options: argparse.Namespace) -> None:
         try:
             with place(kind, directory) as where:
                 storage = Storage(where.url, heartbeat, grace)
-                if mode == "real":
-                    for name, judgment in attack_real(storage, total, options.seed, directory):
-                        print_row(kind, name, judgment)
+                if mode in ("real", "outage"):
+                    server = where.server if mode == "outage" else None
+                    args = (total, options.seed, directory, server, options.outage)
+                    for name, judgment in attack_real(where.url, *args):
+                        print_row(kind, name.replace("real", mode), judgment)
                     return
                 judgment = attacked(
                     job_of(mode, options, directory),
@@ -167,7 +169,7 @@ def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
     """What is attacked."""
     seconds = options.seconds
     if seconds is None:
-        # Who was asleep wakes while somebody else does the same evaluation, or just after it.
+        # A suspended worker resumes while another makes the same evaluation, or just after it.
         seconds = options.grace / 4 if mode == "stop" else SECONDS
     if mode == "verdict":
         return VerdictJob(options.tasks, seconds)
@@ -191,16 +193,10 @@ def attack_of(mode: str, total: int, options: argparse.Namespace, where: Place) 
     if mode == "connections" and isinstance(where.server, GrpcProxy):
         raise Unsupported("see server")
     if mode == "server":
-        return Outage(total, where.server, options.seed)
-    if mode == "slot":
-        # The first of the second generation.
-        return KillSlot(total, options.popsize)
-    if mode == "exceptions":
-        return Nothing()
+        return Outage(total, where.server, options.outage, options.seed)
     if mode == "stop":
         return Suspend(total, options.seed, options.together)
-    kinds = {"kill": Kill, "connections": Cut, "verdict": KillAndSuspend}
-    return kinds[mode](total, options.seed)
+    return (Cut if mode == "connections" else Kill)(total, options.seed)
 
 
 def print_row(kind: str, mode: str, judgment: Judgment) -> None:
@@ -244,6 +240,7 @@ def main() -> None:
         type=float,
         help=f"of an evaluation; {SECONDS}, for `stop` a quarter of the grace",
     )
+    parser.add_argument("--outage", type=float, default=20.0, help="seconds without a server")
     parser.add_argument("--together", type=int, default=1, help="suspended at one time")
     parser.add_argument("--heartbeat", type=int, default=1)
     parser.add_argument("--grace", type=int, default=4)

@@ -1,9 +1,9 @@
-"""Real workers, ``taylorglo run`` and ``taylorglo evaluate``, killed again and again.
+"""Real workers, ``taylorglo run`` and ``taylorglo evaluate`` under attack.
 
-A tiny search on the digits, as a user starts it: first by workers on their own, which find out by
-silence that one has died; then by ``taylorglo run``, with a worker's real settings; then a verdict
-by ``taylorglo evaluate``. Of the commands the workers are killed, and now and then the command
-itself, which must take its workers with it.
+A tiny search on the digits, as a user starts it: by workers of their own, by ``taylorglo run``, and
+then a verdict by ``taylorglo evaluate``, all with a worker's real settings. Either processes are
+killed, of the commands the workers and every fourth time the command itself, which must take its
+workers with it; or the server stops for a while.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import optuna
-from chaos_jobs import Storage
 from chaos_judge import Judgment
 from optuna.study import Study
 from optuna.trial import TrialState
@@ -34,61 +34,65 @@ from searches import results, small_recipe
 import optuna_taylorglo
 from optuna_taylorglo.attributes import KEY
 from optuna_taylorglo.study.heartbeat import WorkerProcess
-from optuna_taylorglo.study.open import open_storage
+from optuna_taylorglo.study.open import create_study, open_storage
 
 WORKERS = 3
 MARK = "CHAOS_MARK"
 UNTIL_ORPHANED = 15.0
 """Seconds in which children of a command that was killed have to end."""
 
-LIMIT = 900.0
+LIMIT = 1500.0
+SEARCH = {"search": {"n_generations": 12}}
+EVALUATE = ("evaluate", "--workers", str(WORKERS), "--seeds", "8", "--against", "ce,focal")
 
-_IN_SEARCH = re.compile(
+_SEARCHED = re.compile(
     r"trial \d+: generation (\d+), candidate (\d+)(?:, attempt (\d+))?: (?:-?\d|aborted|stopped)"
 )
-_IN_VERDICT = re.compile(r"training (\d+): .*: (?:-?\d+\.\d+ \(|aborted)")
+_TRAINED = re.compile(r"training (\d+): .*: (?:-?\d+\.\d+ \(|aborted)")
 
 Results = Mapping[Any, Any]
 
 
 def attack_real(
-    storage: Storage, total: int, seed: int, directory: Path
+    url: str, total: int, seed: int, directory: Path, server: Any = None, outage: float = 20.0
 ) -> Iterator[tuple[str, Judgment]]:
-    """Kill real processes, `total` times in each of three stages; yields stages as they end."""
+    """Attack real processes, `total` times in each stage; yields stages as they end.
+
+    Args:
+        url: The storage.
+        total: Kills, or outages, of each stage.
+        seed: When, and which process.
+        directory: Where commands run.
+        server: Is stopped for `outage` seconds; None to kill processes instead.
+        outage: Seconds.
+    """
     os.chdir(directory)
-    stage = Stage(storage.url, total, random.Random(seed), directory)
+    stage = Stage(url, total, random.Random(seed), directory, server, outage)
+    small_recipe(directory / "serial.yaml", **SEARCH)
+    for name in ("alone", "supervised"):
+        shutil.copy("serial.yaml", f"{name}.yaml")
+    serial_url = f"sqlite:///{directory / 'serial.db'}"
     try:
-        yield from _stages(stage, directory)
+        for words in (("run", "serial.yaml", "--workers", "1"), (*EVALUATE, "serial")):
+            stage.start("optuna_taylorglo.cli", *words, url=serial_url).wait()
+        if server is None:
+            yield "real workers", stage.workers("alone", _searched(_study(serial_url, "serial")))
+        for name, words in (
+            ("run", ("run", "supervised.yaml", "--workers", str(WORKERS))),
+            ("evaluate", (*EVALUATE, "supervised")),
+        ):
+            suffix, found = ("", _searched) if name == "run" else ("-verdict", _trained)
+            expected = found(_study(serial_url, f"serial{suffix}"))
+            yield f"real {name}", stage.command(words, f"supervised{suffix}", expected, found)
     finally:
         _end(_marked(stage.mark))
 
 
-def _stages(stage: Stage, directory: Path) -> Iterator[tuple[str, Judgment]]:
-    recipe = small_recipe(directory / "serial.yaml", search={"n_generations": 12})
-    for name in ("alone", "supervised"):
-        shutil.copy(recipe, directory / f"{name}.yaml")
-    evaluation = ["evaluate", "--workers", str(WORKERS), "--seeds", "8", "--against", "ce,focal"]
-    serial_url = f"sqlite:///{directory / 'serial.db'}"
-    _to_the_end("run", "serial.yaml", "--workers", "1", url=serial_url)
-    _to_the_end(*evaluation, "serial", "--output", "serial", url=serial_url)
-    serial = results(_study(serial_url, "serial"))
-    verdict = _trainings(_study(serial_url, "serial-verdict"))
-    yield "real workers", stage.workers_alone("alone", serial)
-    search = ["run", "supervised.yaml", "--workers", str(WORKERS)]
-    yield "real run", stage.command(search, "supervised", serial, _in_search)
-    words = [*evaluation, "supervised"]
-    yield "real evaluate", stage.command(words, "supervised-verdict", verdict, _in_verdict)
-
-
 @dataclass
 class Stage:
-    """Kills processes on one storage.
+    """Attacks processes on one storage; see `attack_real`.
 
     Attributes:
-        url: The storage.
-        total: Kills of a stage.
-        dice: When, and whom.
-        directory: Where commands run.
         mark: In the environment of all processes, by which they are found.
     """
 
@@ -96,143 +100,128 @@ class Stage:
     total: int
     dice: random.Random
     directory: Path
+    server: Any
+    outage: float
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def workers_alone(self, name: str, serial: Results) -> Judgment:
-        """Workers that nobody looks after, replaced when they have been killed."""
+    def start(self, module: str, *words: str, url: str = "") -> subprocess.Popen[bytes]:
+        package = str(Path(optuna_taylorglo.__file__).parents[1])
+        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": package, MARK: self.mark}
+        logs = self.directory / "logs"
+        logs.mkdir(exist_ok=True)
+        with (logs / f"{uuid.uuid4().hex}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *words],
+                env=os.environ | own | {"OPTUNA_STORAGE": url or self.url},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def workers(self, name: str, expected: Results) -> Judgment:
+        """Workers without a command, replaced when they have been killed."""
         began = time.monotonic()
-        optuna.create_study(study_name=name, storage=open_storage(self.url), direction="maximize")
-        study = _study(self.url, name)
-        logs = self.directory / "alone-logs"
-        logs.mkdir()
-        words = ["--study-name", name, "--recipe", f"{name}.yaml", "--no-check"]
-        words += ["--heartbeat", "2", "--grace", "8"]
-
-        def start() -> subprocess.Popen[bytes]:
-            log = logs / f"{uuid.uuid4().hex}.log"
-            return _start("optuna_taylorglo.worker", *words, url=self.url, mark=self.mark, log=log)
-
-        crew = [start() for _ in range(WORKERS)]
-        kills, due, errors = 0, 0.0, []
-        while any(worker.poll() != 0 for worker in crew):
-            if time.monotonic() - began > LIMIT:
-                break
-            if time.monotonic() > due and kills < self.total:
-                busy = _busy(study)
-                for number, worker in enumerate(crew):
-                    if worker.pid in busy and worker.poll() is None:
-                        worker.kill()
-                        worker.wait()
-                        crew[number] = start()
-                        kills += 1
-                        break
-                due = time.monotonic() + self.dice.uniform(0.2, 2.0)
+        study = create_study(name, self.url)
+        words = ("optuna_taylorglo.worker", "--study-name", name, "--no-check")
+        words = (*words, "--recipe", f"{name}.yaml")
+        crew = [self.start(*words) for _ in range(WORKERS)]
+        kills, errors = 0, []
+        while any(worker.poll() != 0 for worker in crew) and time.monotonic() - began < LIMIT:
+            time.sleep(self.dice.uniform(0.2, 2.0))
+            busy = _busy(study) if kills < self.total else []
             for number, worker in enumerate(crew):
-                if worker.poll() not in (None, 0):
+                if worker.pid in busy[:1]:
+                    worker.kill()
+                    kills += 1
+                    worker.wait()
+                elif worker.poll():
                     errors.append(f"a worker ended with code {worker.returncode}")
-                    crew[number] = start()
-            time.sleep(0.02)
+                if worker.poll():
+                    crew[number] = self.start(*words)
         over = all(worker.poll() == 0 for worker in crew)
-        for worker in crew:
-            worker.kill()
-            worker.wait()
-        return self._judge(study, serial, _in_search, logs, kills, over, errors, began)
+        judgment = self._judge(study, expected, _searched, "logs", kills, began)
+        return replace(judgment, over=over, errors=errors)
 
     def command(
-        self,
-        words: list[str],
-        name: str,
-        serial: Results,
-        places: Callable[[Study, Path], Counter[Any]],
+        self, words: tuple[str, ...], name: str, expected: Results, found: Callable[..., Results]
     ) -> Judgment:
-        """A command whose workers are killed, and every fourth time the command itself."""
-        began = time.monotonic()
-        log = self.directory / f"{name}.out"
-        kills = orphans = 0
-        errors: list[str] = []
+        """A command under attack, started again when it was killed."""
+        began, done, orphans, errors = time.monotonic(), 0, 0, []
         study: Study | None = None
         while time.monotonic() - began < LIMIT:
-            command = _start("optuna_taylorglo.cli", *words, url=self.url, mark=self.mark, log=log)
+            command = self.start("optuna_taylorglo.cli", *words)
             while command.poll() is None and time.monotonic() - began < LIMIT:
                 time.sleep(self.dice.uniform(0.2, 2.0))
-                if kills >= self.total:
-                    continue
                 with contextlib.suppress(KeyError, ProcessLookupError):
                     study = study or _study(self.url, name)
-                    busy = _busy(study)
-                    if not busy:
-                        continue
-                    if kills % 4 == 3:
-                        command.kill()
-                    else:
-                        os.kill(self.dice.choice(sorted(busy)), signal.SIGKILL)
-                    kills += 1
-            if command.poll() is None:
-                command.kill()
+                    if done < self.total and (busy := _busy(study)):
+                        self._strike(command, busy, done)
+                        done += 1
+            command.kill()
             if command.wait() == 0:
                 break
             if command.returncode != -signal.SIGKILL:
                 errors.append(f"{words[0]} ended with code {command.returncode}")
             orphans += _end_orphans(self.mark)
-        over = command.returncode == 0
         study = study or _study(self.url, name)
-        logs = self.directory / "taylorglo-logs" / name
-        judgment = self._judge(study, serial, places, logs, kills, over, errors, began)
-        return judgment if not orphans else _with_orphans(judgment, orphans)
+        logs = f"taylorglo-logs/{name}"
+        judgment = self._judge(study, expected, found, logs, done, began)
+        over, orphans = command.returncode == 0, orphans + judgment.orphans
+        return replace(judgment, over=over, orphans=orphans, errors=errors)
+
+    def _strike(self, command: subprocess.Popen[bytes], busy: list[int], done: int) -> None:
+        if self.server is not None:
+            self.server.stop()
+            time.sleep(self.outage)
+            self.server.start()
+        elif done % 4 == 3:
+            command.kill()
+        else:
+            os.kill(self.dice.choice(busy), signal.SIGKILL)
 
     def _judge(
         self,
         study: Study,
-        serial: Results,
-        places: Callable[[Study, Path], Counter[Any]],
-        logs: Path,
-        kills: int,
-        over: bool,
-        errors: list[str],
+        expected: Results,
+        found: Callable[[Study], Results],
+        logs: str,
+        attacks: int,
         began: float,
     ) -> Judgment:
-        seconds = time.monotonic() - began
-        ours: Results = results(study) if places is _in_search else _trainings(study)
-        told = places(study, logs)
-        different = [key for key in ours.keys() | serial.keys() if ours.get(key) != serial.get(key)]
-        finished = {place[0] for place in ours} if places is _in_search else ()
+        ours, told = found(study), _told(study, self.directory / logs)
+        different = [k for k in ours.keys() | expected.keys() if ours.get(k) != expected.get(k)]
+        ends = sorted(t.datetime_complete for t in study.trials if t.datetime_complete)
         return Judgment(
-            attacks=kills,
-            over=over,
-            generations=len(finished),
-            differences=[f"{key}: {ours.get(key)}, serial {serial.get(key)}" for key in different],
+            attacks=attacks,
+            over=True,
+            generations=0,
+            differences=[f"{k}: {ours.get(k)}, serial {expected.get(k)}" for k in different],
             lost=[f"{place} was finished, and is not there" for place in told if place not in ours],
             repeated=[f"{place} {count} times" for place, count in told.items() if count > 1],
             overtaken=[],
             left=[str(trial) for trial in study.trials if not trial.state.is_finished()],
             orphans=_end_orphans(self.mark),
-            errors=errors,
-            standstill=0.0,
-            seconds=seconds,
+            errors=[],
+            standstill=max((b - a).total_seconds() for a, b in pairwise(ends)),
+            seconds=time.monotonic() - began,
         )
 
 
-def _with_orphans(judgment: Judgment, orphans: int) -> Judgment:
-    return Judgment(**vars(judgment) | {"orphans": judgment.orphans + orphans})
-
-
-def _in_search(study: Study, logs: Path) -> Counter[Any]:
-    """How often each evaluation was finished, by the workers' own words."""
-    found = _IN_SEARCH.findall(_text(logs))
-    # For people everything is counted from 1.
-    return Counter((int(g) - 1, int(i) - 1, int(a or 1) - 1) for g, i, a in found)
-
-
-def _in_verdict(study: Study, logs: Path) -> Counter[Any]:
+def _told(study: Study, logs: Path) -> Counter[Any]:
+    """How often each evaluation was finished, by the workers' own logs."""
+    text = "\n".join(log.read_text(errors="replace") for log in sorted(logs.glob("*.log")))
     trials = study.trials
-    return Counter(trials[int(n)].user_attrs.get(KEY) for n in _IN_VERDICT.findall(_text(logs)))
+    if any(KEY in trial.user_attrs for trial in trials):
+        return Counter(trials[int(n)].user_attrs[KEY] for n in _TRAINED.findall(text))
+    # In the log everything is counted from 1.
+    return Counter((int(g) - 1, int(i) - 1, int(a or 1) - 1) for g, i, a in _SEARCHED.findall(text))
 
 
-def _text(logs: Path) -> str:
-    return "\n".join(log.read_text(errors="replace") for log in sorted(logs.glob("*.log")))
+def _searched(study: Study) -> Results:
+    return results(study)
 
 
-def _trainings(study: Study) -> dict[str, Any]:
+def _trained(study: Study) -> Results:
     states = (TrialState.COMPLETE, TrialState.PRUNED)
     return {t.user_attrs[KEY]: (t.state, t.value) for t in study.get_trials(states=states)}
 
@@ -241,33 +230,11 @@ def _study(url: str, name: str) -> Study:
     return optuna.load_study(study_name=name, storage=open_storage(url))
 
 
-def _busy(study: Study) -> set[int]:
+def _busy(study: Study) -> list[int]:
     """Processes that hold a trial."""
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     workers = [WorkerProcess.of(trial) for trial in running]
-    return {w.pid for w in workers if w is not None and Path(f"/proc/{w.pid}").exists()}
-
-
-def _environment(url: str, mark: str = "") -> dict[str, str]:
-    package = str(Path(optuna_taylorglo.__file__).parents[1])
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": package, "OPTUNA_STORAGE": url, MARK: mark}
-    return os.environ | own
-
-
-def _to_the_end(*words: str, url: str) -> None:
-    command = [sys.executable, "-m", "optuna_taylorglo.cli", *words]
-    subprocess.run(command, env=_environment(url), check=True, capture_output=True)
-
-
-def _start(module: str, *words: str, url: str, mark: str, log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *words],
-            env=_environment(url, mark),
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )
+    return [w.pid for w in workers if w is not None and Path(f"/proc/{w.pid}").exists()]
 
 
 def _end_orphans(mark: str) -> int:
@@ -279,7 +246,7 @@ def _end_orphans(mark: str) -> int:
     return len(found)
 
 
-def _end(pids: Sequence[int]) -> None:
+def _end(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

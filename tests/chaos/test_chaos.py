@@ -1,6 +1,6 @@
-"""Whatever is done to workers and servers, all is as if nothing had happened.
+"""Whatever is done to workers and servers, the outcome is that of a serial run.
 
-The long version, with more storages and attacks, is ``benchmarks/chaos.py``.
+The long version, with more attacks, is ``benchmarks/chaos.py``.
 """
 
 from __future__ import annotations
@@ -8,86 +8,78 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chaos_attacks import Attack, Cut, Kill, KillAndSuspend, KillSlot, Nothing, Suspend
+from chaos_attacks import Attack, Cut, Kill, Outage, Suspend
+from chaos_glo import GLOJob
 from chaos_jobs import Job, Raising, SearchJob, Storage, VerdictJob
 from chaos_judge import Judgment, attacked
+from databases import GrpcProxy, PostgreSQL
 
-HEARTBEAT, GRACE = 1, 3
+from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
+
+SMALL = SearchJob(generations=2, popsize=4, seconds=0.06)
+LONG_GLO = GLOSettings(
+    popsize=40, n_generations=10, coefficients=CoefficientSettings(popsize=12, n_generations=5)
+)
 
 
-def attack(job: Job, url: str, how: Attack, directory: Path, limit: float = 120) -> Judgment:
-    storage = Storage(url, HEARTBEAT, GRACE)
-    judgment = attacked(job, storage, how, workers=4, directory=directory, limit=limit)
+def assert_like_serial(
+    job: Job, url: str, attack: Attack, directory: Path, workers: int = 4, limit: float = 300
+) -> Judgment:
+    storage = Storage(url, heartbeat=1, grace=3)
+    judgment = attacked(job, storage, attack, workers=workers, directory=directory, limit=limit)
     judgment.assert_flawless()
+    assert attack.done >= attack.total
     return judgment
 
 
-def small_search(**options: object) -> SearchJob:
-    return SearchJob(generations=2, popsize=4, seconds=0.06, **options)  # type: ignore[arg-type]
+@pytest.mark.parametrize("kind", ["sqlite_url", "postgresql_url", "mariadb_url", "journal_path"])
+def test_kills_change_nothing(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    assert_like_serial(SMALL, request.getfixturevalue(kind), Kill(8), tmp_path)
 
 
-def test_kills_change_nothing(database_url: str, tmp_path: Path) -> None:
-    judgment = attack(small_search(), database_url, Kill(8), tmp_path)
-    assert judgment.attacks == 8
-
-
-def test_kills_change_nothing_in_a_journal(journal_path: str, tmp_path: Path) -> None:
-    judgment = attack(small_search(), journal_path, Kill(6), tmp_path)
-    assert judgment.attacks == 6
-
-
-def test_one_slot_may_lose_ten_workers(postgresql_url: str, tmp_path: Path) -> None:
-    """Others on the machine see that they are dead."""
-    job = small_search(slow=frozenset({5}))
-    judgment = attacked(
-        job,
-        Storage(postgresql_url),
-        KillSlot(10, slot=5),
-        workers=4,
-        directory=tmp_path,
-        limit=120,
-    )
-    judgment.assert_flawless()
-    assert judgment.attacks == 10
-
-
-def test_workers_that_sleep_for_longer_than_the_grace_change_nothing(
-    postgresql_url: str, tmp_path: Path
-) -> None:
-    judgment = attack(small_search(), postgresql_url, Suspend(3), tmp_path)
-    assert judgment.attacks == 3
-
-
-def test_cut_connections_change_nothing(postgresql_url: str, tmp_path: Path) -> None:
-    judgment = attack(small_search(), postgresql_url, Cut(20), tmp_path)
-    assert judgment.attacks >= 20
-
-
-def test_exceptions_within_the_limit_change_nothing(sqlite_url: str, tmp_path: Path) -> None:
-    job = small_search(raising=Raising(tmp_path, 0.5))
-    assert attack(job, sqlite_url, Nothing(), tmp_path).attacks > 0
+def test_kills_change_no_tree_and_no_coefficient(postgresql_url: str, tmp_path: Path) -> None:
+    job = GLOJob(seconds=0.06)
+    assert {place.split("/")[0] for place in job.expected()} == set("01234")
+    assert_like_serial(job, postgresql_url, Kill(8), tmp_path)
 
 
 def test_every_training_of_a_verdict_has_one_result(sqlite_url: str, tmp_path: Path) -> None:
-    judgment = attack(VerdictJob(16, 0.06), sqlite_url, KillAndSuspend(8), tmp_path)
-    assert judgment.attacks == 8
+    assert_like_serial(VerdictJob(16, 0.06), sqlite_url, Kill(6), tmp_path)
+
+
+def test_suspensions_beyond_the_grace_change_nothing(postgresql_url: str, tmp_path: Path) -> None:
+    assert_like_serial(SMALL, postgresql_url, Suspend(3), tmp_path)
+
+
+def test_cut_connections_change_nothing(postgresql_url: str, tmp_path: Path) -> None:
+    assert_like_serial(SMALL, postgresql_url, Cut(20), tmp_path)
+
+
+def test_outages_change_nothing(own_postgresql: PostgreSQL, tmp_path: Path) -> None:
+    """The third one lasts longer than the grace."""
+    attack = Outage(3, own_postgresql, 4.0)
+    assert_like_serial(SMALL, own_postgresql.new_database(), attack, tmp_path)
+
+
+def test_a_proxy_that_is_killed_changes_nothing(sqlite_url: str, tmp_path: Path) -> None:
+    proxy = GrpcProxy(sqlite_url)
+    # In a process of its own: the library does not like to be forked after its first call.
+    assert_like_serial(SMALL, proxy.url, Outage(2, proxy, 0.0), tmp_path)
+    proxy.stop()
+
+
+def test_exceptions_within_the_limit_change_nothing(sqlite_url: str, tmp_path: Path) -> None:
+    job = SearchJob(generations=2, popsize=4, seconds=0.06, raising=Raising(tmp_path, 0.5))
+    assert assert_like_serial(job, sqlite_url, Kill(0), tmp_path).attacks > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [Kill(400), Suspend(40)], ids=["kill", "stop"])
-def test_a_long_search_in_a_storm(database_url: str, tmp_path: Path, how: Attack) -> None:
-    judgment = attacked(
-        SearchJob(generations=20, popsize=12),
-        Storage(database_url),
-        how,
-        workers=12,
-        directory=tmp_path,
-        limit=1800,
-    )
-    judgment.assert_flawless()
-    assert judgment.attacks >= how.total
-
-
-@pytest.mark.slow
-def test_a_long_verdict_in_a_storm(database_url: str, tmp_path: Path) -> None:
-    attack(VerdictJob(), database_url, KillAndSuspend(100), tmp_path, limit=900)
+@pytest.mark.parametrize(
+    "job",
+    [SearchJob(20, 12), VerdictJob(), GLOJob(settings=LONG_GLO, generations=15)],
+    ids=["search", "verdict", "glo"],
+)
+def test_long_runs_in_a_storm(job: Job, database_url: str, tmp_path: Path, how: Attack) -> None:
+    how.done = 0
+    assert_like_serial(job, database_url, how, tmp_path, workers=12, limit=1800)

@@ -8,9 +8,10 @@ all hit its last evaluations; and its end waits for the last attack of any kind.
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -28,7 +29,7 @@ class Server(Protocol):
     def start(self) -> None: ...
 
 
-class Attack(ABC):
+class Attack:
     """Something that goes wrong while a crew works.
 
     Args:
@@ -38,7 +39,10 @@ class Attack(ABC):
 
     Attributes:
         done: How often it has happened.
+        holds_up: Whether the job waits for it.
     """
+
+    holds_up = False
 
     def __init__(
         self, total: int, seed: int = 0, aimed_at: Sequence[Phase | None] = _ANYWHERE
@@ -49,36 +53,24 @@ class Attack(ABC):
         self.dice = random.Random(seed)
 
     def step(self, crew: Crew, progress: float) -> None:
-        """Attack if it is time to.
-
-        Args:
-            crew: Who is attacked.
-            progress: Share of the job that is done.
-        """
+        """Attack if it is time to; `progress` is the share of the job that is done."""
         if self.done < min(self.total, 1 + 1.1 * self.total * progress):
             self.done += self.strike(crew)
 
-    def is_behind(self, progress: float) -> bool:
-        """Whether the job has to wait for it."""
-        return False
-
-    @abstractmethod
     def strike(self, crew: Crew) -> int:
         """Attack once; returns how often it really happened."""
+        raise NotImplementedError
 
-    def end(self, crew: Crew) -> None:  # noqa: B027
-        """Take back what would outlast the job; most attacks leave nothing behind."""
+    def end(self, crew: Crew) -> None:
+        """Take back what would outlast the job."""
 
     def victim(self, crew: Crew) -> Seat | None:
         """A worker in a phase chosen at random, or any if none comes into it soon."""
         wanted = self.dice.choice(self.aimed_at)
         deadline = time.monotonic() + 0.05
         while wanted is not None and time.monotonic() < deadline:
-            found = [
-                s
-                for s, phase in zip(crew.seats, crew.board.phases, strict=True)
-                if phase == wanted and s.alive
-            ]
+            seats = zip(crew.seats, crew.board.phases, strict=True)
+            found = [seat for seat, phase in seats if phase == wanted and seat.alive]
             if found:
                 # Anywhere in the phase, not at its beginning.
                 time.sleep(self.dice.uniform(0, 0.02))
@@ -88,21 +80,10 @@ class Attack(ABC):
         return self.dice.choice(alive) if alive else None
 
 
-class Nothing(Attack):
-    """No attack from outside: the evaluations themselves raise."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def strike(self, crew: Crew) -> int:
-        return 0
-
-
 class Kill(Attack):
     """SIGKILL, also in the middle of claims and of results being written."""
 
-    def is_behind(self, progress: float) -> bool:
-        return self.done < self.total * progress
+    holds_up = True
 
     def strike(self, crew: Crew) -> int:
         victim = self.victim(crew)
@@ -112,35 +93,8 @@ class Kill(Attack):
         return 1
 
 
-class KillSlot(Attack):
-    """SIGKILL for whoever works on one slot, again and again.
-
-    Args:
-        total: How often.
-        slot: The slot.
-    """
-
-    def __init__(self, total: int, slot: int) -> None:
-        super().__init__(total)
-        self.slot = slot
-
-    def step(self, crew: Crew, progress: float) -> None:
-        if self.done < self.total:
-            self.done += self.strike(crew)
-
-    def strike(self, crew: Crew) -> int:
-        for number, seat in enumerate(crew.seats):
-            at_it = crew.board.slots[number] == self.slot
-            if at_it and crew.board.phases[number] == Phase.EVALUATING and seat.alive:
-                crew.kill(seat)
-                return 1
-        return 0
-
-
 class Suspend(Attack):
     """SIGSTOP for longer than the grace, then SIGCONT; half of the time amid evaluations.
-
-    Few sleep at a time: where a claim that is suspended holds everybody up, nobody else is missed.
 
     Args:
         total: How often.
@@ -148,14 +102,13 @@ class Suspend(Attack):
         together: How many are suspended at one time, as a batch system suspends all of a machine.
     """
 
+    holds_up = True
+
     def __init__(self, total: int, seed: int = 0, together: int = 1) -> None:
         evaluating = [Phase.EVALUATING] * 2
         super().__init__(total, seed, [*evaluating, Phase.CLAIMING, Phase.FINISHING])
         self.together = together
         self._asleep: dict[int, tuple[Seat, float, float]] = {}
-
-    def is_behind(self, progress: float) -> bool:
-        return self.done < self.total * progress
 
     def step(self, crew: Crew, progress: float) -> None:
         now = time.monotonic()
@@ -163,18 +116,19 @@ class Suspend(Attack):
             if now >= until:
                 del self._asleep[worker]
                 crew.resume(seat, since)
+        # Few at a time: while a suspended claim holds up all others, their heartbeats count.
         if len(self._asleep) + self.together <= max(self.together, len(crew.seats) // 4):
             super().step(crew, progress)
 
     def strike(self, crew: Crew) -> int:
-        return sum(self._put_to_sleep(crew) for _ in range(self.together))
+        return sum(self._suspend(crew) for _ in range(self.together))
 
-    def _put_to_sleep(self, crew: Crew) -> int:
+    def _suspend(self, crew: Crew) -> int:
         victim = self.victim(crew)
         if victim is None or not victim.alive or victim.worker in self._asleep:
             return 0
         now = time.monotonic()
-        crew.suspend(victim)
+        os.kill(victim.pid, signal.SIGSTOP)
         longer = crew.storage.grace + self.dice.uniform(0.5, 2.0)
         self._asleep[victim.worker] = (victim, now, now + longer)
         return 1
@@ -182,29 +136,6 @@ class Suspend(Attack):
     def end(self, crew: Crew) -> None:
         for seat, since, _ in self._asleep.values():
             crew.resume(seat, since)
-
-
-class KillAndSuspend(Attack):
-    """Kills, and a suspension for every fourth of them."""
-
-    def __init__(self, total: int, seed: int = 0) -> None:
-        super().__init__(total, seed)
-        self._attacks = (Kill(total - total // 4, seed), Suspend(total // 4, seed + 1))
-
-    def step(self, crew: Crew, progress: float) -> None:
-        for attack in self._attacks:
-            attack.step(crew, progress)
-        self.done = sum(attack.done for attack in self._attacks)
-
-    def is_behind(self, progress: float) -> bool:
-        return any(attack.is_behind(progress) for attack in self._attacks)
-
-    def strike(self, crew: Crew) -> int:
-        raise NotImplementedError
-
-    def end(self, crew: Crew) -> None:
-        for attack in self._attacks:
-            attack.end(crew)
 
 
 class Cut(Attack):
@@ -216,24 +147,18 @@ class Cut(Attack):
 
 
 class Outage(Attack):
-    """The server stops at once and is started later, now and then after more than the grace.
+    """The server stops at once and is started later, every third time after `seconds` more."""
 
-    Args:
-        total: How often.
-        server: The server.
-        seed: Of what is left to chance.
-    """
-
-    def __init__(self, total: int, server: Server, seed: int = 0) -> None:
+    def __init__(self, total: int, server: Server, seconds: float, seed: int = 0) -> None:
         super().__init__(total, seed)
         self._server = server
-        self._long = itertools.cycle((False, False, True))
+        self._more = itertools.cycle((0.0, 0.0, seconds))
 
     def strike(self, crew: Crew) -> int:
         time.sleep(self.dice.uniform(0, 0.3))
         began = time.monotonic()
         self._server.stop()
-        time.sleep(self.dice.uniform(0.3, 1.0) + next(self._long) * crew.storage.grace)
+        time.sleep(self.dice.uniform(0.3, 1.0) + next(self._more))
         self._server.start()
         crew.outages.append((began, time.monotonic()))
         return 1

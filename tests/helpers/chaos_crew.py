@@ -1,8 +1,13 @@
-"""Processes that do a job on the real classes, and are replaced when they die."""
+"""Processes that do a job on the real classes, and are replaced when they die.
+
+They log what they do and when. Each line is written by one call, so a worker that is killed leaves
+a whole line or none. Times are those of the monotonic clock, which processes of a machine share.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import multiprocessing
 import os
@@ -14,11 +19,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
-from chaos_jobs import Job, RaisedNowAndThen, SearchJob, Storage
-from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, LogWriter
+from chaos_jobs import Job, Place, RaisedNowAndThen, Storage
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
@@ -28,6 +32,49 @@ from optuna_taylorglo.study.queue import record_failure
 from optuna_taylorglo.study.storages import is_proxy, parse_url
 
 fork = multiprocessing.get_context("fork")
+
+CLAIMED, RAISED, FINISHED, ACKNOWLEDGED = "claimed", "raised", "finished", "acknowledged"
+
+
+class Event(NamedTuple):
+    """One line of the log.
+
+    Attributes:
+        what: CLAIMED when an evaluation begins, RAISED when it ends with an exception, FINISHED the
+            moment before its result is handed over, ACKNOWLEDGED when that call has returned.
+        when: The time; of a claim the time at which the claim that succeeded began.
+        worker: Number of the process.
+        evaluation: Number of its evaluation.
+        place: What it is of.
+        facts: FINISHED has the outcome, ACKNOWLEDGED whether its place has a stored result.
+    """
+
+    what: str
+    when: float
+    worker: int
+    evaluation: int
+    place: Place
+    facts: dict[str, Any]
+
+
+class LogReader:
+    """Reads what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self.events: list[Event] = []
+
+    def read(self) -> list[Event]:
+        """All events so far."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                lines = file.read()
+            lines = lines[: lines.rfind(b"\n") + 1]
+            self._position += len(lines)
+            self.events += [Event(*json.loads(line)) for line in lines.splitlines()]
+        return self.events
 
 
 class Phase(IntEnum):
@@ -46,71 +93,58 @@ class Board:
         self.attacks_over = fork.RawValue("b", 0)
         self.attacks_behind = fork.RawValue("b", 0)
         self.phases = fork.RawArray("i", seats)
-        self.slots = fork.RawArray("i", [-1] * seats)
 
     def holds_up(self, *, at_the_end: bool) -> bool:
         """Whether an evaluation may not be finished yet."""
         return bool(self.attacks_behind.value or (at_the_end and not self.attacks_over.value))
 
-    def note(self, *, behind: bool, over: bool) -> None:
-        self.attacks_behind.value, self.attacks_over.value = behind, over
-
-
-def _import_what_databases_need(url: str) -> None:
-    """Once for all workers: of a worker's start it would take most of the time, hundreds of times.
-
-    Not for a proxy, whose library does not like to be forked, and not for a journal.
-    """
-    if "://" in url and not is_proxy(url):
-        open_storage("sqlite://")
-        parse_url(url).get_dialect().import_dbapi()
-
 
 def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, worker: int) -> None:
     """Do a job until it is done."""
     logging.disable()
-    board.phases[seat] = Phase.STARTING
-    log = LogWriter(log_path, worker)
-    queue = storage.queue(job)
-    claim, claim_began = queue.claim, 0.0
+    file = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    evaluation, place, claim_began = 0, "", 0.0
 
-    def watched_claim(**options: Any) -> Any:
+    def log(what: str, when: float | None = None, **facts: Any) -> None:
+        event = Event(what, when or time.monotonic(), worker, evaluation, place, facts)
+        os.write(file, (json.dumps(event) + "\n").encode())
+
+    queue = storage.queue(job)
+    claim = queue.claim
+
+    def watched_claim() -> Any:
         nonlocal claim_began
         claim_began = time.monotonic()
         board.phases[seat] = Phase.CLAIMING
         try:
-            return claim(**options)
+            return claim()
         finally:
             board.phases[seat] = Phase.WAITING
 
     queue.claim = watched_claim  # type: ignore[method-assign]
-    evaluation = 0
+    queue._longest_wait = 0.5
     while (trial := job.next_trial(queue)) is not None:
         evaluation += 1
-        place = job.place(trial)
-        assert place is not None
-        log.write(CLAIMED, evaluation, place, claim_began)
-        board.slots[seat] = job.slot(place) if isinstance(job, SearchJob) else -1
+        place = str(job.place(trial))
+        log(CLAIMED, claim_began)
         board.phases[seat] = Phase.EVALUATING
         with heartbeats(trial, queue.heartbeat_interval):
             try:
                 outcome = job.evaluate(queue, trial)
-                while board.holds_up(at_the_end=job.outlasts_attacks(place)):
+                while board.holds_up(at_the_end=job.is_last(place)):
                     time.sleep(0.01)
             except RaisedNowAndThen as error:
                 record_failure(trial, error)
                 queue.finish(trial, state=TrialState.FAIL)
-                log.write(RAISED, evaluation, place)
+                log(RAISED)
                 continue
             except UpdateFinishedTrialError:
                 continue  # failed as stale while this worker was suspended
             board.phases[seat] = Phase.FINISHING
-            log.write(FINISHED, evaluation, place, outcome=outcome)
+            log(FINISHED, outcome=outcome)
             in_time = job.conclude(queue, trial, outcome)
         # Unless the result came too late, its place must have it now.
-        stored = place in job.stored(queue.study)
-        log.write(ACKNOWLEDGED, evaluation, place, stored=stored, dropped=not in_time)
-        board.slots[seat] = -1
+        log(ACKNOWLEDGED, stored=place in job.stored(queue.study), dropped=not in_time)
         board.phases[seat] = Phase.WAITING
 
 
@@ -140,7 +174,7 @@ class Crew:
         storage: Where.
         size: How many.
         directory: Where they log.
-        killed: When each worker was killed, by its number.
+        killed: Numbers of the workers that were killed.
         suspensions: Worker, beginning and end of each.
         outages: Beginning and end of each.
         errors: The end of each worker that died by itself.
@@ -150,7 +184,7 @@ class Crew:
     storage: Storage
     size: int
     directory: Path
-    killed: dict[int, float] = field(default_factory=dict)
+    killed: set[int] = field(default_factory=set)
     suspensions: list[tuple[int, float, float]] = field(default_factory=list)
     outages: list[tuple[float, float]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -158,9 +192,13 @@ class Crew:
     def __post_init__(self) -> None:
         self.log = self.directory / "evaluations.jsonl"
         self.board = Board(self.size)
-        self._started = 0
         self._groups: list[int] = []
-        _import_what_databases_need(self.storage.url)
+        url = self.storage.url
+        # What databases need is imported once for all workers: of a worker's start it would take
+        # most of the time. Not for a proxy, whose library does not like to be forked.
+        if "://" in url and not is_proxy(url):
+            open_storage("sqlite://")
+            parse_url(url).get_dialect().import_dbapi()
         # Made once: workers that make the same study at once are not what is attacked.
         first = fork.Process(target=lambda: self.storage.queue(self.job))
         first.start()
@@ -169,9 +207,8 @@ class Crew:
         self.seats = [self._start(number) for number in range(self.size)]
 
     def _start(self, seat: int) -> Seat:
-        worker = self._started
-        self._started += 1
-        self.board.phases[seat], self.board.slots[seat] = Phase.STARTING, -1
+        worker = len(self._groups)
+        self.board.phases[seat] = Phase.STARTING
         process = fork.Process(target=self._run, args=(seat, worker))
         process.start()
         seated = Seat(process, worker)
@@ -201,12 +238,9 @@ class Crew:
         return any(seat.process.exitcode != 0 for seat in self.seats)
 
     def kill(self, seat: Seat) -> None:
-        self.killed[seat.worker] = time.monotonic()
+        self.killed.add(seat.worker)
         seat.process.kill()
         seat.process.join()
-
-    def suspend(self, seat: Seat) -> None:
-        os.kill(seat.pid, signal.SIGSTOP)
 
     def resume(self, seat: Seat, since: float) -> None:
         with contextlib.suppress(ProcessLookupError):

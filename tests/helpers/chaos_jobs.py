@@ -1,7 +1,7 @@
 """Searches and verdicts to be attacked: what one evaluation is, and what must come of all.
 
 An evaluation's value, its reports and whether it is aborted come from its training seed only, as
-those of a training do, so any disturbed run can be held against a serial one in memory.
+those of a training do, so any disturbed run can be compared with a serial one in memory.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import contextlib
 import os
 import random
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import optuna
+from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -38,20 +39,14 @@ Place = str
 class Outcome(NamedTuple):
     """All that an evaluation leaves behind; None as value for an abort."""
 
-    params: dict[str, float]
+    params: dict[str, Any]
     value: float | None
     reports: dict[int, float]
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Where a job is kept, and how patient its workers are.
-
-    Attributes:
-        url: As `open_storage` takes it.
-        heartbeat: Seconds between two heartbeats.
-        grace: Seconds without one until a trial is suspect.
-    """
+    """Where a job is, with the heartbeat interval and the grace period of its workers."""
 
     url: str
     heartbeat: float = 1
@@ -61,7 +56,6 @@ class Storage:
         return open_storage(self.url, patience=WORKER_PATIENCE)
 
     def queue(self, job: Job) -> TrialQueue:
-        """The queue of a job here."""
         return job.queue(self.open(), heartbeat_interval=self.heartbeat, grace_period=self.grace)
 
 
@@ -71,80 +65,74 @@ class RaisedNowAndThen(Exception):
 
 @dataclass(frozen=True)
 class Raising:
-    """Which evaluations end with an exception.
+    """Which evaluations end with an exception: a share, at most `MAX_FAILURES` of a candidate.
 
-    Attributes:
-        directory: Where it is counted, for all processes.
-        share: How many do, unless their candidate has had its share.
-        limit: Exceptions of one candidate, at most.
+    They are counted in a directory, for all processes.
     """
 
     directory: Path
     share: float
-    limit: int = MAX_FAILURES
 
     def maybe_raise(self, candidate: str) -> None:
         if random.random() >= self.share:
             return
-        for number in range(self.limit):
+        for number in range(MAX_FAILURES):
             mark = self.directory / f"raised-{candidate.replace('/', '-')}-{number}"
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
                 raise RaisedNowAndThen(candidate)
 
 
-class Job(ABC):
+class Job:
     """Work for many processes."""
 
-    study_name: str
+    study_name = "a"
 
-    @abstractmethod
-    def outlasts_attacks(self, place: Place) -> bool:
-        """Whether an evaluation is not finished before the last attack.
-
-        One at the end is not, at least, so that no job is done too early to be attacked.
-        """
-
-    @abstractmethod
     def queue(self, storage: Any = None, **heartbeat: float) -> TrialQueue:
         """The queue, in a storage or in memory, made if need be."""
+        raise NotImplementedError
 
-    @abstractmethod
     def next_trial(self, queue: Any) -> Trial | None:
         """Wait for a trial; None when all is done."""
+        return queue.wait_for_trial()
 
-    @abstractmethod
     def place(self, trial: Trial | FrozenTrial) -> Place | None:
         """What a trial is of; None if it is of nothing that this job knows."""
+        raise NotImplementedError
 
-    @abstractmethod
     def evaluate(self, queue: Any, trial: Trial) -> Outcome:
         """The outcome, after some time and some reports."""
+        raise NotImplementedError
 
-    @abstractmethod
     def expected(self) -> Mapping[Place, Outcome]:
         """What undisturbed work gives."""
+        raise NotImplementedError
+
+    def is_last(self, place: Place) -> bool:
+        """Whether an evaluation is at the end, which waits for the last attack."""
+        raise NotImplementedError
+
+    def params(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
+        """All that makes a trial's candidate."""
+        return dict(trial.params)
 
     def stored(self, study: Study) -> dict[Place, list[Outcome]]:
-        """What a study has, by place: everything that came to its end."""
+        """The results in a study, by place."""
         return self.outcomes(study.get_trials(deepcopy=False))
 
     def outcomes(self, trials: Sequence[FrozenTrial]) -> dict[Place, list[Outcome]]:
-        """What trials came to, by place, those left out that came to nothing."""
+        """The results of trials, by place."""
         found: dict[Place, list[Outcome]] = {}
         for trial in trials:
             place = self.place(trial)
-            ended = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
-            if place is not None and ended:
+            if place is not None and trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
                 value = trial.value if trial.state == TrialState.COMPLETE else None
-                outcome = Outcome(trial.params, value, trial.intermediate_values)
+                outcome = Outcome(self.params(trial), value, trial.intermediate_values)
                 found.setdefault(place, []).append(outcome)
         return found
 
     def conclude(self, queue: TrialQueue, trial: Trial, outcome: Outcome) -> bool:
         """Hand the outcome over; False if it came too late."""
-        if outcome.value is None:
-            return queue.finish(trial, state=TrialState.PRUNED)
         return queue.finish(trial, outcome.value)
 
 
@@ -156,42 +144,40 @@ class SearchJob(Job):
         generations: How long.
         popsize: Candidates a generation.
         seconds: Longest time of an evaluation.
-        slow: Slots whose evaluations are not finished before the last attack.
         raising: Which evaluations raise.
     """
 
     generations: int = 4
     popsize: int = 8
     seconds: float = 0.03
-    slow: frozenset[int] = frozenset()
     raising: Raising | None = None
-    study_name: str = "a"
+
+    def sampler(self) -> BaseSampler:
+        return TaylorGLOSampler(popsize=self.popsize, attempts=3, max_failures=MAX_FAILURES)
 
     def queue(self, storage: Any = None, **heartbeat: float) -> GenerationScheduler:
         study = optuna.create_study(
             study_name=self.study_name,
             storage=storage,
-            sampler=TaylorGLOSampler(popsize=self.popsize, attempts=3, max_failures=MAX_FAILURES),
+            sampler=self.sampler(),
             direction="maximize",
             load_if_exists=True,
         )
         return GenerationScheduler(study, n_generations=self.generations, **heartbeat)
 
-    def next_trial(self, queue: GenerationScheduler) -> Trial | None:
-        return queue.wait_for_trial()
-
     def place(self, trial: Trial | FrozenTrial) -> Place | None:
-        attrs = trial.user_attrs
-        if any(key not in attrs for key in (GENERATION, INDEX, ATTEMPT)):
-            return None
-        return f"{attrs[GENERATION]}/{attrs[INDEX]}/{attrs[ATTEMPT]}"
+        attrs = [trial.user_attrs.get(key) for key in (GENERATION, INDEX, ATTEMPT)]
+        return None if None in attrs else "/".join(map(str, attrs))
 
     def slot(self, place: Place) -> int:
         generation, index, _ = map(int, place.split("/"))
         return generation * self.popsize + index
 
-    def outlasts_attacks(self, place: Place) -> bool:
-        return self.slot(place) in self.slow | {self.generations * self.popsize - 1}
+    def is_last(self, place: Place) -> bool:
+        return self.slot(place) == self.generations * self.popsize - 1
+
+    def fitness(self, queue: GenerationScheduler, trial: Trial) -> float:
+        return -sum((x - 1) ** 2 for x in queue.sampler.suggest(trial))
 
     def evaluate(self, queue: GenerationScheduler, trial: Trial) -> Outcome:
         return self._evaluate(queue, trial, self.seconds)
@@ -199,7 +185,7 @@ class SearchJob(Job):
     def _evaluate(self, queue: GenerationScheduler, trial: Trial, seconds: float) -> Outcome:
         place = self.place(trial)
         assert place is not None
-        theta = queue.sampler.suggest(trial)
+        fitness = self.fitness(queue, trial)
         dice = random.Random(training_seed(0, *map(int, place.split("/"))))
         reports = {step: dice.random() for step in (1, 2, 3)}
         for step, value in reports.items():
@@ -208,8 +194,8 @@ class SearchJob(Job):
         if seconds and self.raising is not None:
             self.raising.maybe_raise(place.rpartition("/")[0])
         aborted = dice.random() < 0.15
-        value = -sum((x - 1) ** 2 for x in theta) + dice.gauss(0, 0.1)
-        return Outcome(dict(trial.params), None if aborted else value, reports)
+        value = fitness + dice.gauss(0, 0.1)
+        return Outcome(self.params(trial), None if aborted else value, reports)
 
     def expected(self) -> Mapping[Place, Outcome]:
         queue = self.queue()
@@ -220,24 +206,15 @@ class SearchJob(Job):
 
 @dataclass(frozen=True)
 class VerdictJob(Job):
-    """The trainings of a verdict, of which some diverge.
-
-    Attributes:
-        n_tasks: How many.
-        seconds: How long each takes.
-        raising: Which trainings raise.
-    """
+    """The trainings of a verdict, of which some diverge."""
 
     n_tasks: int = 100
     seconds: float = 0.03
-    raising: Raising | None = None
-    study_name: str = "a-verdict"
-    tasks: Sequence[Task] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def tasks(self) -> list[Task]:
         loss = ComparedLoss("ce", "cross-entropy", "cross-entropy", Role.REFERENCE)
-        tasks = [Task(loss, seed, 5, "steps", True) for seed in range(self.n_tasks)]
-        object.__setattr__(self, "tasks", tasks)
+        return [Task(loss, seed, 5, "steps", True) for seed in range(self.n_tasks)]
 
     def queue(self, storage: Any = None, **heartbeat: float) -> TaskQueue:
         study = optuna.create_study(
@@ -249,24 +226,19 @@ class VerdictJob(Job):
 
     def next_trial(self, queue: TaskQueue) -> Trial | None:
         while queue.results(self.tasks) is None:
-            deadline = time.monotonic() + 1.0
-            trial = queue.wait_for_trial(deadline=deadline)
-            if trial is not None:
+            if (trial := queue.wait_for_trial(deadline=time.monotonic() + 1.0)) is not None:
                 return trial
         return None
 
     def place(self, trial: Trial | FrozenTrial) -> Place | None:
         return trial.user_attrs.get(KEY)
 
-    def outlasts_attacks(self, place: Place) -> bool:
+    def is_last(self, place: Place) -> bool:
         return place == self.tasks[-1].key
 
     def evaluate(self, queue: TaskQueue, trial: Trial) -> Outcome:
         time.sleep(self.seconds)
-        task = Task.of(trial)
-        if self.raising is not None:
-            self.raising.maybe_raise(task.key)
-        return self._outcome(task)
+        return self._outcome(Task.of(trial))
 
     def _outcome(self, task: Task) -> Outcome:
         dice = random.Random(task.seed)

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import optuna
 from chaos_attacks import Attack
-from chaos_crew import Crew
+from chaos_crew import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, Crew, Event, LogReader
 from chaos_jobs import Job, Outcome, Place, SearchJob, Storage
-from chaos_log import ACKNOWLEDGED, CLAIMED, FINISHED, RAISED, Event, LogReader
 
 
 @dataclass(frozen=True)
@@ -95,19 +94,19 @@ def attacked(
             if not crew.replace_the_dead():
                 over = all(seat.process.exitcode == 0 for seat in crew.seats)
                 break
-            # Not what is acknowledged: who is killed before it can say so says it never, and the
-            # job's end would wait for attacks that wait for the job.
+            # Not the acknowledged: a worker killed before it can log that never does, and the job's
+            # end would wait for attacks that wait for the job.
             done = {event.place for event in log.read() if event.what == FINISHED}
             progress = len(done) / len(expected)
             attack.step(crew, progress)
             over = attack.done >= attack.total
-            crew.board.note(behind=attack.is_behind(progress), over=over)
+            behind = attack.holds_up and attack.done < attack.total * progress
+            crew.board.attacks_behind.value, crew.board.attacks_over.value = behind, over
             time.sleep(0.002)
     finally:
         attack.end(crew)
         crew.close()
     seconds = time.monotonic() - began
-    # Optuna makes studies anew that are not there, and the judge wants to see what is there.
     study = optuna.load_study(study_name=job.study_name, storage=storage.open())
     trials = study.get_trials(deepcopy=False)
     stored = job.stored(study)
@@ -134,7 +133,7 @@ def attacked(
 
 @dataclass
 class Evaluation:
-    """One evaluation as its worker saw it, with times; None for what it did not live to see."""
+    """One evaluation as its worker saw it, with times; None for what it was killed before."""
 
     worker: int
     place: Place
@@ -182,7 +181,7 @@ def _waste(
         if evaluation.finished is None:
             continue
         if evaluation.acknowledged is None:
-            # Killed while it handed over: whether it got through nobody can say.
+            # One killed while it handed over may or may not have got through.
             if evaluation.worker not in crew.killed:
                 waste.lost.append(f"never handed over: {evaluation}")
             continue
@@ -204,7 +203,7 @@ def _waste(
 
 
 def _cut_off(same: Sequence[Evaluation], crew: Crew) -> bool:
-    """Whether somebody could not give signs of life for longer than the grace."""
+    """Whether a worker of them wrote no heartbeat for longer than the grace."""
     return any(
         end - begin > crew.storage.grace
         and begin < (evaluation.acknowledged or evaluation.claimed)
