@@ -1,9 +1,8 @@
 """Every error class of the package.
 
-`UsageError` is the one base of all that the user can mend by typing something else: commands
-answer it with one line and exit code 2. `OperationError` is the base of what went wrong around us
-and was understood: one line and exit code 1. Any other exception is a bug, in here or in the
-user's own code, and is shown with its traceback.
+Commands report a `UsageError`, which the user can fix by typing something else, in one line and
+with exit code 2, an `OperationError` in one line and with exit code 1, and anything else, a bug in
+the package or in the user's own code, with its traceback.
 """
 
 from __future__ import annotations
@@ -12,43 +11,32 @@ from collections.abc import Sequence
 
 
 class UsageError(ValueError):
-    """Something was asked for that cannot be done; the message says what to change."""
+    """A request that cannot be met; the message says what to change."""
 
 
 class OperationError(RuntimeError):
-    """Something that was rightly asked for failed; the message says what, and what to do."""
+    """A valid request that failed; the message says what failed, and what to do."""
 
 
 class RecipeError(UsageError):
-    """A recipe that cannot be used: names the source, the field, the value and what is allowed.
+    """A recipe that cannot be used, with one line for each problem.
 
     Attributes:
         field: Dotted path of the field, empty when the whole recipe is meant.
-        problem: What is wrong with it, value included.
+        problem: What is wrong with it, including its value.
         source: Where the recipe came from, usually the file's name.
-        others: Fields and problems besides the first.
+        others: Fields and problems after the first.
     """
 
     def __init__(
         self, field: str, problem: str, source: str = "", others: Sequence[tuple[str, str]] = ()
     ) -> None:
         super().__init__(field, problem, source, others)
-        self.field = field
-        self.problem = problem
-        self.source = source
-        self.others = others
+        self.field, self.problem, self.source, self.others = field, problem, source, others
 
     def __str__(self) -> str:
         problems = [(self.field, self.problem), *self.others]
         return "\n".join(": ".join(filter(None, (self.source, *each))) for each in problems)
-
-    def within(self, section: str) -> RecipeError:
-        """The same error, seen from the section's parent."""
-        first, *others = [
-            (".".join(filter(None, (section, field))), problem)
-            for field, problem in [(self.field, self.problem), *self.others]
-        ]
-        return RecipeError(*first, self.source, others)
 
     def from_source(self, source: str) -> RecipeError:
         """The same error, with the place the recipe came from."""
@@ -66,7 +54,7 @@ class RecipeMismatch(UsageError):
         self,
         study_name: str,
         differences: list[str],
-        advice: str = "Go on with the study's own by leaving the recipe out, or give the new "
+        advice: str = "Leave the recipe out to continue with the study's own, or give the new "
         "recipe a study of its own under another name.",
     ) -> None:
         self.differences = differences
@@ -85,11 +73,11 @@ class StorageURLError(UsageError):
 
 
 class StorageUnreachable(OperationError, ConnectionError):
-    """A database that cannot be reached or refuses us; the message says which and why."""
+    """A database that cannot be reached or refuses the connection; the message says why."""
 
 
 class StudyDeleted(OperationError):
-    """The study was deleted by somebody while it was worked on.
+    """The study was deleted by another process while a command worked on it.
 
     Args:
         name: Its name, if known.
@@ -103,7 +91,7 @@ class StudyDeleted(OperationError):
 
     @staticmethod
     def tells(error: BaseException) -> bool:
-        """Whether an error is how Optuna's storages tell of a study or trial that is gone."""
+        """Whether an error is that of Optuna's storages for a deleted study or trial."""
         return isinstance(error, KeyError) and error.args == ("Record does not exist.",)
 
 
@@ -116,11 +104,11 @@ class LossFileError(UsageError):
 
 
 class MissingDataError(UsageError, FileNotFoundError):
-    """A data set is neither on this machine nor to be fetched from the network."""
+    """A data set that is not on this machine and cannot be downloaded."""
 
 
 class WorkersFailed(OperationError):
-    """No worker is left that could go on; the message has the last words of one."""
+    """All workers failed; the message has the last output of one."""
 
 
 class EvaluationsFail(OperationError):
@@ -128,7 +116,7 @@ class EvaluationsFail(OperationError):
 
 
 class TrainingFailed(OperationError):
-    """A training ended with an exception again and again; the message has its last words."""
+    """A training failed in every attempt; the message has the last exception."""
 
 
 class Diverged(ArithmeticError):
@@ -136,4 +124,4 @@ class Diverged(ArithmeticError):
 
 
 class StopRequested(Exception):
-    """A signal asked this process to stop; what it holds is released for others."""
+    """A signal asked this process to stop; its trial is requeued."""

@@ -19,8 +19,8 @@ from optuna_taylorglo.errors import (
     StudyDeleted,
     UsageError,
 )
-from optuna_taylorglo.sanitize import VisibleFormatter
 from optuna_taylorglo.study.outages import is_outage, outage_reason, stop_waiting_when
+from optuna_taylorglo.text import VisibleFormatter
 
 DONE, FAILED, USAGE, BROKEN, INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -1,9 +1,8 @@
-"""Every stream of random numbers of a search and of its verdict, in one place.
+"""Every stream of random numbers of a search and of its verdict.
 
-A seed is a function of the search's seed and of the place that it is for, and of nothing else: so
-results do not depend on workers, on their order or on crashes. (What is drawn *inside* a training
-follows from the training's seed; which examples validate is fixed once for a data set, in
-`lightning_modules.data.splits`.)
+A seed is a function of the search's seed and of a place only, so results do not depend on workers,
+on their order or on crashes. Random numbers inside a training follow from the training's seed;
+which examples validate is fixed for each data set, in `lightning_modules.data.splits`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _TREES = 2
 
 
 class Stage(IntEnum):
-    """Trainings outside the search. Generations count from 0; these lie beyond any of them."""
+    """Trainings outside the search, numbered beyond any generation. Seeds depend on the numbers."""
 
     TUNE = 2**20 + 1
     TEST = 2**20 + 2
@@ -57,7 +56,7 @@ def training_seed(
         seed: The search's seed.
         generation: Generation of the candidate.
         index: Index of the candidate in its generation.
-        attempt: Attempt after aborts, from 0; a lost evaluation keeps its number.
+        attempt: Attempt after aborts, from 0; a requeued evaluation keeps its number.
         repeat: Which of several trainings of one evaluation.
         policy: ``"independent"`` gives every candidate its own seed, ``"common"`` gives all
             candidates of a generation the same (common random numbers).
@@ -78,10 +77,6 @@ def stage_seed(seed: int, stage: Stage, number: int) -> int:
 
 
 def _derive(seed: int, *coordinates: int) -> int:
-    """A 32-bit seed for one place in a stream.
-
-    The coordinates go in as a spawn key: plain entropy lists are padded with zeros, so that
-    [1, 2] and [1, 2, 0] would share their numbers.
-    """
+    # As a spawn key: plain entropy is padded with zeros, so [1, 2] and [1, 2, 0] would be equal.
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=coordinates)
     return int(sequence.generate_state(1)[0])

@@ -19,9 +19,9 @@ from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.progress import PlainConsole, fitness_line
 from optuna_taylorglo.cli.workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.errors import StudyError, UsageError
-from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.text import write_atomically
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
 
 BASELINE_SEEDS = 3

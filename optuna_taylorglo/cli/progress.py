@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
-from optuna_taylorglo.sanitize import visible
 from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.text import visible
 from optuna_taylorglo.verdict.selection import Selection
 
 

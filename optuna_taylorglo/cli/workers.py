@@ -21,8 +21,8 @@ from optuna_taylorglo.cli.options import dry_run
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.local import Job, LocalProcesses, prepare
-from optuna_taylorglo.sanitize import as_file_name, visible
 from optuna_taylorglo.study.open import create_evaluation_study
+from optuna_taylorglo.text import as_file_name, visible
 
 if TYPE_CHECKING:
     from optuna_taylorglo.verdict.runner import TaskQueue

@@ -128,7 +128,7 @@ class EvolvedLossModule(ClassificationLoss):
             "n_classes": self.n_classes if n_classes is None else n_classes,
             "origin": self.origin if origin is None else origin,
         }
-        write_loss(path, self.file_type(**settings))
+        write_loss(path, self.file_type.from_plain(settings))
 
 
 class Batch(NamedTuple):

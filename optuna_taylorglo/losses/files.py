@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
 from optuna_taylorglo.errors import LossFileError
-from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.losses.canonical import Base
 from optuna_taylorglo.losses.tree import tree_from_prefix
-from optuna_taylorglo.validation import Allowed, Number, PlainMapping, PlainModel, Problem
+from optuna_taylorglo.text import write_atomically
+from optuna_taylorglo.validation import Number, PlainMapping, PlainModel, Problem
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
@@ -84,14 +84,14 @@ def _tree(operators: list[str]) -> list[str]:
     try:
         tree_from_prefix(operators)
     except ValueError as error:
-        raise ValueError(str(error).rstrip(".")) from None  # it will stand in brackets
+        raise ValueError(f"must be a tree in prefix form: {error}") from None
     return operators
 
 
 class TreeLossFile(_LossFields):
     """The file of a loss that is a tree."""
 
-    tree: Annotated[list[StrictStr], AfterValidator(_tree), Allowed("a tree in prefix form")]
+    tree: Annotated[list[StrictStr], AfterValidator(_tree)]
     """The operators, each before its operands."""
 
     coefficients: list[Number]

@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).parents[1]
 def bundled_recipes() -> dict[str, Path]:
     """Every bundled recipe: its name and its file."""
     folder = _PACKAGE / "bundled_studies"
-    if not folder.is_dir():  # only wheels have it; in a checkout the recipes lie beside the package
+    if not folder.is_dir():  # only wheels have it; in a checkout the recipes are in studies/
         folder = _PACKAGE.parent / "studies"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
@@ -60,40 +60,24 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     Raises:
         RecipeError: If the file cannot be read, is no YAML mapping, or breaks a rule.
     """
-    return recipe_from_dict(read_yaml(path), path)
-
-
-def read_yaml(path: str | os.PathLike[str]) -> object:
-    """What a YAML file holds, as plain values.
-
-    Raises:
-        RecipeError: If the file cannot be read or is no YAML.
-    """
     source = os.fspath(path)
     try:
-        with open(source, encoding="utf-8") as file:
-            text = file.read()
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_RecipeLoader)
     except UnicodeDecodeError as error:
         raise RecipeError("", f"is not UTF-8 text: {error}", source) from error
     except OSError as error:
         raise RecipeError("", f"cannot be read: {error.strerror}", source) from error
-    try:
-        return yaml.load(text, Loader=_RecipeLoader)
     except RecursionError as error:
         raise RecipeError("", "is nested too deeply", source) from error
     except (yaml.YAMLError, ValueError) as error:
         raise RecipeError("", f"is not valid YAML: {error}", source) from error
+    return recipe_from_dict(content, source)
 
 
 def line_of(path: str | os.PathLike[str], field: str) -> int | None:
-    """Line of a recipe's file on which a field stands, or the part of it that is there.
+    """The line, from 1, of a field (dotted path) in a YAML file that was read before.
 
-    Args:
-        path: A YAML file that was read before.
-        field: Dotted path of the field.
-
-    Returns:
-        The line, from 1; None if not even the field's section is there.
+    Where the field is left out, it is that of its section; None if that is left out too.
     """
     with open(path, encoding="utf-8") as file:
         node = yaml.compose(file, Loader=_RecipeLoader)
@@ -121,52 +105,61 @@ class _RecipeLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in seen:
+                problem, mark = f"duplicate key {show(key)}", key_node.start_mark
+                raise yaml.constructor.ConstructorError(None, None, problem, mark)
             if isinstance(key, Hashable):
-                if key in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"duplicate key {show(key)}", key_node.start_mark
-                    )
                 seen.add(key)
         return super().construct_mapping(node, deep)
 
 
+_FLOAT = r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\d+[eE][-+]?\d+|[-+]?\.(inf|Inf|INF)|\.nan"
 for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
-    (
-        "float",
-        r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
-        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        list("-+.0123456789"),
-    ),
+    ("null", "~|null|Null|NULL|", "~nN"),
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
 ):
     _RecipeLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first
+        f"tag:yaml.org,2002:{_tag}",
+        re.compile(f"^(?:{_pattern})$", re.ASCII),
+        [*_first, *([""] if _tag == "null" else [])],
     )
 
 
 SCHEMA_VERSION = 2
 
-# MySQL keeps an attribute in a TEXT column of 65,535 bytes; the rest is room for the envelope.
-_MAX_RECIPE_BYTES = 60_000
+CHANGEABLE = "search.n_generations, to a greater number, and selection"
+"""What may change in a study with results: how far it goes, and how its winner is selected."""
 
 
 def recipe_differences(in_study: Recipe, in_file: Recipe) -> list[str]:
     """One readable line for each field in which two recipes differ."""
-    return _differences("", in_study.to_dict(), in_file.to_dict())
+    return list(_differences("", in_study.to_dict(), in_file.to_dict()))
 
 
-CHANGEABLE = "search.n_generations, to a greater number, and selection"
-"""What may change in a study with results: how far it goes, and what is made of it in the end."""
+def _differences(path: str, in_study: object, in_file: object) -> Iterator[str]:
+    if isinstance(in_study, dict) and isinstance(in_file, dict):
+        for name in dict.fromkeys([*in_study, *in_file]):
+            ours, theirs = in_study.get(name, _ABSENT), in_file.get(name, _ABSENT)
+            yield from _differences(f"{path}.{name}".lstrip("."), ours, theirs)
+    elif (ours := _as_json(in_study)) != (theirs := _as_json(in_file)):
+        yield f"{path}: study has {ours}, file has {theirs}"
+
+
+_ABSENT = object()
+
+
+def _as_json(value: object) -> str:
+    return "nothing" if value is _ABSENT else json.dumps(value, sort_keys=True)
 
 
 def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
-    """The recipe that a study with results goes on by when it is given a file.
+    """The recipe with which a study with results continues when it is given a file.
 
     No candidate and no training depends on how many generations there will be, nor on how the
-    winner will be chosen. Of two numbers of generations the greater one holds, so that workers with
-    an older file can join a search that was made longer.
+    winner is selected. The greater number of generations holds, so that workers with an older file
+    can join a search that was made longer.
 
     Returns:
         The recipe; None if the two differ in anything else.
@@ -182,20 +175,12 @@ def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
 
 
 def replace_recipe(study: optuna.Study, recipe: Recipe) -> None:
-    """Keeps a recipe in the study in place of the one that is there.
-
-    Raises:
-        RecipeError: If the recipe is too long for the storage.
-    """
-    content = recipe.to_dict()
-    length = len(json.dumps(content))
-    if length > _MAX_RECIPE_BYTES:
-        raise RecipeError("", f"{length} bytes as JSON, at most {_MAX_RECIPE_BYTES} fit the study")
-    study.set_user_attr(RECIPE, {"schema": SCHEMA_VERSION, "recipe": content})
+    """Saves a recipe in the study in place of the one that is there."""
+    study.set_user_attr(RECIPE, {"schema": SCHEMA_VERSION, "recipe": recipe.to_dict()})
 
 
 def freeze(study: optuna.Study, recipe: Recipe) -> None:
-    """Keeps the recipe in the study, or makes sure that the study holds the same one.
+    """Saves the recipe in the study, or makes sure that the study holds the same one.
 
     Storages have no "write if absent": of two different recipes that are frozen in the same few
     milliseconds the last one written stands, and the other caller may already have returned.
@@ -203,7 +188,7 @@ def freeze(study: optuna.Study, recipe: Recipe) -> None:
 
     Raises:
         RecipeMismatch: If the study holds a different recipe.
-        RecipeError: If the recipe is too long for the storage, or the study's own is unreadable.
+        RecipeError: If the study's own recipe is unreadable.
     """
     if frozen_recipe(study) is None:
         replace_recipe(study, recipe)
@@ -214,7 +199,7 @@ def freeze(study: optuna.Study, recipe: Recipe) -> None:
 
 
 def frozen_recipe(study: optuna.Study) -> Recipe | None:
-    """The recipe kept in the study, or None when it has none yet.
+    """The recipe saved in the study, or None when it has none yet.
 
     Raises:
         RecipeError: If the attribute holds no recipe that this version can read.
@@ -223,52 +208,25 @@ def frozen_recipe(study: optuna.Study) -> Recipe | None:
     if envelope is None:
         return None
     source = f"study {study.study_name!r}, attribute {RECIPE}"
-    version = envelope.get("schema") if isinstance(envelope, dict) else None
-    if isinstance(version, bool) or not isinstance(version, int) or "recipe" not in envelope:
+    if not isinstance(envelope, dict) or not {"schema", "recipe"} <= envelope.keys():
         raise RecipeError("", f"{show(envelope)} is not a frozen recipe", source)
-    if version != SCHEMA_VERSION:
+    if envelope["schema"] != SCHEMA_VERSION:
         raise RecipeError(
             "schema",
-            f"{version} is not allowed, this version of optuna-taylorglo reads {SCHEMA_VERSION}: "
-            "install the version that started the study",
+            f"{show(envelope['schema'])} is not allowed, this version of optuna-taylorglo reads "
+            f"{SCHEMA_VERSION}: install the version that started the study",
             source,
         )
     return recipe_from_dict(envelope["recipe"], source)
 
 
 def settled_recipe(study: optuna.Study) -> Recipe | None:
-    """The recipe that the study works by: the frozen one, with balanced class weights as numbers.
+    """The frozen recipe, with balanced class weights as the first worker computed them.
 
     Raises:
         RecipeError: If it is none that this version can read.
     """
-    recipe = frozen_recipe(study)
-    if recipe is None:
-        return None
-    weights = study.user_attrs.get(CLASS_WEIGHTS)
-    if recipe.loss.class_weights == "balanced" and weights:
-        recipe = recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
-    return recipe
-
-
-def _differences(path: str, in_study: object, in_file: object) -> list[str]:
-    if isinstance(in_study, dict) and isinstance(in_file, dict):
-        return [
-            line
-            for name in dict.fromkeys([*in_study, *in_file])
-            for line in _differences(
-                f"{path}.{name}" if path else name,
-                in_study.get(name, _ABSENT),
-                in_file.get(name, _ABSENT),
-            )
-        ]
-    if _text_or_absent(in_study) == _text_or_absent(in_file):
-        return []
-    return [f"{path}: study has {_text_or_absent(in_study)}, file has {_text_or_absent(in_file)}"]
-
-
-_ABSENT = object()
-
-
-def _text_or_absent(value: object) -> str:
-    return "nothing" if value is _ABSENT else json.dumps(value, sort_keys=True)
+    recipe, weights = frozen_recipe(study), study.user_attrs.get(CLASS_WEIGHTS)
+    if recipe is None or recipe.loss.class_weights != "balanced" or not weights:
+        return recipe
+    return recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
-from pydantic import AfterValidator, ConfigDict, Field, Strict, StrictBool, StrictStr
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.json_schema import GenerateJsonSchema
 
 from optuna_taylorglo.errors import RecipeError
@@ -17,50 +19,37 @@ from optuna_taylorglo.recipes.settings import (
     MOST_TRAININGS,
     CheckpointSettings,
     Component,
+    FromList,
     Length,
+    MetricName,
     OptimizerSettings,
-    Requirement,
     ScheduleSettings,
     SearchSettings,
     Section,
     TrainerSettings,
     Unit,
-)
-from optuna_taylorglo.validation import (
-    Allowed,
-    FromList,
-    Number,
-    PlainModel,
-    Problem,
     WholeNumber,
-    allowed,
-    nested_models,
-    show,
 )
+from optuna_taylorglo.validation import PlainModel, nested_models, show
 
-_X_Y = ("x", "y")
 _VARIABLES = [("x", *outputs, *t) for t in ((), ("t",)) for outputs in ("y", "z", "yz")]
 
 
 def _known_variables(variables: tuple[str, ...]) -> tuple[str, ...]:
     if variables not in _VARIABLES:
-        raise ValueError
+        raise ValueError("must be x, then y or z or both, then perhaps t, such as [x, y]")
     return variables
 
 
-Variables = Annotated[
-    tuple[StrictStr, ...],
-    Strict(),
-    FromList,
-    AfterValidator(_known_variables),
-    Field(json_schema_extra={"enum": [list(names) for names in _VARIABLES]}),
-    Allowed("x, then y or z or both, then perhaps t, in this order, such as [x, y]"),
-]
-ClassWeights = Annotated[
-    tuple[Annotated[Number, Field(gt=0)], ...],
-    Strict(),
-    FromList,
-]
+def _class_weights(value: object) -> object:
+    if value is None or value == "balanced":
+        return value
+    weights = tuple(value) if isinstance(value, list | tuple) else None
+    if weights is None or not all(
+        type(each) in (int, float) and 0 < each < math.inf for each in weights
+    ):
+        raise ValueError("must be balanced or a list of finite numbers above 0")
+    return weights
 
 
 class BudgetSettings(Section):
@@ -68,47 +57,35 @@ class BudgetSettings(Section):
 
     unit: Unit
     """What the two lengths count."""
-
     evaluation: Length
     """Length of a candidate's training in the search."""
-
-    full: WholeNumber = Field(ge=1, le=LONGEST)
+    full: Length
     """Length of a full training, for selection and verdict."""
 
-    def _problems_together(self) -> list[Problem]:
-        if self.evaluation <= self.full:
-            return []
-        sentence = f"{self.evaluation} is not allowed, must be at most budget.full, {self.full}"
-        return [Problem("evaluation", sentence)]
+    def _rules(self) -> Iterator[tuple[str, str]]:
+        if self.evaluation > self.full:
+            sentence = "must be at most budget.full"
+            yield "evaluation", f"{self.evaluation} is not allowed, {sentence}, {self.full}"
 
 
 class FitnessSettings(Section):
-    """What the search makes as great, or as small, as it can."""
+    """What the search maximizes or minimizes."""
 
-    model_config = ConfigDict(regex_engine="python-re")  # for the look-ahead
-    newer = ("mode",)
-
-    metric: Annotated[
-        StrictStr,
-        Field(pattern=r"^(?![Tt][Ee][Ss][Tt])\S([\S ]*\S)?$(?!\n)"),
-        Allowed("the name of a logged validation metric, never one of the test set"),
-    ] = "val_accuracy"
-    """The metric, as the Lightning module logs it."""
-
+    metric: MetricName = "val_accuracy"
+    """The validation metric, as the Lightning module logs it; never one of the test set."""
     mode: Literal["max", "min"] = "max"
     """Whether greater or smaller is better."""
-
     take: Literal["last", "best"] = "last"
     """The last validation's value or the best one's."""
 
     @property
     def sign(self) -> int:
-        """What a value is multiplied by so that greater is better."""
+        """The factor that makes greater values better."""
         return 1 if self.mode == "max" else -1
 
 
 class EarlyAbortSettings(Section):
-    """When a candidate is given up before its budget's end.
+    """When an attempt at a candidate is aborted before its budget's end.
 
     A check later than the budget's end never happens. That is allowed: the paper's MNIST
     evaluations end in their fourth epoch, under its rule for the tenth.
@@ -116,14 +93,11 @@ class EarlyAbortSettings(Section):
 
     unit: Unit = "epochs"
     """What `at` counts."""
-
-    at: WholeNumber = Field(default=10, ge=1, le=LONGEST)
-    """When the metric is looked at."""
-
-    threshold: Number = 0.15
+    at: Length = 10
+    """When the metric is checked."""
+    threshold: float = 0.15
     """A metric worse than this, below it or with `fitness.mode: min` above it, aborts the attempt;
     the default is an accuracy, so with any other metric it must be given."""
-
     attempts: WholeNumber = Field(default=3, ge=1, le=MOST_TRAININGS)
     """Trainings a candidate gets in all, each from fresh weights."""
 
@@ -131,151 +105,69 @@ class EarlyAbortSettings(Section):
 class EarlyStopSettings(Section):
     """When a candidate that falls behind is stopped; it is ranked below all that went on.
 
-    The generation before sets the pace, because it is finished: who is stopped then depends on
-    results alone, never on which worker was faster.
+    The generation before sets the pace, because it is finished: which candidates stop then depends
+    on results alone, never on which worker was faster.
     """
 
     unit: Unit = "steps"
     """What `at` counts."""
-
-    at: WholeNumber = Field(ge=1, le=LONGEST)
-    """When the metric is looked at."""
-
-    keep: Number = Field(default=0.5, gt=0, lt=1)
+    at: Length
+    """When the metric is checked."""
+    keep: float = Field(default=0.5, gt=0, lt=1)
     """Share of the generation before that a candidate must keep up with at that time."""
 
 
 class LossSettings(Section):
     """The family of losses that is searched: Taylor polynomials f, alone or on cross-entropy."""
 
-    newer = ("class_weights", "label_smoothing", "ignore_index")
-
     base: Literal["none", "cross_entropy"] = "none"
     """none: L = -f, the paper's; cross_entropy: L = e^s (CE_ε - f), with s and ε searched too."""
-
     order: WholeNumber = Field(default=3, ge=1, le=10)
     """Order k of the polynomial."""
-
-    variables: Variables = _X_Y
-    """x target, y softmax output, z raw logits, t training progress."""
-
-    folded: StrictBool = False
+    variables: Annotated[tuple[str, ...], FromList, AfterValidator(_known_variables)] = ("x", "y")
+    """x target, y softmax output, z raw logits, t training progress; [x, y], [x, z] or [x, y, z],
+    each also with t at its end."""
+    folded: bool = False
     """Whether the factors 1/α! are already in θ, as in published numbers."""
-
     class_reduction: Literal["mean", "sum"] = "mean"
     """mean: the paper's 1/n over classes; sum: as its code ran."""
-
-    class_weights: ClassWeights | Literal["balanced"] | None = None
+    class_weights: Annotated[
+        tuple[float, ...] | Literal["balanced"] | None, BeforeValidator(_class_weights)
+    ] = None
     """Weight of each class, in every candidate and in every loss that it is compared with, as in
     `nn.CrossEntropyLoss`; balanced: n/(K n_k), by the number n_k of training labels of each of
     the K classes."""
-
-    label_smoothing: Number = Field(default=0.0, ge=0, lt=1)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """ε: the targets x of every candidate and of every loss that it is compared with become
     (1 - ε) x + ε/K; a baseline that has its label smoothing tuned has its own."""
-
     ignore_index: WholeNumber = Field(default=-100, ge=-LONGEST, le=LONGEST)
     """Label that neither losses nor metrics count, as in `nn.CrossEntropyLoss`."""
 
 
 class SelectionSettings(Section):
-    """How the winner is chosen when the search is over: by full trainings on validation.
+    """How the winner is selected when the search is over: by full trainings on validation.
 
     Left out, it is the single best evaluation, the paper's rule.
     """
 
     candidates: WholeNumber = Field(default=10, ge=1, le=100)
-    """How many of the best candidates, different as functions, are trained fully; the mean of the
-    final distribution is trained besides."""
+    """How many of the best candidates, different as functions, are trained fully, in addition to
+    the mean of the final distribution."""
 
 
 class Recipe(Section):
     """Everything scientific about a study."""
 
-    requirements = (
-        *(
-            Requirement(
-                field=f"loss.{name}",
-                values=None,
-                needs={"search.method": ("taylor",)},
-                because=f"trees have no {name}; leave it out",
-            )
-            for name in ("base", "order", "variables", "folded")
-        ),
-        *(
-            Requirement(
-                field="search.start",
-                values=None,
-                needs={path: values},
-                because=because,
-            )
-            for path, values, because in (
-                ("loss.variables", (_X_Y,), "losses are expanded in x and y"),
-                ("loss.base", ("none",), "that family starts at cross-entropy"),
-            )
-        ),
-        Requirement(
-            field="search.space",
-            values=("canonical",),
-            needs={"loss.order": (3,), "loss.variables": (_X_Y,)},
-            because="the canonical form is that of order 3 over [x, y]; use theta",
-        ),
-        # These two rest on the gradient at the uniform prediction, a number that for a loss in z
-        # or t does not speak for the rest of training.
-        Requirement(
-            field="search.filter",
-            values=("trainable",),
-            needs={"loss.variables": (_X_Y,)},
-            because="it has a meaning over [x, y] only; use none",
-        ),
-        Requirement(
-            field="search.scale",
-            values=("normalized",),
-            needs={"loss.variables": (_X_Y,)},
-            because="it has a meaning over [x, y] only; use free",
-        ),
-        Requirement(
-            field="search.filter",
-            values=("steady",),
-            needs={"loss.order": (1, 2, 3), "loss.variables": (_X_Y,)},
-            because="the collapse ratio is that of order 3 or less over [x, y]; use trainable or "
-            "none",
-        ),
-        Requirement(
-            field="loss.base",
-            values=("cross_entropy",),
-            needs={"loss.variables": (_X_Y, ("x", "y", "t"))},
-            because="cross-entropy is a function of probabilities; leave out z",
-        ),
-        Requirement(
-            field="loss.label_smoothing",
-            values=None,
-            needs={"loss.base": ("none",)},
-            because="the label smoothing of that family is searched; leave it out",
-        ),
-        Requirement(
-            field="search.scale",
-            values=("normalized",),
-            needs={"search.filter": ("trainable", "steady")},
-            because="a loss that cannot start learning has no scale; use trainable or steady",
-        ),
-    )
-
-    newer = ("checkpoint", "optimizer", "trainer", "selection")
-
     data: Component
     model: Component
     checkpoint: CheckpointSettings | None = None
     """Left out: fresh weights."""
-
     optimizer: OptimizerSettings | None = None
     """Left out: that of a LightningModule; a plain net needs it."""
-
     schedule: ScheduleSettings = ScheduleSettings()
     trainer: TrainerSettings = TrainerSettings()
     batch_size: WholeNumber = Field(ge=1, le=MOST_EXAMPLES)
     """Examples per batch."""
-
     budget: BudgetSettings
     fitness: FitnessSettings = FitnessSettings()
     early_abort: EarlyAbortSettings | None = None
@@ -284,28 +176,56 @@ class Recipe(Section):
     search: SearchSettings = SearchSettings()
     selection: SelectionSettings | None = None
 
-    def _problems_together(self) -> list[Problem]:
-        problems = super()._problems_together()
-        abort, metric = self.early_abort, self.fitness.metric
-        is_accuracy = "accuracy" in metric and self.fitness.mode == "max"
-        if not is_accuracy and abort and "threshold" not in abort.model_fields_set:
-            sentence = (
-                f"missing, must be given with fitness.metric {metric} and mode "
-                f"{self.fitness.mode}: the default {abort.threshold:g} is an accuracy"
+    def _rules(self) -> Iterator[tuple[str, str]]:
+        loss, search, abort = self.loss, self.search, self.early_abort
+        in_x_y = loss.variables == ("x", "y")
+        if search.method == "glo":
+            for name in loss.changed_among("base", "order", "variables", "folded"):
+                yield self.conflict(f"loss.{name}", "search.method", f"trees have no {name}")
+        if search.start and not in_x_y:
+            yield self.conflict("search.start", "loss.variables", "losses are expanded in x and y")
+        if search.start and loss.base != "none":
+            yield self.conflict("search.start", "loss.base", "it starts at cross-entropy")
+        if search.space == "canonical" and not (in_x_y and loss.order == 3):
+            other = "loss.order" if in_x_y else "loss.variables"
+            advice = "the canonical form is that of order 3 over [x, y]; use theta"
+            yield self.conflict("search.space", other, advice)
+        # Filter and scale rest on the gradient at the uniform prediction, a number that for a loss
+        # in z or t does not tell about the rest of training.
+        if search.filter != "none" and not in_x_y:
+            advice = "it has a meaning over [x, y] only; use none"
+            yield self.conflict("search.filter", "loss.variables", advice)
+        elif search.filter == "steady" and loss.order > 3:
+            advice = "the collapse ratio is that of order 3 or less; use trainable or none"
+            yield self.conflict("search.filter", "loss.order", advice)
+        if search.scale == "normalized" and not in_x_y:
+            advice = "it has a meaning over [x, y] only; use free"
+            yield self.conflict("search.scale", "loss.variables", advice)
+        elif search.scale == "normalized" and search.filter == "none":
+            advice = "a loss that cannot start learning has no scale; use trainable or steady"
+            yield self.conflict("search.scale", "search.filter", advice)
+        if loss.base == "cross_entropy" and "z" in loss.variables:
+            advice = "cross-entropy is a function of probabilities; leave out z"
+            yield self.conflict("loss.base", "loss.variables", advice)
+        if loss.base == "cross_entropy" and loss.label_smoothing:
+            advice = "the label smoothing of that family is searched; leave it out"
+            yield self.conflict("loss.label_smoothing", "loss.base", advice)
+        is_accuracy = "accuracy" in self.fitness.metric and self.fitness.mode == "max"
+        if abort and not is_accuracy and "threshold" not in abort.model_fields_set:
+            yield (
+                "early_abort.threshold",
+                f"is missing: the default {abort.threshold:g} is an accuracy, and the metric is "
+                f"{self.fitness.metric} with mode {self.fitness.mode}",
             )
-            problems.append(Problem("early_abort.threshold", sentence))
-        schedule, budget = self.schedule, self.budget
-        if schedule.unit == budget.unit and schedule.warmup >= budget.full:
-            sentence = f"{schedule.warmup} is not allowed, must be below budget.full, {budget.full}"
-            problems.append(Problem("schedule.warmup", sentence))
-        return problems
+        if self.schedule.unit == self.budget.unit and self.schedule.warmup >= self.budget.full:
+            yield self.conflict("schedule.warmup", "budget.full", "it must be below budget.full")
 
 
 def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:
     """Builds a recipe from plain values.
 
     Args:
-        content: What a YAML or JSON file holds.
+        content: The content of a YAML or JSON file.
         source: Where it came from, for messages.
 
     Raises:
@@ -342,19 +262,6 @@ def own_loss_warning(fitness: FitnessSettings) -> str:
 SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
 
 
-def recipe_reference() -> str:
-    """A Markdown table of every field: what is allowed, its default and its meaning."""
-    rows = [("Field", "Allowed", "Default", "Meaning"), ("---",) * 4, *_rows(Recipe)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def recipe_json_schema() -> str:
-    """The JSON schema of recipes, by which editors complete and check them."""
-    schema = Recipe.model_json_schema(schema_generator=_Untitled)
-    content = {"$schema": GenerateJsonSchema.schema_dialect, **schema}
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
 class _Untitled(GenerateJsonSchema):
     """Without titles that only repeat the names of fields."""
 
@@ -362,29 +269,45 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def _rows(section: type[PlainModel], prefix: str = "") -> list[tuple[str, ...]]:
+def recipe_json_schema() -> str:
+    """The JSON schema of recipes, by which editors complete and check single fields."""
+    schema = Recipe.model_json_schema(schema_generator=_Untitled)
+    content = {"$schema": GenerateJsonSchema.schema_dialect, **schema}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def recipe_reference() -> str:
+    """A Markdown table of every field: its type, default and meaning."""
+    rows = [("Field", "Type", "Default", "Meaning"), ("---",) * 4, *_rows(Recipe)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _rows(section: type[PlainModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
     """A row for each field, and for each of those within it."""
-    rows: list[tuple[str, ...]] = []
-    # A list of sections is a field like any other.
-    lists = [
-        n for n, field in section.model_fields.items() if get_origin(field.annotation) is tuple
-    ]
-    sections = {n: inner for n, inner in nested_models(section).items() if n not in lists}
+    schemas, inner = section.model_json_schema()["properties"], nested_models(section)
     for name, field in section.model_fields.items():
-        if name not in sections:
-            rows.append(_row(section, name, prefix))
-            continue
-        if field.default is None:
-            meaning = " ".join((field.description or "Left out: none.").split())
-            rows.append((f"`{prefix}{name}`", "null or the fields below", "`null`", meaning))
-        rows += _rows(sections[name], f"{prefix}{name}.")
-    return rows
+        meaning = " ".join((field.description or "").split())
+        default = show(field.get_default(call_default_factory=True))
+        is_section = name in inner and get_origin(field.annotation) is not tuple
+        if not is_section:
+            default = "required" if field.is_required() else f"`{default}`"
+            yield f"`{prefix}{name}`", _type(schemas[name]), default, meaning
+        elif field.default is None:
+            yield f"`{prefix}{name}`", "the fields below", "`null`", meaning or "Left out: none."
+        if is_section:
+            yield from _rows(inner[name], f"{prefix}{name}.")
 
 
-def _row(section: type[PlainModel], name: str, prefix: str = "") -> tuple[str, str, str, str]:
-    field = section.model_fields[name]
-    default = "required"
-    if not field.is_required():
-        default = f"`{show(field.get_default(call_default_factory=True))}`"
-    meaning = " ".join((field.description or "").split())
-    return f"`{prefix}{name}`", allowed(section, name), default, meaning
+_LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """A field's JSON schema in short, such as ``integer ≥ 1, ≤ 100``."""
+    if "anyOf" in schema:
+        return " or ".join(map(_type, schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(schema.get("enum") or [schema["const"]])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items') or schema['prefixItems'][0])}"
+    limits = [f"{sign} {schema[key]}" for key, sign in _LIMITS.items() if key in schema]
+    return f"{schema.get('type', 'mapping')} {', '.join(limits)}".strip()

@@ -20,12 +20,12 @@ from optuna.trial import TrialState
 from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.losses.tree import formula
 from optuna_taylorglo.report.dashboard import draw_figures
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.storages import shown_url
+from optuna_taylorglo.text import write_atomically
 from optuna_taylorglo.verdict.families import MODULE, optimizer_owner
 from optuna_taylorglo.verdict.output import (
     HEADER,

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from optuna_taylorglo.attributes import EVALUATION_OF, SWEEP, VERDICT
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.files import write_atomically
 from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.text import write_atomically
 from optuna_taylorglo.verdict.selection import FINAL_MEAN, SelectedLoss, Selection
 from optuna_taylorglo.verdict.statistics import (
     Contrast,

@@ -87,7 +87,7 @@ def test_one_cycle_peaks_at_the_recipes_rate() -> None:
     ],
 )
 def test_bad_optimizer_settings_are_named(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{field}.*{value}"):
+    with pytest.raises(ValueError, match=rf"{field}\n.*{value}"):
         OptimizerSettings(**{"name": "sgd", "lr": 0.1} | {field: value})
 
 

@@ -171,12 +171,9 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"n_classes": 1},
-            "n_classes: 1 is not allowed, must be null or a whole number of at least 2",
-        ),
+        ({"n_classes": 1}, "n_classes: 1 is not allowed, must be greater than or equal to 2"),
         ({"n_classes": "ten"}, 'n_classes: "ten" is not allowed, must be'),
-        ({"n_classes": 10.0}, r"n_classes: 10\.0 is not allowed, must be .* \(write 10\)"),
+        ({"n_classes": 10.0}, r"n_classes: 10\.0 is not allowed, must be a whole number"),
     ],
 )
 def test_nothing_is_written_that_could_not_be_read(
@@ -184,7 +181,7 @@ def test_nothing_is_written_that_could_not_be_read(
 ) -> None:
     with pytest.raises(LossFileError, match=message):
         TaylorLoss(THETA).save(tmp_path / "loss.json", **settings)
-    with pytest.raises(LossFileError, match=r"weight: .* must be null or a list of finite numbers"):
+    with pytest.raises(LossFileError, match=r"weight\.1: .* must be a finite number"):
         TaylorLoss(THETA, weight=torch.tensor([1.0, math.nan])).save(tmp_path / "loss.json")
     assert os.listdir(tmp_path) == []
 
@@ -192,14 +189,14 @@ def test_nothing_is_written_that_could_not_be_read(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"trial": -1}, "trial: -1 is not allowed, must be null or a whole number of at least 0"),
-        ({"validation_accuracy": math.nan}, "validation_accuracy: NaN is not allowed, must be"),
-        ({"recipe": {"lr": math.inf}}, "recipe: .*Infinity.* is not allowed, must be"),
-        ({"recipe": {1: 2}}, "recipe: .* is not allowed, must be .*1 is no text"),
+        ({"trial": -1}, "trial\n  Input should be greater than or equal to 0"),
+        ({"validation_accuracy": math.nan}, "validation_accuracy\n  Input should be a finite"),
+        ({"recipe": {"lr": math.inf}}, "recipe\n.*Out of range float"),
+        ({"recipe": {1: 2}}, "recipe\n.* must be a mapping from names"),
     ],
 )
 def test_there_is_no_origin_that_could_not_be_read(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(LossFileError, match=f"^{message}"):
+    with pytest.raises(ValueError, match=message):
         Origin(**settings)
 
 
@@ -215,8 +212,8 @@ def test_every_wrong_field_is_named_in_a_line_of_its_own(
     assert sorted(line.partition(", known are")[0] for line in str(error.value).splitlines()) == [
         f"{path}: folded: 1 is not allowed, must be true or false",
         f"{path}: momentum: unknown field",
-        f"{path}: order: missing, must be a whole number of at least 1",
-        f"{path}: origin.trial: -1 is not allowed, must be null or a whole number of at least 0",
+        f"{path}: order: is missing",
+        f"{path}: origin.trial: -1 is not allowed, must be greater than or equal to 0",
         f"{path}: tehta: unknown field, did you mean theta?",
     ]
 
@@ -242,7 +239,7 @@ def test_a_missing_field_is_named(
 ) -> None:
     for whole in (content, tree_content):
         for field in whole.keys() - OPTIONAL - {"tree"}:
-            with pytest.raises(LossFileError, match=rf"loss\.json: {field}: missing, must be \w+"):
+            with pytest.raises(LossFileError, match=rf"loss\.json: {field}: is missing"):
                 load(tmp_path, {name: whole[name] for name in whole.keys() - {field}})
         assert load(
             tmp_path, {n: whole[n] for n in whole if n not in OPTIONAL - {"format", "version"}}
@@ -292,9 +289,9 @@ def test_a_wrong_origin_is_named(
 
 
 NO_TREE: list[tuple[Any, str]] = [
-    (None, "null is not allowed, must be a tree in prefix form"),
-    ("- log y / x y", "must be a tree in prefix form"),
-    ([["log", "y"]], "must be a tree in prefix form"),
+    (None, "null is not allowed, must be a list"),
+    ("- log y / x y", "must be a list"),
+    ([["log", "y"]], "must be text"),
     (["+", "x"], "the tree lacks 1 operand at its end"),
     (["exec", "x"], "'exec' is no operator; known are x, y, 1, -1"),
     (["sqrt"] * (MAX_DEPTH + 1) + ["y"], f"the tree is deeper than {MAX_DEPTH}"),
@@ -306,7 +303,7 @@ NO_TREE: list[tuple[Any, str]] = [
 def test_a_wrong_tree_is_refused_with_the_reason(
     tmp_path: Path, tree_content: dict[str, Any], tree: Any, message: str
 ) -> None:
-    with pytest.raises(LossFileError, match=rf"loss\.json: tree: .*{message}"):
+    with pytest.raises(LossFileError, match=rf"loss\.json: tree.*: .*{message}"):
         load(tmp_path, tree_content | {"tree": tree})
 
 
@@ -316,7 +313,7 @@ def test_numbers_that_json_does_not_have(
     tmp_path: Path, content: dict[str, Any], field: str, name: str
 ) -> None:
     content[field] = "HERE" if field == "label_smoothing" else ["HERE"] * 8
-    reason = f"{field}: .* must be" if name == "1e999" else f"{name} is not a number"
+    reason = rf"{field}(\.0)?: .* must be" if name == "1e999" else f"{name} is not a number"
     with pytest.raises(LossFileError, match=rf"loss\.json: .*{reason}"):
         load(tmp_path, json.dumps(content).replace('"HERE"', name))
 

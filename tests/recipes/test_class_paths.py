@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 from torch import nn
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.class_paths import data_module_class, model_class, resolve_class
+from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
 
 NETS = """
 import os
@@ -122,5 +122,5 @@ def test_a_network_is_no_data_module() -> None:
 
 @pytest.mark.parametrize("package", ["", "my-package", "my_package.", "__main__"])
 def test_what_is_allowed_must_be_a_package_name(package: str) -> None:
-    with pytest.raises(ValueError, match="is no package name"):
-        resolve_class("my_package.nets.Net", nn.Module, [package])
+    with pytest.raises(ValueError, match="must be a name such as my_package"):
+        model_class("my_package.nets.Net", [package])

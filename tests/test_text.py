@@ -1,16 +1,19 @@
-"""Names and messages that others wrote are shown as they are, and act on nothing."""
+"""Text out of the package acts on nothing, and files are there as a whole or not at all."""
 
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from pathlib import Path
+from typing import IO
 
 import pytest
 from rich.table import Table
 
 from optuna_taylorglo.cli.progress import PlainConsole, bold
 from optuna_taylorglo.cli.workers import LOG_DIR, log_dir
-from optuna_taylorglo.sanitize import VisibleFormatter, as_file_name, visible
+from optuna_taylorglo.text import VisibleFormatter, as_file_name, visible, write_atomically
 
 TEXTS = {
     "\x1b[31mred\x1b]0;title\x07": r"\x1b[31mred\x1b]0;title\x07",
@@ -72,3 +75,48 @@ def test_different_names_have_different_folders_and_plain_ones_stay() -> None:
     assert len({as_file_name(name) for name in names}) == len(names)
     for name in ("digits_cnn", "digits-cnn.v2-verdict", "x~1"):
         assert as_file_name(name) == name
+
+
+def test_text_and_what_a_writer_writes_arrive(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "text", "θ = 1\n")
+    write_atomically(tmp_path / "bytes", lambda file: file.write(b"\x00\xff"))
+    assert (tmp_path / "text").read_bytes() == "θ = 1\n".encode()
+    assert (tmp_path / "bytes").read_bytes() == b"\x00\xff"
+    assert sorted(os.listdir(tmp_path)) == ["bytes", "text"]
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: BaseException
+) -> None:
+    path = tmp_path / "loss.json"
+    write_atomically(path, "old")
+
+    def fail(file: IO[bytes]) -> None:
+        file.write(b"half of the ne")
+        raise error
+
+    with pytest.raises(type(error)):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["loss.json"]
+
+
+def test_until_the_file_is_whole_readers_see_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "loss.json"
+    write_atomically(path, "old")
+
+    def write(file: IO[bytes]) -> None:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+
+    write_atomically(path, write)
+    assert path.read_text() == "new"
+
+
+def test_others_may_read_it(tmp_path: Path) -> None:
+    """Temporary files are their owner's only; what is written for people is not."""
+    path = tmp_path / "report.html"
+    write_atomically(path, "page")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
