@@ -48,7 +48,7 @@ from optuna_taylorglo.study.heartbeat import GRACE_PERIOD, HEARTBEAT_INTERVAL, h
 from optuna_taylorglo.study.optuna_private import storage_of
 from optuna_taylorglo.study.queue import Failure, TrialQueue, has_results, record_failure
 from optuna_taylorglo.study.storages import release_connections, resolve_storage_url
-from optuna_taylorglo.verdict.families import save_optimizer_owner
+from optuna_taylorglo.verdict.baselines import save_optimizer_owner
 from optuna_taylorglo.verdict.selection import is_undecided, save_selection, select_winner
 
 if TYPE_CHECKING:  # imported late, since PyTorch takes seconds: wrong usage is answered before

@@ -22,7 +22,7 @@ from optuna_taylorglo.errors import StudyError, UsageError
 from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.text import write_atomically
-from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES
+from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES
 
 BASELINE_SEEDS = 3
 """Trainings with cross-entropy by default."""
@@ -126,12 +126,12 @@ def evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.verdict import compare, output
-    from optuna_taylorglo.verdict.families import find_learning_rates
-    from optuna_taylorglo.verdict.selection import selected_loss
+    from optuna_taylorglo.verdict.baselines import LearningRates
+    from optuna_taylorglo.verdict.selection import loss_name, selected_loss
 
     seeds, against = arguments.seeds, arguments.against.split(",")
     compare.check_comparison(seeds, against)
-    rates = find_learning_rates(opened.study, opened.recipe, options.machine_of(arguments))
+    rates = LearningRates.find(opened.study, opened.recipe, options.machine_of(arguments))
     console = PlainConsole()
     with trained_by_workers(opened, arguments, stop, console) as train:
         verdict = compare.evaluate(
@@ -142,7 +142,7 @@ def evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
             before = output.load_verdict(train.evaluation_study)
         output.save_verdict(train.evaluation_study, verdict)
     refresh_if_installed(opened.study)
-    budget, name = opened.recipe.budget, output.loss_name(verdict)
+    budget, name = opened.recipe.budget, loss_name(verdict.trial)
     length = f"after {budget.full} {budget.unit}, {seeds} trainings each"
     table = Table(*output.SHORT_HEADER, title=f"{verdict.test_metric} {length}")
     for row in output.short_rows(verdict):
@@ -150,7 +150,7 @@ def evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
     console.print(table)
     console.print(f"Winner: {name} of study {opened.study.study_name}", highlight=False)
     if before is not None and not output.is_about(before, selected_loss(opened.study)):
-        other = output.loss_name(before)
+        other = loss_name(before.trial)
         console.print(f"It replaces the verdict about another loss, {other}.", highlight=False)
     console.print(verdict.text, highlight=False)
     files = output.write_verdict(verdict, arguments.output)
@@ -169,9 +169,8 @@ def sweep(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.training.training import test_metric
-    from optuna_taylorglo.verdict.output import SavedSweep, save_sweep
     from optuna_taylorglo.verdict.selection import selected_loss
-    from optuna_taylorglo.verdict.sweep import rank_agreement, sweep_data
+    from optuna_taylorglo.verdict.sweep import SavedSweep, rank_agreement, save_sweep, sweep_data
 
     console = PlainConsole()
     content: object

@@ -125,12 +125,10 @@ class LocalTrainings:
             UsageError: If a training ended with wrong usage.
             TrainingFailed: If one ended with another exception, again and again.
         """
-        from optuna_taylorglo.verdict.tasks import stage_of
-
         self._queue.enqueue(tasks)
         wait = SHORTEST_WAIT
         while (values := self._queue.results(tasks)) is None:
-            stages = [stage_of(task) for task in tasks]
+            stages = [task.stage for task in tasks]
             done = self._queue.which_done(tasks)
             both = list(zip(stages, done, strict=True))
             stage = next((stage for stage, is_done in both if not is_done), stages[-1])
@@ -143,7 +141,7 @@ class LocalTrainings:
                 raise StopRequested
             # Each poll reads the database on a core that the workers need.
             wait = min(1.1 * wait, LONGEST_WAIT)
-        self._done_before.update(stage_of(task) for task in tasks)
+        self._done_before.update(task.stage for task in tasks)
         return values
 
     @cached_property

@@ -26,14 +26,12 @@ from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.storages import shown_url
 from optuna_taylorglo.text import write_atomically
-from optuna_taylorglo.verdict.families import MODULE, optimizer_owner
+from optuna_taylorglo.verdict.baselines import has_own_optimizer
 from optuna_taylorglo.verdict.output import (
     HEADER,
     evaluation_advice,
     is_about,
-    load_sweeps,
     load_verdict,
-    loss_name,
     rows,
 )
 from optuna_taylorglo.verdict.selection import (
@@ -41,9 +39,11 @@ from optuna_taylorglo.verdict.selection import (
     Selection,
     is_undecided,
     load_selection,
+    loss_name,
     selected_loss,
 )
 from optuna_taylorglo.verdict.statistics import Verdict
+from optuna_taylorglo.verdict.sweep import load_sweeps
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
@@ -85,7 +85,7 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
     sweeps = [] if evaluation_study is None else load_sweeps(evaluation_study)
     winner = None if history.best is None else selected_loss(study)
     selection = load_selection(study)
-    own_optimizer = optimizer_owner(study, recipe) == MODULE
+    own_optimizer = has_own_optimizer(study, recipe) is True
     other_loss = ""
     if verdict is not None and winner is not None and not is_about(verdict, winner):
         other_loss = _about_another(verdict, winner)
@@ -155,7 +155,7 @@ def _one_line(value: Any) -> str:
 
 def _about_another(verdict: Verdict, winner: SelectedLoss) -> str:
     """Why the loss of the verdict is not the winner's."""
-    before, now = loss_name(verdict), winner.name
+    before, now = loss_name(verdict.trial), winner.name
     difference = f"{before}, not about the winner, {now}"
     if before == now:
         difference = f"{before} as it was before the search went on"

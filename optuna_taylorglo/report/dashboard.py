@@ -20,8 +20,9 @@ from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
-from optuna_taylorglo.verdict.output import evaluation_advice, load_sweeps, load_verdict
+from optuna_taylorglo.verdict.output import evaluation_advice, load_verdict
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss
+from optuna_taylorglo.verdict.sweep import load_sweeps
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -7,26 +7,24 @@ import math
 import statistics
 import threading
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.study import Study
 from optuna.trial import Trial, TrialState
-from torch import nn
 
-from optuna_taylorglo.attributes import CROSS_ENTROPY
+from optuna_taylorglo.attributes import CROSS_ENTROPY, OPTIMIZER
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.files import load_loss
+from optuna_taylorglo.recipes.class_paths import BUNDLED_PACKAGE
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import loss_conventions
-from optuna_taylorglo.search.objective import check_steps
 from optuna_taylorglo.search.study import direction_of
 from optuna_taylorglo.seeds import Stage, candidate_seed, training_seed
-from optuna_taylorglo.training.training import Training
-from optuna_taylorglo.verdict.families import FAMILIES, LearningRates
 from optuna_taylorglo.verdict.selection import halve
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import (
@@ -37,19 +35,23 @@ from optuna_taylorglo.verdict.tasks import (
     stage_task,
 )
 
+if TYPE_CHECKING:  # these import PyTorch
+    from optuna_taylorglo.training.runtime import RuntimeConfig
+    from optuna_taylorglo.training.training import Training
+
 logger = logging.getLogger(__name__)
 
 LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Learning rates of cross-entropy, relative to the recipe's or the module's own."""
+
+TUNING_SEEDS = 2
+"""Trainings of cross-entropy at each of them."""
 
 GRID_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
 """Learning rates in a grid with a loss's parameter; robust losses want smaller ones."""
 
 RATE_BOUNDS = (0.01, 10.0)
 """Bounds of the learning rate in the search among the standard losses."""
-
-TUNING_SEEDS = 2
-"""Trainings of each loss where a single setting is tuned."""
 
 BATCH = 8
 """Trainings that TPE proposes together; fixed, so that proposals do not depend on workers."""
@@ -58,47 +60,134 @@ FINALISTS = 10
 """Standard losses that are trained fully."""
 
 
-def baselines(
-    names: Sequence[str], recipe: Recipe, run: Runner, rates: LearningRates
-) -> list[ComparedLoss]:
-    """The baselines of a verdict; `ce-tuned` is left out where no rate can be tuned."""
-    possible = [name for name in names if name != "ce-tuned" or rates.obstacle is None]
-    return [baseline(name, recipe, run, rates) for name in possible]
+@dataclass(frozen=True)
+class Family:
+    """A standard loss and the values that its parameter may take.
 
+    Where a loss has two weights, their ratio is the parameter: their scale is a learning rate.
 
-def baseline(
-    name: str, recipe: Recipe, run: Runner, rates: LearningRates | None = None
-) -> ComparedLoss:
-    """A loss to compare with, tuned if its name says so.
-
-    Args:
-        name: One of `families.BASELINES`, or path of a loss file.
-        recipe: The study's recipe.
-        run: Gets tasks done.
-        rates: How learning rates are varied; None for multiples of the recipe's.
+    Attributes:
+        label: Name in tables.
+        parameter: The setting that is tuned.
+        grid: Values for a small grid.
+        low: Least value for a search, `high` the greatest; ints if the values are whole numbers.
+        log: Whether the search is over the logarithm.
     """
-    rates = rates or LearningRates.of(recipe)
+
+    label: str
+    parameter: str
+    grid: tuple[float, ...]
+    low: float
+    high: float
+    log: bool = False
+
+
+FAMILIES: Mapping[str, Family] = {
+    "label-smoothing": Family(
+        "label smoothing", "label_smoothing", (0.05, 0.1, 0.2, 0.3), 0.0, 0.9
+    ),
+    "focal": Family("focal loss", "gamma", (0.5, 1.0, 2.0, 5.0), 0.0, 5.0),
+    "gce": Family("generalized cross-entropy", "q", (0.3, 0.5, 0.7, 0.9), 0.05, 1.0),
+    "poly": Family("PolyLoss-1", "epsilon", (1.0, 3.0, 10.0, 30.0), -1.0, 30.0),
+    "sce": Family("symmetric cross-entropy", "alpha", (0.03, 0.1, 0.3, 1.0), 0.01, 10.0, log=True),
+    "taylor-ce": Family("Taylor cross-entropy", "order", (1, 2, 4, 8), 1, 32, log=True),
+    "nce-rce": Family(
+        "normalized plus reverse cross-entropy", "alpha", (0.3, 1.0, 10.0, 100.0), 0.1, 100.0, True
+    ),
+}
+"""By the short names of the command line; all but label smoothing are kinds of `ComparedLoss`."""
+
+BASELINES = ("ce", "ce-tuned", "baikal", "baikal-cma", *FAMILIES, "best-standard")
+DEFAULT_BASELINES = ("ce", "ce-tuned", "label-smoothing", "best-standard")
+
+
+def has_own_optimizer(study: Study, recipe: Recipe) -> bool | None:
+    """Whether the module brings its optimizer; None if the first worker has not found out yet."""
+    if recipe.optimizer is None:
+        return True
+    if recipe.model.class_path.startswith(f"{BUNDLED_PACKAGE}."):
+        return False
+    owner = study.user_attrs.get(OPTIMIZER)
+    return None if owner is None else owner == "module"
+
+
+def save_optimizer_owner(study: Study, training: Training) -> None:
+    """Store in the study whether the recipe's optimizer trains or the module's own."""
+    study.set_user_attr(OPTIMIZER, "module" if training.own_optimizer else "recipe")
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """How learning rates are varied: rates are numbers, or factors on the module's own.
+
+    Attributes:
+        base: The recipe's learning rate; None for the module's own.
+        obstacle: Why it cannot be varied; None if it can.
+    """
+
+    base: float | None
+    obstacle: str | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> LearningRates:
+        """Those of a recipe whose optimizer trains the network, if it has one."""
+        return cls(None if recipe.optimizer is None else recipe.optimizer.lr)
+
+    @classmethod
+    def find(cls, study: Study, recipe: Recipe, runtime: RuntimeConfig) -> LearningRates:
+        """Those of a study; a module's own are tried for one step."""
+        from optuna_taylorglo.training.training import Training
+
+        if has_own_optimizer(study, recipe) is not False:
+            training = Training(recipe, runtime)
+            if training.own_optimizer:
+                return cls(None, training.learning_rate_obstacle())
+        return cls.of(recipe)
+
+    @property
+    def start(self) -> float:
+        """The rate before any tuning."""
+        return 1.0 if self.base is None else self.base
+
+    def times(self, factors: Sequence[float]) -> list[float]:
+        """The rates to try; a single one where it cannot be varied."""
+        return [self.start * factor for factor in factors] if self.obstacle is None else [1.0]
+
+    def settings(self, rate: float) -> dict[str, Any]:
+        """Fields of a `ComparedLoss` that is trained at a rate."""
+        if self.base is not None:
+            return {"learning_rate": rate}
+        return {} if rate == 1 else {"learning_rate_factor": rate}
+
+    def label(self, rate: float) -> str:
+        """A rate in words."""
+        return f"learning rate {'' if self.base is not None else '× '}{rate:.3g}"
+
+    @property
+    def note(self) -> str:
+        """What a verdict says about them; empty if they were tuned."""
+        if self.obstacle is None:
+            return ""
+        return (
+            f"No learning rate was tuned, because that of {self.obstacle}. Cross-entropy at a "
+            "tuned rate is left out, and the other losses were tried at the module's own rate only."
+        )
+
+
+def baseline(name: str, recipe: Recipe, run: Runner, rates: LearningRates) -> ComparedLoss:
+    """The loss of a name out of `BASELINES`, tuned if the name says so, or of a loss file."""
     if name == "ce":
         return cross_entropy(role=Role.REFERENCE)
     if name in ("baikal", "baikal-cma"):
         return ComparedLoss(name, {"baikal": "Baikal", "baikal-cma": "BaikalCMA"}[name], name)
     if name == "best-standard":
-        return best_standard_loss(name, recipe, run, rates)
+        return best_standard_loss(recipe, run, rates)
     if name == "ce-tuned":
         tried = [
-            cross_entropy(name, f"cross-entropy, {rates.label(rate)} (tuned)", **settings)
-            for rate in rates.times(LEARNING_RATE_FACTORS)
-            for settings in [rates.settings(rate)]
-        ]
-        return _best_on_validation(tried, TUNING_SEEDS, recipe, run)
-    if name == "ce-smoothed":
-        tried = [
             cross_entropy(
-                name,
-                f"cross-entropy, label smoothing {smoothing:g} (tuned)",
-                settings={"label_smoothing": smoothing},
+                name, f"cross-entropy, {rates.label(rate)} (tuned)", **rates.settings(rate)
             )
-            for smoothing in FAMILIES["label-smoothing"].grid
+            for rate in rates.times(LEARNING_RATE_FACTORS)
         ]
         return _best_on_validation(tried, TUNING_SEEDS, recipe, run)
     if name in FAMILIES:
@@ -115,15 +204,7 @@ def baseline(
 def standard_loss(
     name: str, family: str, value: float, rates: LearningRates, rate: float
 ) -> ComparedLoss:
-    """A standard loss to compare.
-
-    Args:
-        name: Short name of the baseline.
-        family: Key of `FAMILIES`.
-        value: Value of the family's parameter.
-        rates: How learning rates are varied.
-        rate: One of them.
-    """
+    """The loss of a family with a value of its parameter at a learning rate."""
     label, parameter = FAMILIES[family].label, FAMILIES[family].parameter
     if family == "label-smoothing":
         kind, label = "cross-entropy", f"{label} {value:.3g}"
@@ -153,21 +234,13 @@ def _score(value: float | None, recipe: Recipe) -> float:
     return -math.inf if value is None else recipe.fitness.sign * value
 
 
-def best_standard_loss(
-    name: str, recipe: Recipe, run: Runner, rates: LearningRates
-) -> ComparedLoss:
+def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> ComparedLoss:
     """Search among the standard losses with the budget that the loss search had.
 
     TPE proposes family, parameter and learning rate, and the best are trained fully, as the
     finalists of the loss search are.
-
-    Args:
-        name: Short name of the result.
-        recipe: The study's recipe.
-        run: Gets tasks done.
-        rates: How learning rates are varied.
     """
-    search = recipe.search
+    search, length = recipe.search, recipe.budget.evaluation
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(
@@ -189,12 +262,10 @@ def best_standard_loss(
         trials, losses = [], []
         for _ in range(min(BATCH, n_trainings - len(tried))):
             trials.append(study.ask())
-            losses.append(_suggest(trials[-1], name, rates))
+            losses.append(_suggest(trials[-1], rates))
         values = run(
             [
-                stage_task(
-                    recipe, loss, Stage.STANDARD, trial.number, length=recipe.budget.evaluation
-                )
+                stage_task(recipe, loss, Stage.STANDARD, trial.number, length=length)
                 for trial, loss in zip(trials, losses, strict=True)
             ]
         )
@@ -208,7 +279,7 @@ def best_standard_loss(
     return replace(best, label=f"best standard loss, same budget: {best.label}")
 
 
-def _suggest(trial: Trial, name: str, rates: LearningRates) -> ComparedLoss:
+def _suggest(trial: Trial, rates: LearningRates) -> ComparedLoss:
     chosen = trial.suggest_categorical("loss", list(FAMILIES))
     family = FAMILIES[chosen]
     if isinstance(family.low, int):
@@ -219,7 +290,7 @@ def _suggest(trial: Trial, name: str, rates: LearningRates) -> ComparedLoss:
     if rates.obstacle is None:
         # A learning rate for each family: which is best depends on it, and on the parameter.
         rate = trial.suggest_float(_rate_name(chosen), *rates.times(RATE_BOUNDS), log=True)
-    return standard_loss(name, chosen, value, rates, rate)
+    return standard_loss("best-standard", chosen, value, rates, rate)
 
 
 def _rate_name(family: str) -> str:
@@ -234,15 +305,13 @@ def evaluate_cross_entropy(
     The seeds are those of the first candidates, so both start from the same weights. Seeds with a
     stored result are not trained again.
 
-    Args:
-        study: The study.
-        training: Trains as the study's recipe says.
-        n_seeds: Number of trainings.
-        stop: Ends the current training when set.
-
     Returns:
         The fitness for each seed; None where the training diverged, which is logged, not stored.
     """
+    from torch import nn
+
+    from optuna_taylorglo.search.objective import check_steps
+
     recipe = training.recipe
     known: dict[str, float] = dict(study.user_attrs.get(CROSS_ENTROPY, {}))
     policy = recipe.search.seed_policy

@@ -14,9 +14,7 @@ from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.study.queue import counted_trials
-from optuna_taylorglo.training.training import test_metric
-from optuna_taylorglo.verdict.baselines import baselines
-from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES, LearningRates
+from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES, LearningRates, baseline
 from optuna_taylorglo.verdict.output import evaluation_advice, verdict_in_words
 from optuna_taylorglo.verdict.selection import choose, load_selection
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, contrasts
@@ -69,13 +67,16 @@ def evaluate(
         UsageError: If the study has no winner to evaluate.
         OperationError: If all trainings diverged.
     """
+    from optuna_taylorglo.training.training import test_metric
+
     check_comparison(seeds, against)
     selected = choose(study, recipe, run)
     n_classes = study.user_attrs[N_CLASSES]
     rates = rates or LearningRates.of(recipe)
+    tunable = [name for name in against if name != "ce-tuned" or rates.obstacle is None]
     losses = [
         compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, selected.loss),
-        *baselines(against, recipe, run, rates),
+        *(baseline(name, recipe, run, rates) for name in tunable),
         *scale_controls(selected.loss, n_classes),
     ]
     compared = deduplicate(losses, recipe)
@@ -114,7 +115,6 @@ def evaluate(
 
 
 def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:
-    # The seeds are the same for all losses, which therefore start from the same weights.
     save_network = loss.role == Role.EVOLVED and seed == 0
     return stage_task(recipe, loss, Stage.TEST, seed, on_test_set=True, save_network=save_network)
 
@@ -160,9 +160,8 @@ def learning_curves(evaluation_study: Study, verdict: Verdict) -> list[tuple[Sam
         for trial in counted_trials(evaluation_study, (TrialState.COMPLETE,))
         if KEY in trial.user_attrs and (curve := trial.user_attrs.get(CURVE))
     }
-    sign = 1 if verdict.mode == "max" else -1
     found: dict[Role, tuple[Sample, list[Curve]]] = {}
-    for sample in sorted(verdict.samples, key=lambda sample: -sign * sample.mean):
+    for sample in sorted(verdict.samples, key=lambda sample: -verdict.sign * sample.mean):
         if curves := [by_key[key] for key in sample.keys if key in by_key]:
             found.setdefault(sample.role, (sample, curves))
     roles = (Role.EVOLVED, Role.REFERENCE, Role.BASELINE)

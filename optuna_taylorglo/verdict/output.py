@@ -7,27 +7,19 @@ import io
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
 from pydantic import TypeAdapter, ValidationError
 
-from optuna_taylorglo.attributes import EVALUATION_OF, SWEEP, VERDICT
+from optuna_taylorglo.attributes import EVALUATION_OF, VERDICT
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.text import write_atomically
-from optuna_taylorglo.verdict.selection import FINAL_MEAN, SelectedLoss, Selection
-from optuna_taylorglo.verdict.statistics import (
-    Contrast,
-    Role,
-    Sample,
-    Verdict,
-    is_accuracy,
-    rank_correlation,
-    spearman,
-)
+from optuna_taylorglo.verdict.selection import SelectedLoss, Selection, loss_name
+from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, is_accuracy, rank_correlation
 
 GUESSING_FACTOR = 1.5
 """An accuracy below this multiple of 1/n counts as guessing."""
@@ -36,16 +28,8 @@ GOOD_CORRELATION = 0.7
 """Rank correlation below which evaluations and full trainings count as different orders."""
 
 HEADER = (
-    "loss",
-    "mean",
-    "sd",
-    "n",
-    "diverged",
-    "difference",
-    "95 % interval",
-    "p",
-    "p (Holm)",
-    "g",
+    *("loss", "mean", "sd", "n", "diverged"),
+    *("difference", "95 % interval", "p", "p (Holm)", "g"),
 )
 SHORT_HEADER = ("loss", "mean (sd)", "n", "difference (95 % interval)", "p (Holm)")
 
@@ -55,29 +39,27 @@ def rows(verdict: Verdict) -> list[tuple[str, ...]]:
 
     Differences are the evolved loss's mean minus the row's.
     """
-    by_name = {contrast.against: contrast for contrast in verdict.contrasts}
-    return [_row(sample, by_name.get(sample.name)) for sample in verdict.samples]
-
-
-def _row(sample: Sample, contrast: Contrast | None) -> tuple[str, ...]:
-    diverged = f"{len(sample.diverged)} of {len(sample.values)} diverged"
-    own = (
-        sample.label,
-        f"{sample.mean:.4f}",
-        f"{sample.std:.4f}",
-        str(len(sample.values)),
-        diverged if sample.diverged else "0",
-    )
-    if contrast is None:
-        return (*own, "", "", "", "", "")
-    return (
-        *own,
-        f"{contrast.difference:+.4f}",
-        f"{contrast.low:+.4f} to {contrast.high:+.4f}",
-        f"{contrast.p_value:.2g}",
-        f"{contrast.p_holm:.2g}",
-        f"{contrast.effect_size:.2f}",
-    )
+    contrasts = {
+        c.against: (
+            f"{c.difference:+.4f}",
+            f"{c.low:+.4f} to {c.high:+.4f}",
+            f"{c.p_value:.2g}",
+            f"{c.p_holm:.2g}",
+            f"{c.effect_size:.2f}",
+        )
+        for c in verdict.contrasts
+    }
+    return [
+        (
+            sample.label,
+            f"{sample.mean:.4f}",
+            f"{sample.std:.4f}",
+            str(len(sample.values)),
+            _diverged(sample) or "0",
+            *contrasts.get(sample.name, ("",) * 5),
+        )
+        for sample in verdict.samples
+    ]
 
 
 def short_rows(verdict: Verdict) -> list[tuple[str, ...]]:
@@ -89,28 +71,27 @@ def short_rows(verdict: Verdict) -> list[tuple[str, ...]]:
     ]
 
 
-def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
-    """What a verdict says.
+def _diverged(sample: Sample) -> str:
+    n = len(sample.diverged)
+    return f"{n} of {len(sample.values)} diverged" if n else ""
 
-    Args:
-        verdict: The verdict; its text does not matter.
-        n_classes: Number of classes.
-    """
+
+def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
+    """What a verdict says; its own text does not matter."""
     winner, *others = verdict.samples
     means = {sample.role: sample.mean for sample in others}
     baselines = [s for s in others if s.role.is_baseline]
     beaten = [s.label for s in baselines if verdict.beats(s.name)]
     rest = [s.label for s in baselines if not verdict.beats(s.name)]
-    if beaten and not rest:
-        lines = ["The evolved loss is significantly better than every baseline."]
-    elif beaten:
-        lines = [
-            f"The evolved loss is significantly better than {_list(beaten)}, "
-            f"but not than {_list(rest)}."
-        ]
-    else:
-        lines = ["The evolved loss is not significantly better than any baseline."]
-    lines.append("(One-tailed t-tests at 5 %, paired by seed, corrected by Holm's method.)")
+    result = "not significantly better than any baseline"
+    if beaten:
+        result = "significantly better than every baseline"
+        if rest:
+            result = f"significantly better than {_list(beaten)}, but not than {_list(rest)}"
+    lines = [
+        f"The evolved loss is {result}.",
+        "(One-tailed t-tests at 5 %, paired by seed, corrected by Holm's method.)",
+    ]
     if verdict.mode == "min":
         lines.append(
             f"Smaller {verdict.test_metric} is better, so a difference below 0 is in favor of the "
@@ -144,9 +125,9 @@ def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
         )
     diverged = _counts((s, len(s.diverged)) for s in verdict.samples)
     if diverged and verdict.divergence is not None:
-        is_guessing = is_share and verdict.divergence == guessing
-        worst = "the worst that any training here reached"
-        meaning = f"guessing among {n_classes} classes" if is_guessing else worst
+        meaning = "the worst that any training here reached"
+        if is_share and verdict.divergence == guessing:
+            meaning = f"guessing among {n_classes} classes"
         lines.append(
             f"Trainings that diverged: {diverged}. Such a training has no {verdict.test_metric}; "
             f"it counts as {verdict.divergence:.4f}, {meaning}, in means, intervals and tests."
@@ -169,37 +150,39 @@ def evaluation_advice(selection: Selection, recipe: Recipe) -> str:
     measured = [c for c in selection.finalists if c.evaluation is not None]
     n_seeds = min(len(c.values) for c in measured)  # those of the first round
     rows = [[worst if v is None else v for v in c.values[:n_seeds]] for c in measured]
-    correlation = rank_correlation(
+    r, low, high = rank_correlation(
         [c.evaluation for c in measured if c.evaluation is not None],
         [sum(row) / n_seeds for row in rows],
     )
-    if math.isnan(correlation.low):
+    if math.isnan(low):
         return "Too few candidates that differ were trained fully to say how well evaluations rank."
     # Noise allows no better correlation than that of one full training with another.
-    among_full = spearman([row[0] for row in rows], [row[1] for row in rows])
-    disagree = correlation.high < GOOD_CORRELATION
-    text = (
-        f"Rank correlation of evaluations ({budget.evaluation} {budget.unit}) with full trainings "
-        f"({budget.full} {budget.unit}) over the best candidates: {correlation}; over all "
-        "candidates, which differ more, it is higher. "
-    )
+    among_full = rank_correlation([row[0] for row in rows], [row[1] for row in rows]).value
+    disagree = high < GOOD_CORRELATION
     if budget.evaluation == budget.full:
         averaged = ", which the selection averages out" if disagree else ""
-        return f"{text}Both are full trainings: the remaining disagreement is seed noise{averaged}."
-    if disagree and not among_full > correlation.high:
-        return (
-            f"{text}Two full trainings of each correlate by {among_full:.2f}, hardly better: the "
+        advice = f"Both are full trainings: the remaining disagreement is seed noise{averaged}."
+    elif disagree and among_full > high:
+        advice = (
+            f"Two full trainings of each correlate by {among_full:.2f}: evaluations favor other "
+            "losses than full trainings do. Make budget.evaluation longer."
+        )
+    elif disagree:
+        advice = (
+            f"Two full trainings of each correlate by {among_full:.2f}, hardly better: the "
             "candidates differ less than the seeds of their trainings. Raising search.repeats may "
             "help."
         )
-    if disagree:
-        return (
-            f"{text}Two full trainings of each correlate by {among_full:.2f}: evaluations favor "
-            "other losses than full trainings do. Make budget.evaluation longer."
-        )
-    if correlation.low >= GOOD_CORRELATION:
-        return f"{text}Evaluations are long enough."
-    return f"{text}That leaves open whether evaluations are long enough."
+    elif low >= GOOD_CORRELATION:
+        advice = "Evaluations are long enough."
+    else:
+        advice = "That leaves open whether evaluations are long enough."
+    return (
+        f"Rank correlation of evaluations ({budget.evaluation} {budget.unit}) with full trainings "
+        f"({budget.full} {budget.unit}) over the best candidates: {r:.2f} (95 % interval {low:.2f} "
+        f"to {high:.2f}, n = {len(rows)}); over all candidates, which differ more, it is higher. "
+        f"{advice}"
+    )
 
 
 def to_markdown(verdict: Verdict) -> str:
@@ -208,16 +191,13 @@ def to_markdown(verdict: Verdict) -> str:
     lines += ["| " + " | ".join(row) + " |" for row in rows(verdict)]
     heading = (
         f"Values are {verdict.test_metric}; differences are the evolved loss's minus the row's. "
-        f"The evolved loss is {loss_name(verdict)}."
+        f"The evolved loss is {loss_name(verdict.trial)}."
     )
     return "\n".join([heading, "", *lines, "", verdict.text, ""])
 
 
 def to_csv(verdict: Verdict) -> str:
-    """One line per training: loss, index of the seed, value, and whether it diverged.
-
-    The value of a diverged training is `Verdict.divergence`.
-    """
+    """One line per training: loss, index of the seed, value, and whether it diverged."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["name", "loss", "training", verdict.test_metric, "outcome"])
@@ -232,6 +212,11 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain values; NaN is null."""
     content: dict[str, Any] = _plain(asdict(verdict))
     return content
+
+
+def _plain(content: Any) -> Any:
+    """Values as they come back from JSON."""
+    return json.loads(json.dumps(content), parse_constant=lambda _: None)
 
 
 def from_json(content: dict[str, Any]) -> Verdict:
@@ -278,89 +263,7 @@ def load_verdict(evaluation_study: Study) -> Verdict | None:
         ) from error
 
 
-def loss_name(verdict: Verdict) -> str:
-    """The name of a verdict's evolved loss, as the search announces it."""
-    return FINAL_MEAN if verdict.trial is None else f"trial {verdict.trial}"
-
-
 def is_about(verdict: Verdict, selected: SelectedLoss) -> bool:
     """Whether a verdict is about a loss."""
-    trial = None if selected.trial is None else selected.trial.number
-    return verdict.trial == trial and _plain(verdict.loss) == _plain(selected.loss.settings())
-
-
-def _plain(content: Any) -> Any:
-    """Values as they come back from JSON."""
-    return json.loads(json.dumps(content), parse_constant=lambda _: None)
-
-
-SETTINGS = ("fraction", "label_noise", "length")
-"""Settings that can be swept."""
-
-Accuracies = dict[str, dict[float, list[float]]]
-"""Test results by label of the loss and value of the setting."""
-
-
-@dataclass(frozen=True)
-class DataSweep:
-    """Results of trainings at several values of a setting of the data.
-
-    Attributes:
-        accuracies: Of all trainings, with `divergence` for those that diverged.
-        diverged: How many diverged, by label of the loss and value of the setting.
-        divergence: What those count as; None if none did.
-    """
-
-    accuracies: Accuracies
-    diverged: dict[str, dict[float, int]]
-    divergence: float | None
-
-
-@dataclass(frozen=True)
-class RankAgreement:
-    """How well evaluations of one length rank candidates as the longest ones do.
-
-    Attributes:
-        length: Length of the shorter evaluation, in the recipe's unit.
-        longest: Length of the longest.
-        spearman: Rank correlation over the candidates, 1 for the same order.
-        p_value: Of the test that there is none.
-        n_candidates: Candidates that trained at both lengths.
-    """
-
-    length: int
-    longest: int
-    spearman: float
-    p_value: float
-    n_candidates: int
-
-
-@dataclass(frozen=True)
-class SavedSweep:
-    """The result of a sweep.
-
-    Attributes:
-        over: One of `SETTINGS`.
-        measured: The metric, or the unit of lengths.
-        data: Results over a setting of the data.
-        agreements: Results over lengths.
-        loss: Name of the evolved loss that was trained; empty for lengths.
-    """
-
-    over: str
-    measured: str
-    data: DataSweep | None = None
-    agreements: tuple[RankAgreement, ...] = ()
-    loss: str = ""
-
-
-def save_sweep(evaluation_study: Study, sweep: SavedSweep) -> None:
-    """Store a sweep in place of an older one over the same setting."""
-    evaluation_study.set_user_attr(SWEEP + sweep.over, _plain(asdict(sweep)))
-
-
-def load_sweeps(evaluation_study: Study) -> list[SavedSweep]:
-    """The newest sweep over each setting."""
-    contents = (evaluation_study.user_attrs.get(SWEEP + over) for over in SETTINGS)
-    adapter = TypeAdapter(SavedSweep)
-    return [adapter.validate_python(content) for content in contents if content is not None]
+    same_name = loss_name(verdict.trial) == selected.name
+    return same_name and _plain(verdict.loss) == _plain(selected.loss.settings())

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 
 import optuna
@@ -62,7 +63,7 @@ class TaskQueue(TrialQueue):
         self.wanted: Sequence[Task] | None = None
         self._idle_seconds = IDLE_SECONDS if idle_seconds is None else idle_seconds
         self._idle_since = math.inf
-        # Keys that were open at some time since this queue was made.
+        # Keys that were open at some time since this queue was made: failures before do not count.
         self._seen_open: set[str] = set()
 
     def enqueue(self, tasks: Sequence[Task]) -> None:
@@ -93,27 +94,27 @@ class TaskQueue(TrialQueue):
         """What is to be done, as a function of all trials; those without a key are ignored."""
         known = _by_key(trials)
         superfluous: list[FrozenTrial] = []
-        claimable: list[tuple[bool, FrozenTrial]] = []
+        repeats: list[FrozenTrial] = []
+        claimable: list[FrozenTrial] = []
         due: list[Callable[[], FrozenTrial]] = []
+        is_busy = False
         for same in known.values():
             unfinished = [trial for trial in same if not trial.state.is_finished()]
-            is_open = _outcome(same) == _OPEN
-            if is_open and unfinished:
-                if unfinished[0].state == TrialState.WAITING:
-                    claimable.append((len(same) == 1, unfinished[0]))
+            is_busy = is_busy or bool(unfinished)
+            if _outcome(same) == _OPEN:
+                if not unfinished:
+                    due.append(partial(_repeat, same[0]))
+                elif unfinished[0].state == TrialState.WAITING:
+                    (claimable if len(same) == 1 else repeats).append(unfinished[0])
                 unfinished = unfinished[1:]
-            elif is_open:
-                due.append(partial(_repeat, same[0]))
             superfluous += [trial for trial in unfinished if trial.state == TrialState.WAITING]
         due += self._missing(known, self.wanted or ())
-        is_busy = due or any(not t.state.is_finished() for same in known.values() for t in same)
-        # Repeats first: if all trainings end with the same exception, three are enough.
-        most_urgent = min((is_new for is_new, _ in claimable), default=None)
         return Plan(
-            claimable=[trial for is_new, trial in claimable if is_new == most_urgent],
+            # Repeats first: if all trainings end with the same exception, three are enough.
+            claimable=repeats or claimable,
             due=due,
             superfluous=superfluous,
-            over=self._is_over(known, is_busy=bool(is_busy)),
+            over=self._is_over(known, is_busy=is_busy or bool(due)),
         )
 
     def _is_over(self, known: ByKey, *, is_busy: bool) -> bool:
@@ -148,10 +149,10 @@ class TaskQueue(TrialQueue):
         outcomes = []
         for key in (task.key for task in tasks):
             outcome = _outcome(known.get(key, []))
-            if outcome == _FAILED and key not in self._seen_open:
-                outcome = _OPEN  # it failed before this queue was made, and is tried again
-            elif outcome == _OPEN:
+            if outcome == _OPEN:
                 self._seen_open.add(key)
+            elif outcome == _FAILED and key not in self._seen_open:
+                outcome = _OPEN  # it is tried again
             outcomes.append(outcome)
         return outcomes
 
@@ -165,7 +166,7 @@ def _by_key(trials: Sequence[FrozenTrial]) -> ByKey:
 
 
 def _new_trial(task: Task, *, is_anew: bool = False) -> FrozenTrial:
-    attrs = {TASK: task.to_dict(), KEY: task.key, "loss": task.loss.label, WORKER: None}
+    attrs = {TASK: asdict(task), KEY: task.key, "loss": task.loss.label, WORKER: None}
     anew = {ASKED_ANEW: True} if is_anew else {}
     return create_trial(state=TrialState.WAITING, user_attrs=attrs | anew)
 
@@ -279,8 +280,6 @@ class TaskTrainer:
         training, loss = self._trainings[variant], task.loss
         if loss.learning_rate_factor is not None:
             return training.at_learning_rate_factor(loss.learning_rate_factor)
-        return (
-            training
-            if loss.learning_rate is None
-            else training.at_learning_rate(loss.learning_rate)
-        )
+        if loss.learning_rate is not None:
+            return training.at_learning_rate(loss.learning_rate)
+        return training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Sequence
@@ -17,12 +18,7 @@ from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.files import Origin
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import (
-    Point,
-    candidate_loss,
-    make_sampler,
-    stored_candidate,
-)
+from optuna_taylorglo.search.candidates import Point, candidate_loss, make_sampler, stored_candidate
 from optuna_taylorglo.search.glo import GLOSampler, TreePoint
 from optuna_taylorglo.search.history import (
     SearchHistory,
@@ -33,12 +29,12 @@ from optuna_taylorglo.search.history import (
 )
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.statistics import Role
+from optuna_taylorglo.verdict.tasks import ComparedLoss, Runner, compared_evolved_loss, stage_task
 
-if TYPE_CHECKING:  # these import PyTorch, which commands that only read a study do not need
+if TYPE_CHECKING:
     from torch import Tensor
 
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
-    from optuna_taylorglo.verdict.tasks import ComparedLoss, Runner
 
 FINAL_MEAN = "the mean of the final distribution"
 
@@ -73,7 +69,7 @@ class Finalist:
 
     @property
     def name(self) -> str:
-        return FINAL_MEAN if self.trial is None else f"trial {self.trial}"
+        return loss_name(self.trial)
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,12 @@ class SelectedLoss:
 
     @property
     def name(self) -> str:
-        return FINAL_MEAN if self.trial is None else f"trial {self.trial.number}"
+        return loss_name(None if self.trial is None else self.trial.number)
+
+
+def loss_name(trial: int | None) -> str:
+    """What a loss is called, by the number of its trial."""
+    return FINAL_MEAN if trial is None else f"trial {trial}"
 
 
 def is_undecided(study: Study, recipe: Recipe) -> bool:
@@ -115,12 +116,7 @@ def is_undecided(study: Study, recipe: Recipe) -> bool:
 
 
 def save_selection(study: Study, selection: Selection, recipe: Recipe) -> bool:
-    """Store a selection in the study, unless it has one or was made longer in the meantime.
-
-    Args:
-        study: The study.
-        selection: The selection.
-        recipe: The recipe by which it was made.
+    """Store a selection in the study, unless it has one or its recipe changed in the meantime.
 
     Returns:
         Whether it was stored.
@@ -183,8 +179,6 @@ def choose(study: Study, recipe: Recipe, run: Runner) -> SelectedLoss:
 
 def select_winner(study: Study, recipe: Recipe, run: Runner) -> Selection:
     """Rank the finalists of a finished search by full trainings."""
-    from optuna_taylorglo.verdict.tasks import compared_evolved_loss
-
     candidates = finalists(study, recipe)
     _, n_classes = recipe_and_classes(study)
     losses = [
@@ -203,11 +197,7 @@ def select_winner(study: Study, recipe: Recipe, run: Runner) -> Selection:
 
 
 def finalists(study: Study, recipe: Recipe) -> list[Finalist]:
-    """The best candidates that differ as functions, and the mean of the final distribution.
-
-    Returns:
-        Candidates from the best evaluation to the worst, then the mean; nothing if none trained.
-    """
+    """The best candidates that differ as functions, then the mean of the final distribution."""
     from optuna_taylorglo.losses.describe import logit_gradients, relative_distance
 
     _, n_classes = recipe_and_classes(study)
@@ -223,36 +213,21 @@ def finalists(study: Study, recipe: Recipe) -> list[Finalist]:
             found.append(Finalist(trial.number, parameters, trial.values[0]))
         if len(found) == limit:
             break
-    mean = final_mean(study, recipe, n_classes)
-    if found and mean is not None:
-        try:
-            candidate_loss(recipe, mean, n_classes)
-        except ValueError:
-            return found  # it cannot learn, so it has no scale to normalize
-        found.append(Finalist(None, mean, None))
-    return found
-
-
-def final_mean(study: Study, recipe: Recipe, n_classes: int) -> Point | None:
-    """The mean of the final distribution of CMA-ES; None if a GLO search has no second stage."""
     sampler = make_sampler(recipe, n_classes)
     states = sampler.search_state(study)
-    if not states:
-        return None
-    if isinstance(sampler, GLOSampler) and sampler.best_tree is not None:
-        return TreePoint(tuple(sampler.best_tree.to_prefix()), states[-1].mean)
-    return states[-1].mean
+    if found and states:  # a GLO search may have no second stage
+        mean: Point = states[-1].mean
+        if isinstance(sampler, GLOSampler) and sampler.best_tree is not None:
+            mean = TreePoint(tuple(sampler.best_tree.to_prefix()), states[-1].mean)
+        with contextlib.suppress(ValueError):  # it cannot learn, so it has no scale to normalize
+            candidate_loss(recipe, mean, n_classes)
+            found.append(Finalist(None, mean, None))
+    return found
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A loss in a ranking.
-
-    Attributes:
-        index: Index of the loss.
-        values: Metric of each training; None for one that diverged.
-        mean: Mean of the values, with diverged trainings as bad as the worst.
-    """
+    """A loss in a ranking, with the values and the mean that a `Finalist` gets."""
 
     index: int
     values: tuple[float | None, ...]
@@ -280,8 +255,6 @@ def halve(
     Returns:
         The losses of the last round by their means, then those that left before.
     """
-    from optuna_taylorglo.verdict.tasks import stage_task
-
     values: list[list[float | None]] = [[] for _ in losses]
     staying, left = list(range(len(losses))), list[int]()
     n_done, sign = 0, recipe.fitness.sign

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import scipy
@@ -19,20 +19,18 @@ SIGNIFICANT = 0.05
 _ROUNDING = 1e-12
 """Relative spread of differences up to which they count as equal."""
 
+NaNFloat = Annotated[float, BeforeValidator(lambda x: math.nan if x is None else x)]
+"""A number that may be NaN, which JSON does not have: it is null there."""
+
 
 class Role(StrEnum):
     """Why a loss is part of a comparison."""
 
-    EVOLVED = "evolved"
-    """The loss that is claimed to be better."""
-    REFERENCE = "reference"
-    """Cross-entropy as it is."""
-    BASELINE = "baseline"
-    """Another loss that one would take instead."""
-    SHAPE_CONTROL = "shape control"
-    """The evolved loss with cross-entropy's first gradient: its gain is shape."""
-    SCALE_CONTROL = "scale control"
-    """Cross-entropy with the evolved loss's first gradient: its gain is scale."""
+    EVOLVED = "evolved"  # claimed to be better
+    REFERENCE = "reference"  # cross-entropy as it is
+    BASELINE = "baseline"  # what one would take instead
+    SHAPE_CONTROL = "shape control"  # the evolved loss with cross-entropy's first gradient
+    SCALE_CONTROL = "scale control"  # cross-entropy with the evolved loss's first gradient
 
     @property
     def is_baseline(self) -> bool:
@@ -42,13 +40,9 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Sample:
-    """Test results of one loss.
+    """Test results of one loss, in the order of the seeds.
 
     Attributes:
-        name: Short name, as on the command line.
-        label: Name in tables.
-        role: Why the loss is part of the comparison.
-        values: Results in the order of the seeds.
         diverged: Indices of the trainings that diverged; `values` has what they count as.
         also: Names of other losses whose trainings are the very same.
         keys: Keys of the trainings in the evaluation study.
@@ -79,9 +73,7 @@ class Contrast:
 
     Attributes:
         against: Name of the other sample.
-        difference: Difference of the means.
-        low: Lower end of the 95 % confidence interval of the difference.
-        high: Its upper end.
+        difference: Difference of the means, with the 95 % confidence interval `low` to `high`.
         p_value: Of the one-tailed test that the evolved loss is better.
         p_holm: The same after Holm's correction for all contrasts made together.
         effect_size: Hedges' g: the difference in pooled standard deviations over seeds, corrected
@@ -94,8 +86,7 @@ class Contrast:
     high: float
     p_value: float
     p_holm: float
-    # JSON has no NaN, so it is null there.
-    effect_size: Annotated[float, BeforeValidator(lambda g: math.nan if g is None else g)]
+    effect_size: NaNFloat
 
 
 @dataclass(frozen=True)
@@ -105,7 +96,7 @@ class Verdict:
     Attributes:
         samples: The evolved loss, the baselines and the controls.
         contrasts: The evolved loss against each of the others, paired by seed.
-        text: The verdict in words: is it better, and how much of that is scale or shape.
+        text: The verdict in words.
         test_metric: The metric that the values are of.
         trial: Number of the evolved loss's trial; None for the mean of the final distribution.
         mode: Whether greater or smaller values are better.
@@ -122,11 +113,15 @@ class Verdict:
     divergence: float | None = None
     loss: dict[str, Any] | None = None
 
+    @property
+    def sign(self) -> int:
+        """1 where greater values are better, -1 where smaller ones are."""
+        return 1 if self.mode == "max" else -1
+
     def beats(self, name: str) -> bool:
         """Whether the evolved loss is significantly better than another, at 5 %."""
-        sign = 1 if self.mode == "max" else -1
         return any(
-            c.p_holm < SIGNIFICANT and sign * c.difference > 0
+            c.p_holm < SIGNIFICANT and self.sign * c.difference > 0
             for c in self.contrasts
             if c.against == name
         )
@@ -169,16 +164,15 @@ def _hedges_g(a: Sample, b: Sample) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction, in the order of the input.
+    """Holm's step-down correction (S. Holm, 1979), in the order of the input.
 
     The i-th smallest of m p-values is multiplied by m - i, and none may fall below the one before
-    it or exceed 1 (S. Holm, 1979).
+    it or exceed 1.
     """
     order = np.argsort(p_values, kind="stable")
-    factors = np.arange(len(p_values), 0, -1)
-    stepped = np.maximum.accumulate(np.asarray(p_values, dtype=float)[order] * factors)
+    stepped = np.asarray(p_values, dtype=float)[order] * np.arange(len(p_values), 0, -1)
     corrected = np.empty(len(p_values))
-    corrected[order] = np.minimum(stepped, 1.0)
+    corrected[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
     return [float(p) for p in corrected]
 
 
@@ -187,47 +181,27 @@ def is_accuracy(metric: str, mode: str) -> bool:
     return mode == "max" and "accuracy" in metric.lower()
 
 
-@dataclass(frozen=True)
-class RankCorrelation:
-    """Spearman's rank correlation.
-
-    Attributes:
-        value: The correlation; NaN if one side has no order at all.
-        low: Lower end of its 95 % confidence interval; NaN for fewer than four pairs.
-        high: Its upper end.
-        n: Number of pairs.
-    """
+class RankCorrelation(NamedTuple):
+    """Spearman's rank correlation with the ends of its 95 % confidence interval, or NaN."""
 
     value: float
     low: float
     high: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} (95 % interval {self.low:.2f} to {self.high:.2f}, n = {self.n})"
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> RankCorrelation:
-    """Spearman's rank correlation of pairs, with an interval.
+    """Spearman's rank correlation of pairs; NaN for fewer than four, or without any order.
 
     The interval is Fisher's z with the variance (1 + r²/2) / (n − 3) (D. G. Bonett and T. A.
     Wright, "Sample size requirements for estimating Pearson, Kendall and Spearman correlations",
     Psychometrika 65, 2000).
     """
-    r, n = spearman(a, b), len(a)
-    if n < 4 or math.isnan(r):
-        return RankCorrelation(r, math.nan, math.nan, n)
+    n = len(a)
+    if n < 4 or len(set(a)) == 1 or len(set(b)) == 1:
+        return RankCorrelation(math.nan, math.nan, math.nan)
+    r = float(scipy.stats.spearmanr(a, b).statistic)
     # The same order has no z. It counts as half a step short of 1; a step swaps two neighbors.
     greatest = 1 - 6 / (n * (n**2 - 1))
     z = math.atanh(max(-greatest, min(r, greatest)))
     width = 1.96 * math.sqrt((1 + r**2 / 2) / (n - 3))
-    return RankCorrelation(r, math.tanh(z - width), math.tanh(z + width), n)
-
-
-def spearman(a: Sequence[float], b: Sequence[float]) -> float:
-    """Correlation of the ranks, equal values sharing theirs; NaN if all on one side are equal."""
-    ranks = [scipy.stats.rankdata(side) for side in (a, b)]
-    if len(a) < 2 or any(np.ptp(side) == 0 for side in ranks):
-        return math.nan
-    # A number such as 0.9999999999999998 is a rounded 1.
-    return float(np.round(np.corrcoef(*ranks)[0, 1], 12))
+    return RankCorrelation(r, math.tanh(z - width), math.tanh(z + width))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import scipy
 from optuna.study import Study
+from pydantic import TypeAdapter
 
+from optuna_taylorglo.attributes import SWEEP
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage
-from optuna_taylorglo.verdict.output import DataSweep, RankAgreement
-from optuna_taylorglo.verdict.statistics import Role
+from optuna_taylorglo.verdict.statistics import NaNFloat, Role
 from optuna_taylorglo.verdict.tasks import (
     Runner,
     compared_evolved_loss,
@@ -28,6 +31,70 @@ if TYPE_CHECKING:
 DATA_FIELDS = ("fraction", "label_noise")
 """Arguments of the data module that can be swept."""
 
+SETTINGS = (*DATA_FIELDS, "length")
+"""All settings that can be swept."""
+
+
+@dataclass(frozen=True)
+class DataSweep:
+    """Test results and numbers of trainings that diverged, by label of the loss and value.
+
+    A training that diverged counts as `divergence`, which is None if none did.
+    """
+
+    accuracies: dict[str, dict[float, list[float]]]
+    diverged: dict[str, dict[float, int]]
+    divergence: float | None
+
+
+@dataclass(frozen=True)
+class RankAgreement:
+    """How well evaluations of one length rank candidates as the longest ones do.
+
+    Attributes:
+        spearman: Rank correlation over the candidates; NaN if all are equal.
+        p_value: Of the test that there is none.
+        n_candidates: Candidates that trained at both lengths.
+    """
+
+    length: int
+    longest: int
+    spearman: NaNFloat
+    p_value: NaNFloat
+    n_candidates: int
+
+
+@dataclass(frozen=True)
+class SavedSweep:
+    """The result of a sweep.
+
+    Attributes:
+        over: One of `SETTINGS`.
+        measured: The metric, or the unit of lengths.
+        data: Results over a setting of the data.
+        agreements: Results over lengths.
+        loss: Name of the evolved loss that was trained; empty for lengths.
+    """
+
+    over: str
+    measured: str
+    data: DataSweep | None = None
+    agreements: tuple[RankAgreement, ...] = ()
+    loss: str = ""
+
+
+def save_sweep(evaluation_study: Study, sweep: SavedSweep) -> None:
+    """Store a sweep in place of an older one over the same setting."""
+    plain = json.loads(json.dumps(asdict(sweep)), parse_constant=lambda _: None)
+    evaluation_study.set_user_attr(SWEEP + sweep.over, plain)
+
+
+def load_sweeps(evaluation_study: Study) -> list[SavedSweep]:
+    """The newest sweep over each setting."""
+    contents = (evaluation_study.user_attrs.get(SWEEP + over) for over in SETTINGS)
+    adapter = TypeAdapter(SavedSweep)
+    return [adapter.validate_python(content) for content in contents if content is not None]
+
 
 def sweep_data(
     loss: EvolvedLoss,
@@ -37,18 +104,7 @@ def sweep_data(
     n_seeds: int,
     run: Runner,
 ) -> DataSweep:
-    """Train an evolved loss and cross-entropy fully at several values of a setting of the data.
-
-    Args:
-        loss: The evolved loss.
-        recipe: The recipe of its study.
-        field: One of `DATA_FIELDS`.
-        values: Its values.
-        n_seeds: Trainings of a loss at a value.
-        run: Gets tasks done.
-    """
-    if field not in DATA_FIELDS:
-        raise UsageError(f"field must be one of {', '.join(DATA_FIELDS)}, not {field!r}.")
+    """Train an evolved loss and cross-entropy fully at several values of one of `DATA_FIELDS`."""
     losses = [
         compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, loss),
         cross_entropy(role=Role.REFERENCE),
@@ -82,12 +138,9 @@ def rank_agreement(
     Args:
         study: A study with complete trials.
         recipe: Its recipe.
-        lengths: Lengths of evaluations, in the recipe's unit; all are compared with the longest.
+        lengths: Lengths of evaluations, all of which are compared with the longest.
         n_candidates: Candidates to take, evenly over the ranks of the search.
         run: Gets tasks done.
-
-    Returns:
-        The agreement of each shorter length with the longest.
     """
     lengths = sorted(set(lengths))
     if len(lengths) < 2:
@@ -99,9 +152,10 @@ def rank_agreement(
             f"a rank correlation needs 3 candidates; asked for {n_candidates}, and study "
             f"{study.study_name!r} has {len(ranked)} complete ones."
         )
+    spread = (ranked[round(i * (len(ranked) - 1) / (n - 1))] for i in range(n))
     losses = [
         compared_evolved_loss("candidate", f"trial {t.number}", Role.EVOLVED, trial_loss(study, t))
-        for t in (ranked[round(i * (len(ranked) - 1) / (n - 1))] for i in range(n))
+        for t in spread
     ]
     results = run(
         [
@@ -116,9 +170,6 @@ def rank_agreement(
         both = zip(values, longest, strict=True)
         pairs = [(a, b) for a, b in both if a is not None and b is not None]
         found = scipy.stats.spearmanr([a for a, _ in pairs], [b for _, b in pairs])
-        agreements.append(
-            RankAgreement(
-                length, lengths[-1], float(found.statistic), float(found.pvalue), len(pairs)
-            )
-        )
+        spearman, p_value = float(found.statistic), float(found.pvalue)
+        agreements.append(RankAgreement(length, lengths[-1], spearman, p_value, len(pairs)))
     return agreements

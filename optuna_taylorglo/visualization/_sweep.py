@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from optuna.study import Study
 
 from optuna_taylorglo.study.open import find_evaluation_study
-from optuna_taylorglo.verdict.output import SETTINGS, SavedSweep, load_sweeps
+from optuna_taylorglo.verdict.sweep import SETTINGS, SavedSweep, load_sweeps
 from optuna_taylorglo.visualization import _style as style
 
 TITLES = {

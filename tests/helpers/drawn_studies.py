@@ -17,14 +17,9 @@ from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.study.open import evaluation_study_name
 from optuna_taylorglo.verdict.compare import evaluate
-from optuna_taylorglo.verdict.output import (
-    DataSweep,
-    RankAgreement,
-    SavedSweep,
-    save_sweep,
-    save_verdict,
-)
+from optuna_taylorglo.verdict.output import save_verdict
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts
+from optuna_taylorglo.verdict.sweep import DataSweep, RankAgreement, SavedSweep, save_sweep
 from optuna_taylorglo.verdict.tasks import Task
 
 POPULATION = 6

@@ -11,9 +11,9 @@ from optuna_taylorglo.recipes.load import freeze, load_recipe
 THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.0)
 
 
-@pytest.fixture
-def recipe(tmp_path):
-    return load_recipe(small_recipe(tmp_path / "recipe.yaml"))
+@pytest.fixture(scope="session")
+def recipe(tmp_path_factory):
+    return load_recipe(small_recipe(tmp_path_factory.mktemp("recipe") / "recipe.yaml"))
 
 
 @pytest.fixture

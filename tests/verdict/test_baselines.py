@@ -22,19 +22,19 @@ from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.seeds import SeedPolicy, training_seed
 from optuna_taylorglo.verdict.baselines import (
+    FAMILIES,
     FINALISTS,
     GRID_FACTORS,
     LEARNING_RATE_FACTORS,
+    LearningRates,
     baseline,
     evaluate_cross_entropy,
+    has_own_optimizer,
 )
-from optuna_taylorglo.verdict.compare import evaluate
-from optuna_taylorglo.verdict.families import FAMILIES, LearningRates, find_learning_rates
 from optuna_taylorglo.verdict.runner import TaskTrainer
 from optuna_taylorglo.verdict.tasks import Task
 
 MODULES_OWN = LearningRates(base=None)
-STUCK = LearningRates(base=None, obstacle="my.Module cannot be multiplied: it has no optimizer")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -53,7 +53,7 @@ def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, reci
         return -abs(math.log(task.loss.learning_rate / best_rate)) - abs(value - best_value)
 
     run = Recorder(fitness)
-    found = baseline(name, recipe, run)
+    found = baseline(name, recipe, run, LearningRates.of(recipe))
     assert found.settings == {family.parameter: best_value}
     assert found.learning_rate == pytest.approx(best_rate)
     n_tried = len(family.grid) * len(GRID_FACTORS)
@@ -70,24 +70,28 @@ def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, reci
 def test_a_loss_file_is_a_baseline_too(tmp_path: Path, recipe: Any) -> None:
     path = tmp_path / "mine.json"
     TaylorLoss([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).save(path)
-    loss = baseline(str(path), recipe, Recorder(lambda task: 0.0))
+    loss = baseline(str(path), recipe, Recorder(lambda task: 0.0), MODULES_OWN)
     assert (loss.name, loss.label, loss.kind) == ("mine", str(path), "taylor")
 
 
-@pytest.fixture
+def with_search(recipe: Any, **search: int) -> Any:
+    """With short and long trainings of different lengths."""
+    changed = recipe.search.changed(**search)
+    return recipe.changed(search=changed, budget=recipe.budget.changed(evaluation=5, full=6))
+
+
+@pytest.fixture(scope="module")
 def searched(recipe: Any) -> Any:
-    """A search of 96 trainings, short and long ones of different lengths."""
-    search = recipe.search.changed(popsize=8, n_generations=6, repeats=2)
-    return recipe.changed(search=search, budget=recipe.budget.changed(evaluation=5, full=6))
+    """A recipe for a search of 48 trainings."""
+    return with_search(recipe, popsize=8, n_generations=3, repeats=2)
 
 
-def best_standard(
-    recipe: Any, rates: LearningRates | None = None
-) -> tuple[Any, list[Task], Recorder]:
+@pytest.fixture(scope="module")
+def best_standard(searched: Any) -> tuple[Any, Recorder]:
     """The best on a problem that PolyLoss with ε = 17 at a small learning rate solves."""
 
     def value(task: Task) -> float | None:
-        rate = (task.loss.learning_rate or recipe.optimizer.lr) / recipe.optimizer.lr
+        rate = (task.loss.learning_rate or searched.optimizer.lr) / searched.optimizer.lr
         if rate > 5:
             return None
         off = 0.05 * math.log10(rate / 0.04) ** 2
@@ -96,18 +100,18 @@ def best_standard(
         return 0.9 - off
 
     run = Recorder(value)
-    return baseline("best-standard", recipe, run, rates), run.tasks, run
+    return baseline("best-standard", searched, run, LearningRates.of(searched)), run
 
 
 def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
-    searched: Any,
+    searched: Any, best_standard: tuple[Any, Recorder]
 ) -> None:
-    found, tasks, _ = best_standard(searched)
-    short = [task for task in tasks if task.length == searched.budget.evaluation]
-    full = [task for task in tasks if task.length == searched.budget.full]
-    assert len(short) == len({task.seed for task in short}) == 96
+    found, run = best_standard
+    short = [task for task in run.tasks if task.length == searched.budget.evaluation]
+    full = [task for task in run.tasks if task.length == searched.budget.full]
+    assert len(short) == len({task.seed for task in short}) == 48
     assert not {task.seed for task in short} & {task.seed for task in full}
-    assert not any(task.on_test_set for task in tasks)
+    assert not any(task.on_test_set for task in run.tasks)
     # Ten losses with two seeds, five with two more, three with four more.
     trainings = Counter(task.loss.label for task in full)
     assert sorted(trainings.values()) == [2] * 5 + [4] * 2 + [8] * 3
@@ -115,7 +119,7 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
     assert len({task.seed for task in full}) == 8
     assert (found.name, found.kind) == ("best-standard", "poly")
     assert found.settings["epsilon"] == pytest.approx(17, abs=8)
-    assert found.label.startswith("best standard loss, same budget: PolyLoss-1 (epsilon 1")
+    assert found.label.startswith("best standard loss, same budget: PolyLoss-1 (epsilon ")
     assert f" at learning rate {found.learning_rate:.3g}" in found.label
     # It begins with cross-entropy as it is, and tries every family.
     assert short[0].loss.settings == {"label_smoothing": 0.0}
@@ -123,60 +127,52 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
     assert {task.loss.kind for task in short} == {*FAMILIES, "cross-entropy"} - {"label-smoothing"}
 
 
-def test_proposals_follow_from_seed_and_results_only(searched: Any) -> None:
-    found, tasks, whole = best_standard(searched)
-    reseeded = searched.changed(search=searched.search.changed(seed=1))
-    _, others, _ = best_standard(reseeded)
-    assert not {task.key for task in tasks} & {task.key for task in others}
-    # An interrupted one goes on where it was.
+def test_an_interrupted_search_for_the_best_standard_loss_goes_on_where_it_was(
+    searched: Any, best_standard: tuple[Any, Recorder]
+) -> None:
+    found, whole = best_standard
     known: dict[str, float | None] = {}
 
     def run(tasks: Sequence[Task]) -> list[float | None]:
         for task in tasks:
             if task.key not in known:
                 known[task.key] = whole.value(task)
-                if len(known) == 43:  # in the middle of a batch
+                if len(known) == 27:  # in the middle of a batch
                     raise StopRequested
         return [known[task.key] for task in tasks]
 
+    rates = LearningRates.of(searched)
     with pytest.raises(StopRequested):
-        baseline("best-standard", searched, run)
-    assert baseline("best-standard", searched, run) == found
-    assert list(known) == [task.key for task in tasks]
+        baseline("best-standard", searched, run, rates)
+    assert baseline("best-standard", searched, run, rates) == found
+    assert list(known) == [task.key for task in whole.tasks]
 
 
-def test_where_nothing_trains_there_is_still_a_best_standard_loss(searched: Any) -> None:
-    found = baseline("best-standard", searched, Recorder(lambda task: None))
-    assert (found.kind, found.settings) == ("cross-entropy", {"label_smoothing": 0.0})
+def test_where_nothing_trains_there_is_still_a_best_standard_loss(recipe: Any) -> None:
+    short = with_search(recipe, popsize=4, n_generations=2)
+    recorders = [Recorder(lambda task: None) for _ in range(2)]
+    reseeded = short.changed(search=short.search.changed(seed=1))
+    for run, one in zip(recorders, (short, reseeded), strict=True):
+        found = baseline("best-standard", one, run, LearningRates.of(one))
+        assert (found.kind, found.settings) == ("cross-entropy", {"label_smoothing": 0.0})
+    tried = [{task.key for task in run.tasks} for run in recorders]
+    assert not tried[0] & tried[1]  # proposals follow from the seed
 
 
-def test_rates_are_factors_on_the_modules_own(searched: Any) -> None:
+def test_rates_are_factors_on_the_modules_own(recipe: Any) -> None:
     run = Recorder(lambda task: -abs((task.loss.learning_rate_factor or 1) - 3))
-    best = baseline("ce-tuned", searched, run, MODULES_OWN)
+    best = baseline("ce-tuned", recipe, run, MODULES_OWN)
     assert best.label == "cross-entropy, learning rate × 3 (tuned)"
     assert (best.learning_rate, best.learning_rate_factor) == (None, 3.0)
     tried = {task.loss.learning_rate_factor for task in run.tasks}
     assert tried == {None, *LEARNING_RATE_FACTORS} - {1.0}
-    smoothed = baseline("label-smoothing", searched, run, MODULES_OWN)
+    smoothed = baseline("label-smoothing", recipe, run, MODULES_OWN)
     assert "at learning rate × 3 (best of 20)" in smoothed.label
-    _, tasks, _ = best_standard(searched, MODULES_OWN)
-    factors = {task.loss.learning_rate_factor for task in tasks}
-    assert len(factors) > 20
+    run = Recorder(lambda task: 0.5)
+    baseline("best-standard", recipe, run, MODULES_OWN)
+    factors = {task.loss.learning_rate_factor for task in run.tasks}
+    assert len(factors) > 5
     assert all(0.01 <= factor <= 10 for factor in factors if factor is not None)
-    assert {task.loss.learning_rate for task in tasks} == {None}
-
-
-def test_a_rate_that_cannot_be_tuned_is_left_out_and_the_verdict_says_why(
-    study: Any, recipe: Any
-) -> None:
-    run = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
-    against = ("ce", "ce-tuned", "label-smoothing", "best-standard")
-    verdict = evaluate(study, recipe, run, seeds=2, against=against, rates=STUCK)
-    names = [name for sample in verdict.samples for name in (sample.name, *sample.also)]
-    assert "ce-tuned" not in names
-    assert {"ce", "label-smoothing", "best-standard"} <= set(names)
-    assert "my.Module cannot be multiplied: it has no optimizer" in verdict.text
-    assert {task.loss.learning_rate_factor for task in run.tasks} == {None}
     assert {task.loss.learning_rate for task in run.tasks} == {None}
 
 
@@ -210,7 +206,7 @@ def test_a_module_is_asked_whether_its_rate_can_be_varied(
 ) -> None:
     """Also where the recipe has an optimizer that the module ignores."""
     recipe = own_recipe(tmp_path, name, optimizer={"lr": 0.1})
-    rates = find_learning_rates(optuna.create_study(), recipe, cpu(tmp_path, "own_optimizers"))
+    rates = LearningRates.find(optuna.create_study(), recipe, cpu(tmp_path, "own_optimizers"))
     assert rates.base is None
     assert (rates.obstacle or "").endswith(obstacle or "")
     assert (rates.obstacle is None) == (obstacle is None)
@@ -218,11 +214,14 @@ def test_a_module_is_asked_whether_its_rate_can_be_varied(
 
 def test_plain_nets_keep_the_rates_of_their_recipe(tmp_path: Path, recipe: Any) -> None:
     study = optuna.create_study()
-    bundled = find_learning_rates(study, recipe, cpu(tmp_path))
+    bundled = LearningRates.find(study, recipe, cpu(tmp_path))
     assert bundled == LearningRates(recipe.optimizer.lr)
     own = recipe.changed(model=recipe.model.changed(class_path="own_nets.DigitsCNN"))
+    assert has_own_optimizer(study, own) is None
+    assert LearningRates.find(study, own, cpu(tmp_path, "own_nets")) == bundled
     study.set_user_attr(OPTIMIZER, "recipe")
-    assert find_learning_rates(study, own, cpu(tmp_path)) == bundled
+    assert has_own_optimizer(study, own) is False
+    assert has_own_optimizer(study, own_recipe(tmp_path)) is True
 
 
 @pytest.mark.parametrize("policy", ["independent", "common"])

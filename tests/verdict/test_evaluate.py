@@ -3,7 +3,6 @@
 import math
 import time
 
-import optuna
 import pytest
 from drawn_studies import searched_study
 from optuna.trial import TrialState
@@ -17,11 +16,12 @@ from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import first_gradient
 from optuna_taylorglo.process import BROKEN, DONE
 from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.seeds import Stage, stage_seed
 from optuna_taylorglo.study.open import create_study
-from optuna_taylorglo.verdict import families, runner
+from optuna_taylorglo.verdict import runner
+from optuna_taylorglo.verdict.baselines import LearningRates
 from optuna_taylorglo.verdict.compare import evaluate
-from optuna_taylorglo.verdict.families import LearningRates
 from optuna_taylorglo.verdict.output import load_verdict
 from optuna_taylorglo.verdict.runner import TaskTrainer
 from optuna_taylorglo.verdict.selection import FINAL_MEAN, load_selection, selected_loss
@@ -30,7 +30,7 @@ from optuna_taylorglo.verdict.statistics import Role
 
 def test_losses_controls_and_budgets(study, recipe):
     run = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
-    against = ("ce", "ce-tuned", "ce-smoothed", "baikal-cma")
+    against = ("ce", "ce-tuned", "focal", "baikal-cma")
     verdict = evaluate(study, recipe, run, seeds=3, against=against)
     names = [sample.name for sample in verdict.samples]
     assert names == ["winner", *against, "winner-normalized", "ce-scaled"]
@@ -53,17 +53,27 @@ def test_losses_controls_and_budgets(study, recipe):
 
 
 def test_tuning_takes_the_best_on_validation_never_on_test(study, recipe):
+    best = 3 * recipe.optimizer.lr
+
     def value(task):
         if task.on_test_set:
             return 0.5 + task.seed % 97 / 1e4
-        if task.loss.name == "ce-tuned":
-            return 1 - abs(math.log(task.loss.learning_rate / (3 * recipe.optimizer.lr)))
-        return task.loss.settings["label_smoothing"]
+        return 1 - abs(math.log(task.loss.learning_rate / best))
 
-    verdict = evaluate(study, recipe, Recorder(value), seeds=2, against=("ce-tuned", "ce-smoothed"))
-    labels = [sample.label for sample in verdict.samples]
-    assert f"cross-entropy, learning rate {3 * recipe.optimizer.lr:.3g} (tuned)" in labels
-    assert "cross-entropy, label smoothing 0.3 (tuned)" in labels
+    verdict = evaluate(study, recipe, Recorder(value), seeds=2, against=("ce-tuned",))
+    assert verdict.samples[1].label == f"cross-entropy, learning rate {best:.3g} (tuned)"
+
+
+def test_a_rate_that_cannot_be_tuned_is_left_out_and_the_verdict_says_why(study, recipe):
+    run = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
+    against = ("ce", "ce-tuned", "label-smoothing", "best-standard")
+    rates = LearningRates(base=None, obstacle="my.Module cannot be multiplied: no optimizer")
+    verdict = evaluate(study, recipe, run, seeds=2, against=against, rates=rates)
+    names = {name for sample in verdict.samples for name in (sample.name, *sample.also)}
+    assert {"ce", "label-smoothing", "best-standard"} <= names - {"ce-tuned"} == names
+    assert "my.Module cannot be multiplied: no optimizer" in verdict.text
+    rates_tried = {(t.loss.learning_rate, t.loss.learning_rate_factor) for t in run.tasks}
+    assert rates_tried == {(None, None)}
 
 
 def test_a_winner_that_is_still_to_be_selected_is_selected_first():
@@ -118,30 +128,25 @@ def test_trainings_that_diverged_count_as_guessing_or_as_the_worst(study, recipe
         evaluate(study, recipe, Recorder(lambda task: None), seeds=2, against=("ce",))
 
 
-def test_tuning_that_kept_the_recipes_rate_adds_no_row(study, recipe):
+def test_losses_that_are_trained_alike_share_a_row(study, recipe, tmp_path):
+    """Tuning that kept the recipe's rate, and a file that is the winner's."""
+    selected_loss(study).loss.save(tmp_path / "best_loss.json")
+    against = ("ce-tuned", "ce", str(tmp_path / "best_loss.json"))
+
     def value(task):
         rate = task.loss.learning_rate or recipe.optimizer.lr
         return 0.9 - abs(math.log(rate / recipe.optimizer.lr)) + task.seed % 97 / 1e4
 
     run = Recorder(value)
-    verdict = evaluate(study, recipe, run, seeds=3, against=("ce-tuned", "ce"))
-    _, reference, *controls = verdict.samples
+    verdict = evaluate(study, recipe, run, seeds=3, against=against)
+    winner, reference, *controls = verdict.samples
+    assert winner.label == f"evolved loss, the same as {tmp_path}/best_loss.json"
     label = f"cross-entropy (learning rate {recipe.optimizer.lr:g}; tuning kept it)"
     assert (reference.label, reference.name, reference.also) == (label, "ce", ("ce-tuned",))
     assert reference.role == Role.REFERENCE
-    assert [sample.role.is_baseline for sample in controls] == [False, False]
+    assert [sample.name for sample in controls] == ["winner-normalized", "ce-scaled"]
     assert len([task for task in run.tasks if task.on_test_set]) == 3 * 4
     assert len(verdict.contrasts) == 3
-
-
-def test_a_baseline_that_is_the_winner_is_no_row_of_its_own(study, recipe, tmp_path):
-    selected_loss(study).loss.save(tmp_path / "best_loss.json")
-    against = ("ce", str(tmp_path / "best_loss.json"))
-    run = Recorder(lambda task: 0.5 + task.seed % 97 / 1e3)
-    verdict = evaluate(study, recipe, run, seeds=2, against=against)
-    names = [sample.name for sample in verdict.samples]
-    assert names == ["winner", "ce", "winner-normalized", "ce-scaled"]
-    assert verdict.samples[0].label == f"evolved loss, the same as {tmp_path}/best_loss.json"
 
 
 def test_the_best_is_the_smallest_where_smaller_is_better(study, recipe):
@@ -164,32 +169,39 @@ def test_the_best_is_the_smallest_where_smaller_is_better(study, recipe):
     assert "not significantly better than any baseline" in verdict.text
 
 
-SEARCH = ("--study-name", "mine", "--recipe", "mine.yaml", "--allow", "own_optimizers")
+SEARCH = ("--study-name", "mine", "--recipe", "mine.yaml")
 
 
-@pytest.fixture
-def own_study(tmp_path, monkeypatch):
-    """Storage of an empty study, and the recipe of a module with its own optimizer."""
-    monkeypatch.chdir(tmp_path)
+def new_study(folder, monkeypatch, **changes):
+    """The arguments that name the storage of an empty study, with its recipe in the folder."""
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests' / 'helpers'}")
-    small_recipe(
-        tmp_path / "mine.yaml",
+    monkeypatch.setattr(runner, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(dashboard, "is_installed", lambda: False)
+    settings = {"budget": {"evaluation": 4, "full": 6}, "early_abort": None, "early_stop": None}
+    settings["search"] = {"popsize": 2, "n_generations": 1}
+    small_recipe(folder / "mine.yaml", **(settings | changes))
+    url = f"sqlite:///{folder}/taylorglo.db"
+    create_study("mine", url)
+    return url, ("--storage", url)
+
+
+def trials_of_verdict(url, *states):
+    try:
+        return load(url, "mine-verdict").get_trials(states=states or None)
+    except KeyError:
+        return []
+
+
+def test_trainings_that_crash_or_are_refused_decide_nothing(tmp_path, monkeypatch, caplog):
+    url, storage = new_study(
+        tmp_path,
+        monkeypatch,
         model={"class_path": "own_optimizers.Scheduled", "init_args": {}},
         optimizer={"lr": 0.777},  # which the module ignores
-        budget={"evaluation": 4, "full": 6},
-        early_abort=None,
-        early_stop=None,
-        search={"popsize": 2, "n_generations": 1},
         selection={"candidates": 2},
     )
-    url = f"sqlite:///{tmp_path}/taylorglo.db"
-    create_study("mine", url)
-    return url
-
-
-def test_a_selection_whose_trainings_crash_is_not_made(own_study, monkeypatch, caplog):
-    monkeypatch.setattr(runner, "IDLE_SECONDS", 0.0)
-    words = [*SEARCH, "--storage", own_study]
+    words = [*SEARCH, *storage, "--allow", "own_optimizers"]
 
     def crash(self, *arguments):
         raise KeyError("a bug of mine")
@@ -199,106 +211,68 @@ def test_a_selection_whose_trainings_crash_is_not_made(own_study, monkeypatch, c
         assert worker.main(words) == BROKEN
     assert "every evaluation fails with the same exception" in caplog.text
     assert "KeyError: 'a bug of mine'" in caplog.text
-    assert SELECTION not in load(own_study, "mine").user_attrs
+    assert SELECTION not in load(url, "mine").user_attrs
     # A limit is no decision either; the next worker goes on.
     assert worker.main([*words, "--max-trials", "3"]) == DONE
-    assert SELECTION not in load(own_study, "mine").user_attrs
+    assert SELECTION not in load(url, "mine").user_attrs
     assert worker.main(words) == DONE
-    selection = load_selection(load(own_study, "mine"))
-    assert selection is not None
+    selection = load_selection(load(url, "mine"))
     assert None not in selection.winner.values
 
-
-def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
-    own_study, tmp_path, monkeypatch, caplog
-):
-    monkeypatch.setattr(runner, "IDLE_SECONDS", 0.0)
-    assert worker.main([*SEARCH, "--storage", own_study]) == DONE
     words = ["evaluate", "mine", "--seeds", "2", "--against", "ce,ce-tuned", "--workers", "1"]
-    words += ["--storage", own_study]
+    words += storage
     refusal = "model.class_path: 'own_optimizers.Scheduled' lies outside the allowed packages"
-    n_trials = len(load(own_study, "mine-verdict").trials)
+    n_trials = len(trials_of_verdict(url))
     caplog.clear()
     assert cli.main(words) == cli.USAGE
     assert refusal in caplog.text
     assert "--allow own_optimizers" in caplog.text
-    assert len(load(own_study, "mine-verdict").trials) == n_trials, "nothing is begun"
+    assert len(trials_of_verdict(url)) == n_trials, "nothing is begun"
     # And if a worker is the first to find out, on a machine of its own:
     caplog.clear()
     with monkeypatch.context() as patch:
         patch.setattr(workers, "dry_run", lambda *args: None)
-        patch.setattr(families, "find_learning_rates", lambda *args: LearningRates(None))
+        patch.setattr(LearningRates, "find", lambda *args: LearningRates(None))
         assert cli.main(words) == cli.USAGE
     assert refusal in caplog.text
     assert not list(tmp_path.glob("verdict*"))
-    assert VERDICT not in load(own_study, "mine-verdict").user_attrs
-    # Verdict and report tell whose optimizer it was.
+    assert VERDICT not in load(url, "mine-verdict").user_attrs
+    # The verdict tells whose optimizer it was.
     assert cli.main([*words, "--allow", "own_optimizers"]) == cli.DONE
-    verdict = load_verdict(load(own_study, "mine-verdict"))
-    assert verdict is not None
+    verdict = load_verdict(load(url, "mine-verdict"))
     assert {len(sample.values) for sample in verdict.samples} == {2}
     assert any("learning rate × " in sample.label for sample in verdict.samples)
-    assert verdict.loss is not None
-    assert (tmp_path / "verdict.csv").is_file()
-    assert cli.main(["report", "mine", "--storage", own_study, "-o", "page.html"]) == cli.DONE
-    page = (tmp_path / "page.html").read_text()
-    assert "with its own optimizer and batches of" in page
-    assert "learning rate 0.777" not in page
 
 
 def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    small_recipe(
-        tmp_path / "tiny.yaml",
-        budget={"evaluation": 4, "full": 6},
-        early_abort=None,
-        search={"popsize": 3, "n_generations": 1},
-    )
-    url = f"sqlite:///{tmp_path}/taylorglo.db"
-    optuna.create_study(study_name="tiny", storage=url, direction="maximize")
-    common = ["--storage", url]
-    search = ["--study-name", "tiny", "--recipe", "tiny.yaml", *common]
-    assert worker.main(search) == DONE
-    words_ = ["evaluate", "tiny", "--seeds", "3", "--against", "ce,ce-tuned"]
-    words_ += ["--workers", "1", *common]
-    first = process("optuna_taylorglo.cli", *words_, cwd=tmp_path)
-
-    def done():
-        try:
-            return load(url, "tiny-verdict").get_trials(states=(TrialState.COMPLETE,))
-        except KeyError:
-            return []
-
-    wait_until(lambda: len(done()) >= 8)
+    url, storage = new_study(tmp_path, monkeypatch)
+    assert worker.main([*SEARCH, *storage]) == DONE
+    words = ["evaluate", "mine", "--seeds", "3", "--against", "ce,ce-tuned", "--workers", "1"]
+    words += storage
+    first = process("optuna_taylorglo.cli", *words, cwd=tmp_path)
+    wait_until(lambda: len(trials_of_verdict(url, TrialState.COMPLETE)) >= 8)
     first.kill()
     first.communicate()
-    before = {t.number: t.datetime_complete for t in done()}
-    # The orphaned worker goes on, as a worker on another machine would, and nobody minds.
-    assert cli.main(words_) == cli.DONE
-    trials = load(url, "tiny-verdict").get_trials(states=(TrialState.COMPLETE,))
+    before = {t.number: t.datetime_complete for t in trials_of_verdict(url, TrialState.COMPLETE)}
+    # The orphaned worker goes on, as a worker on another machine would.
+    assert cli.main(words) == cli.DONE
+    trials = trials_of_verdict(url, TrialState.COMPLETE)
     keys = [t.user_attrs[KEY] for t in trials]
     assert len(keys) == len(set(keys))
     assert before.items() <= {t.number: t.datetime_complete for t in trials}.items()
-    out = capsys.readouterr().out
-    assert "evolved loss" in out
+    assert "evolved loss" in capsys.readouterr().out
     for suffix in ("md", "csv", "json"):
         assert (tmp_path / f"verdict.{suffix}").stat().st_size > 100
-    count = len(load(url, "tiny-verdict").trials)
-    assert cli.main(words_) == cli.DONE
-    assert len(load(url, "tiny-verdict").trials) == count
+    count = len(trials_of_verdict(url))
+    assert cli.main(words) == cli.DONE
+    assert len(trials_of_verdict(url)) == count
 
 
-def verdict_trials(url):
-    try:
-        return load(url, "tiny-verdict").trials
-    except KeyError:
-        return []
-
-
+@pytest.mark.slow
 def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
     """The server is pulled for 20 seconds and more while trainings of `evaluate` are claimed."""
     small_recipe(
-        tmp_path / "tiny.yaml",
+        tmp_path / "mine.yaml",
         # Long enough that each worker holds a training when the server goes, and finishes it
         # while it is away.
         budget={"evaluation": 50, "full": 300},
@@ -307,26 +281,26 @@ def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
         search={"popsize": 2, "n_generations": 1},
     )
     url = own_postgresql.new_database()
-    create_study("tiny", url)
-    search = ["--study-name", "tiny", "--storage", url, "--recipe", str(tmp_path / "tiny.yaml")]
+    create_study("mine", url)
+    search = ["--study-name", "mine", "--storage", url, "--recipe", str(tmp_path / "mine.yaml")]
     assert worker.main([*search, "--data-dir", str(tmp_path / "data")]) == DONE
-    words = ("evaluate", "tiny", "--seeds", "2", "--against", "ce")
+    words = ("evaluate", "mine", "--seeds", "2", "--against", "ce")
     verdict = process("optuna_taylorglo.cli", *words, "--workers", "2", cwd=tmp_path, storage=url)
 
     def two_are_running():
-        states = [trial.state for trial in verdict_trials(url)]
+        states = [trial.state for trial in trials_of_verdict(url)]
         return states.count(TrialState.RUNNING) == 2
 
     wait_until(two_are_running)
     own_postgresql.stop()
-    logs = tmp_path / "taylorglo-logs" / "tiny-verdict"
+    logs = tmp_path / "taylorglo-logs" / "mine-verdict"
     missed = "Storage unavailable, retrying"
     wait_until(lambda: sum(missed in log.read_text() for log in logs.iterdir()) >= 2)
     time.sleep(20)  # in which they try again, in vain, and trainings come to their end
     own_postgresql.start()
     output, _ = verdict.communicate()
     assert verdict.returncode == cli.DONE, output
-    trials = verdict_trials(url)
+    trials = trials_of_verdict(url)
     # Every training once, none failed, given up or repeated.
     assert {trial.state for trial in trials} == {TrialState.COMPLETE}
     keys = [trial.user_attrs[KEY] for trial in trials]

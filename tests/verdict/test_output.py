@@ -17,7 +17,6 @@ from optuna_taylorglo.verdict.output import (
     from_json,
     is_about,
     load_verdict,
-    loss_name,
     rows,
     save_verdict,
     short_rows,
@@ -27,36 +26,25 @@ from optuna_taylorglo.verdict.output import (
     verdict_in_words,
     write_verdict,
 )
-from optuna_taylorglo.verdict.selection import (
-    FINAL_MEAN,
-    Finalist,
-    SelectedLoss,
-    Selection,
-    selected_loss,
-)
+from optuna_taylorglo.verdict.selection import Finalist, SelectedLoss, Selection, selected_loss
 from optuna_taylorglo.verdict.statistics import Verdict, contrasts
 
-
-def with_diverged():
-    verdict = verdict_of(winner=0.95, ce=0.90)
-    unlucky = dataclasses.replace(verdict.samples[0], values=(0.95, 0.1, 0.1), diverged=(1, 2))
-    return dataclasses.replace(verdict, samples=(unlucky, verdict.samples[1]), divergence=0.1)
+GOOD = verdict_of(winner=0.95, ce=0.90)
 
 
 def test_every_form_of_a_verdict_says_the_same():
-    verdict = verdict_of(winner=0.95, ce=0.90)
-    assert from_json(json.loads(json.dumps(to_json(verdict)))) == verdict
-    assert rows(verdict)[1][5] == "+0.0500"
-    assert "| cross-entropy | 0.9000 | 0.0010 | 3 | 0 | +0.0500 |" in to_markdown(verdict)
-    lines = to_csv(verdict).splitlines()
-    assert lines[:2] == [
+    assert from_json(json.loads(json.dumps(to_json(GOOD)))) == GOOD
+    assert rows(GOOD)[1][5] == "+0.0500"
+    assert "| cross-entropy | 0.9000 | 0.0010 | 3 | 0 | +0.0500 |" in to_markdown(GOOD)
+    assert to_csv(GOOD).splitlines()[:2] == [
         "name,loss,training,test_accuracy,outcome",
         "winner,evolved loss,0,0.949,trained",
     ]
 
 
 def test_trainings_that_diverged_are_marked():
-    verdict = with_diverged()
+    unlucky = dataclasses.replace(GOOD.samples[0], values=(0.95, 0.1, 0.1), diverged=(1, 2))
+    verdict = dataclasses.replace(GOOD, samples=(unlucky, GOOD.samples[1]), divergence=0.1)
     assert from_json(json.loads(json.dumps(to_json(verdict)))) == verdict
     assert short_rows(verdict)[0][2] == "2 of 3 diverged"
     assert rows(verdict)[0][3:5] == ("3", "2 of 3 diverged")
@@ -73,16 +61,12 @@ def test_trainings_that_diverged_are_marked():
 def test_a_verdict_knows_its_loss():
     chosen = selected_loss(searched_study())
     other = selected_loss(searched_study(search={"seed": 5}))
-    verdict = dataclasses.replace(
-        verdict_of(winner=0.95, ce=0.90), trial=chosen.trial.number, loss=chosen.loss.settings()
-    )
-    assert loss_name(verdict) == chosen.name
+    number, settings = chosen.trial.number, chosen.loss.settings()
+    verdict = dataclasses.replace(GOOD, trial=number, loss=settings)
     assert is_about(from_json(json.loads(json.dumps(to_json(verdict)))), chosen)
-    assert not is_about(dataclasses.replace(verdict, trial=chosen.trial.number + 1), chosen)
+    assert not is_about(dataclasses.replace(verdict, trial=number + 1), chosen)
     assert not is_about(dataclasses.replace(verdict, loss=other.loss.settings()), chosen)
-    mean, of_mean = SelectedLoss(chosen.loss, None), dataclasses.replace(verdict, trial=None)
-    assert loss_name(of_mean) == mean.name == FINAL_MEAN
-    assert is_about(of_mean, mean)
+    assert is_about(dataclasses.replace(verdict, trial=None), SelectedLoss(chosen.loss, None))
 
 
 def test_numbers_that_do_not_exist_are_null_in_json():
@@ -108,8 +92,8 @@ def test_a_verdict_of_another_version_is_refused_with_what_to_type(change):
     evaluation_study = optuna.create_study(direction="maximize")
     evaluation_study.set_user_attr(EVALUATION_OF, "mine")
     assert load_verdict(evaluation_study) is None
-    save_verdict(evaluation_study, verdict_of(winner=0.95, ce=0.90))
-    assert load_verdict(evaluation_study) == verdict_of(winner=0.95, ce=0.90)
+    save_verdict(evaluation_study, GOOD)
+    assert load_verdict(evaluation_study) == GOOD
     content = evaluation_study.user_attrs[VERDICT]
     change(content)
     evaluation_study.set_user_attr(VERDICT, content)
@@ -117,14 +101,11 @@ def test_a_verdict_of_another_version_is_refused_with_what_to_type(change):
         load_verdict(evaluation_study)
 
 
-def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    written = write_verdict(verdict_of(winner=0.95, ce=0.90), tmp_path / "verdict")
+def test_three_files_are_written(tmp_path):
+    written = write_verdict(GOOD, tmp_path / "verdict")
     assert [path.name for path in written] == ["verdict.md", "verdict.csv", "verdict.json"]
-    before = {path: path.read_text() for path in written}
-    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        write_verdict(verdict_of(winner=0.5, ce=0.90), tmp_path / "verdict")
-    assert {path: path.read_text() for path in tmp_path.iterdir()} == before
+    assert [path.read_text() for path in written[:2]] == [to_markdown(GOOD), to_csv(GOOD)]
+    assert from_json(json.loads(written[2].read_text())) == GOOD
 
 
 def test_the_words_tell_scale_from_shape():
@@ -132,20 +113,17 @@ def test_the_words_tell_scale_from_shape():
     assert "significantly better than cross-entropy, but not than tuned cross-entropy" in text
     assert "+0.0500 to cross-entropy, +0.0400 is what cross-entropy gains from the same" in text
     assert "+0.0100 is left for the shape" in text
-    better, worse = verdict_of(winner=0.95, ce=0.90), verdict_of(winner=0.90, ce=0.95)
-    assert "better than every baseline" in verdict_in_words(better, 10)
+    worse = verdict_of(winner=0.90, ce=0.95)
+    assert "better than every baseline" in verdict_in_words(GOOD, 10)
     assert "not significantly better than any baseline" in verdict_in_words(worse, 10)
     level = verdict_in_words(verdict_of(winner=0.95, ce=0.90, ce_scaled=0.90 - 1e-9), 10)
     assert "+0.0000 is what cross-entropy gains" in level
 
 
 def test_the_words_name_trainings_that_only_guessed():
-    samples = (
-        sample("winner", "evolved loss", (0.98, 0.1, 0.99)),
-        sample("ce", "cross-entropy", (0.97, 0.98, 0.96)),
-    )
-    verdict = Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy")
-    text = verdict_in_words(verdict, 10)
+    winner, ce = GOOD.samples
+    samples = (dataclasses.replace(winner, values=(0.98, 0.1, 0.99)), ce)
+    text = verdict_in_words(dataclasses.replace(GOOD, samples=samples), 10)
     assert "did not get beyond guessing (below 0.15)" in text
     assert "1 of 3 of evolved loss." in text
 
