@@ -7,13 +7,12 @@ from optuna_taylorglo.visualization._evolution import plot_evolution
 from optuna_taylorglo.visualization._learning_curves import plot_learning_curves
 from optuna_taylorglo.visualization._loss_functions import plot_loss_functions
 from optuna_taylorglo.visualization._search_state import plot_search_state
-from optuna_taylorglo.visualization._sweep import plot_data_fractions, plot_sweep
+from optuna_taylorglo.visualization._sweep import plot_sweep
 
 __all__ = [
     "plot_basin",
     "plot_candidates",
     "plot_comparison",
-    "plot_data_fractions",
     "plot_evolution",
     "plot_learning_curves",
     "plot_loss_functions",

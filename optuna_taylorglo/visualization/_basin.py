@@ -1,15 +1,13 @@
 """Accuracy over a plane of weight space around trained networks.
 
 The plane is ``w + a d₁ + b d₂`` for a, b in [-1, 1]. The directions are Gaussian draws in which
-each filter (each row of a weight along its first axis) is scaled to the norm of the network's own,
-and biases and normalization parameters stay as they are (Li et al., "Visualizing the Loss Landscape
-of Neural Nets", 2018): without that a network with larger weights would only look flatter.
+each filter has the norm of the network's own, and biases and normalization parameters stay as they
+are: without that a network with larger weights would only look flatter.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -121,15 +119,21 @@ def _basin(
         return float(torch.cat(correct).mean())
 
     first, second = ({n: _direction(w, generator) for n, w in weights.items()} for _ in range(2))
-    with _evaluation_mode(model), torch.inference_mode():
-        plane = [
-            [
-                accuracy({n: w + a * first[n] + b * second[n] for n, w in weights.items()})
-                for a in steps
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.inference_mode():
+            plane = [
+                [
+                    accuracy({n: w + a * first[n] + b * second[n] for n, w in weights.items()})
+                    for a in steps
+                ]
+                for b in steps
             ]
-            for b in steps
-        ]
-        return accuracy(weights), np.array(plane)
+            return accuracy(weights), np.array(plane)
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def _direction(weight: Tensor, generator: torch.Generator) -> Tensor:
@@ -142,14 +146,3 @@ def _direction(weight: Tensor, generator: torch.Generator) -> Tensor:
     norms, own = (torch.linalg.vector_norm(t.flatten(1), dim=1) for t in (draw, weight))
     direction: Tensor = draw * (own / norms).reshape(-1, *[1] * (weight.ndim - 1))
     return direction
-
-
-@contextlib.contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

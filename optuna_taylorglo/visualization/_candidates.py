@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,7 +12,7 @@ from optuna_taylorglo.losses.canonical import has_canonical_form, to_canonical
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.candidates import Point, form_of, stored_candidate
 from optuna_taylorglo.search.glo import TreePoint
-from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
+from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.verdict.selection import load_selection
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._loss_functions import winner_label
@@ -25,21 +24,6 @@ _PERPLEXITY = 30.0
 
 _WORST = 0.2
 """Share of the candidates that have one color, because they hardly learned."""
-
-
-@dataclass(frozen=True)
-class CandidatesInfo:
-    """What `plot_candidates` draws.
-
-    Attributes:
-        candidates: The candidates.
-        coordinates: Their places in the plane, shape (N, 2).
-        winner: Place of the winner, or of the best so far, shape (2,); None if all ended early.
-    """
-
-    candidates: list[Candidate]
-    coordinates: FloatArray
-    winner: FloatArray | None
 
 
 def plot_candidates(study: Study, *, seed: int = 0) -> go.Figure:
@@ -67,41 +51,39 @@ def plot_candidates(study: Study, *, seed: int = 0) -> go.Figure:
     history = read_history(study)
     if history is None:
         return style.nothing_to_plot(TITLE, style.NO_SEARCH)
-    if len(history.candidates) < _FEWEST:
+    candidates = history.candidates
+    if len(candidates) < _FEWEST:
         return style.nothing_to_plot(TITLE, f"fewer than {_FEWEST} candidates are evaluated yet.")
-    info = _get_candidates_info(study, history, seed)
+    places, winner = _places(study, history, seed)
     figure = style.apply(go.Figure(), TITLE, height=480)
-    early = [i for i, c in enumerate(info.candidates) if c.fitness is None]
-    trained = [i for i, c in enumerate(info.candidates) if c.fitness is not None]
-    color = [c.fitness for c in info.candidates if c.fitness is not None]
+    early = [i for i, c in enumerate(candidates) if c.fitness is None]
+    trained = [i for i, c in enumerate(candidates) if c.fitness is not None]
+    color = [c.fitness for c in candidates if c.fitness is not None]
     gray = {"size": 6, "color": style.GRAY, "line": {"width": 1.5, "color": style.GRAY}}
     colored = {"size": 8, "color": color, "coloraxis": "coloraxis"}
     for name, indices, outcome, marker in (
         ("ended early", early, "ended early", gray | {"symbol": "x-thin"}),
         ("trained", trained, "fitness %{marker.color:.4f}", colored),
     ):
-        if not indices:
-            continue
-        figure.add_scatter(
-            x=info.coordinates[indices, 0].tolist(),
-            y=info.coordinates[indices, 1].tolist(),
-            mode="markers",
-            name=name,
-            showlegend=name != "trained",  # it has a color bar
-            marker=marker,
-            customdata=[
-                [info.candidates[i].trial, info.candidates[i].generation + 1] for i in indices
-            ],
-            hovertemplate=f"trial %{{customdata[0]}}, generation %{{customdata[1]}}: {outcome}"
-            "<extra></extra>",
-        )
+        if indices:
+            figure.add_scatter(
+                x=places[indices, 0].tolist(),
+                y=places[indices, 1].tolist(),
+                mode="markers",
+                name=name,
+                showlegend=name != "trained",  # it has a color bar
+                marker=marker,
+                customdata=[[candidates[i].trial, candidates[i].generation + 1] for i in indices],
+                hovertemplate="trial %{customdata[0]}, generation %{customdata[1]}: "
+                f"{outcome}<extra></extra>",
+            )
     if trained:
         figure.update_layout(coloraxis=_color_axis(color, history))
-    if info.winner is not None:
+    if winner is not None:
         label = winner_label(study, history)
         figure.add_scatter(
-            x=[info.winner[0]],
-            y=[info.winner[1]],
+            x=[winner[0]],
+            y=[winner[1]],
             mode="markers",
             name=style.wrapped(label),
             marker={"symbol": "star", "size": 17, "color": style.VERMILION},
@@ -128,21 +110,26 @@ def _color_axis(fitness: Sequence[float], history: SearchHistory) -> dict[str, o
     }
 
 
-def _get_candidates_info(study: Study, history: SearchHistory, seed: int) -> CandidatesInfo:
-    candidates = history.candidates
-    points = [candidate.parameters for candidate in candidates]
+def _places(
+    study: Study, history: SearchHistory, seed: int
+) -> tuple[FloatArray, FloatArray | None]:
+    """Candidates in the plane, shape (N, 2), and the winner or the best, if any has trained."""
+    from sklearn.manifold import TSNE
+
+    points = [candidate.parameters for candidate in history.candidates]
     selection, best = load_selection(study), history.best
     trial = None if best is None else best.number
     winner = None if best is None else stored_candidate(history.recipe, best)
     if selection is not None:
         trial, winner = selection.winner.trial, selection.winner.parameters
-    place = next((i for i, c in enumerate(candidates) if c.trial == trial), len(candidates))
-    if winner is not None and place == len(candidates):
+    n = len(points)
+    place = next((i for i, c in enumerate(history.candidates) if c.trial == trial), n)
+    if winner is not None and place == n:
         points.append(winner)
-    places = _tsne(_coordinates(history, points), seed)
-    return CandidatesInfo(
-        candidates, places[: len(candidates)], None if winner is None else places[place]
-    )
+    perplexity = min(_PERPLEXITY, (len(points) - 1) / 3)
+    embedding = TSNE(perplexity=perplexity, init="pca", random_state=seed)
+    places = embedding.fit_transform(_coordinates(history, points)).astype(np.float64)
+    return places[:n], None if winner is None else places[place]
 
 
 def _coordinates(history: SearchHistory, points: Sequence[Point]) -> FloatArray:
@@ -175,11 +162,3 @@ def _scaled(points: Sequence[Sequence[float] | FloatArray]) -> FloatArray:
     values = np.arcsinh(np.array(points))
     spread = values.std(axis=0)
     return np.asarray((values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
-
-
-def _tsne(points: FloatArray, seed: int) -> FloatArray:
-    from sklearn.manifold import TSNE
-
-    perplexity = min(_PERPLEXITY, (len(points) - 1) / 3)
-    embedding = TSNE(perplexity=perplexity, init="pca", random_state=seed)
-    return np.asarray(embedding.fit_transform(points), dtype=np.float64)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 from optuna.study import Study
 
 from optuna_taylorglo.study.open import find_evaluation_study
-from optuna_taylorglo.verdict.sweep import SETTINGS, SavedSweep, load_sweeps
+from optuna_taylorglo.verdict.sweep import SETTINGS, DataSweep, SavedSweep, load_sweeps
 from optuna_taylorglo.visualization import _style as style
 
 TITLES = {
@@ -18,7 +17,6 @@ TITLES = {
     "length": "Do short evaluations rank as long ones do?",
 }
 
-_FRACTION = "share of the training data"
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot")
 
@@ -57,83 +55,39 @@ def plot_sweep(study: Study, *, over: str = "fraction") -> go.Figure:
     return draw_sweep(sweep)
 
 
-def plot_data_fractions(
-    results: Mapping[str, Mapping[float, Sequence[float]]], *, metric: str = "test accuracy"
-) -> go.Figure:
-    """Plot accuracy against the fraction of the training data, one curve per loss.
-
-    Error bars are one sample standard deviation each way.
-
-    Args:
-        results: Label of a loss → fraction in (0, 1] → accuracy of each training.
-        metric: What the values are.
-
-    Returns:
-        The figure; empty, with a warning, if there is nothing to plot.
-
-    Raises:
-        ValueError: If a fraction is not in (0, 1].
-
-    Examples:
-        >>> from optuna_taylorglo.visualization import plot_data_fractions
-        >>> results = {"evolved loss": {0.5: [0.95, 0.96], 1.0: [0.97, 0.98]}}
-        >>> figure = plot_data_fractions(results | {"cross-entropy": {0.5: [0.90], 1.0: [0.96]}})
-        >>> [trace.name for trace in figure.data]
-        ['evolved loss', 'cross-entropy']
-    """
-    for label, by_fraction in results.items():
-        for fraction in by_fraction:
-            if not 0 < fraction <= 1:
-                raise ValueError(f"results[{label!r}] has fraction {fraction!r}, not in (0, 1].")
-    return _draw_shares("Accuracy with less training data", results, metric, _FRACTION)
-
-
 def draw_sweep(sweep: SavedSweep) -> go.Figure:
     """Draw a sweep."""
-    title = TITLES[sweep.over]
-    if sweep.data is None:
-        return _draw_agreement(title, sweep)
-    setting = _FRACTION if sweep.over == "fraction" else "share of wrong training labels"
-    return _draw_shares(title, sweep.data.accuracies, sweep.measured, setting)
+    figure = style.apply(go.Figure(), TITLES[sweep.over])
+    return _add_agreement(figure, sweep) if sweep.data is None else _add_shares(figure, sweep)
 
 
-def _draw_shares(
-    title: str,
-    results: Mapping[str, Mapping[float, Sequence[float]]],
-    metric: str,
-    setting: str,
-) -> go.Figure:
-    curves = {label: {s: by[s] for s in sorted(by) if by[s]} for label, by in results.items()}
-    shares = sorted({share for curve in curves.values() for share in curve})
-    if not shares:
-        return style.nothing_to_plot(title, "there are no results.")
-    figure = style.apply(go.Figure(), title)
-    for i, (label, curve) in enumerate((label, curve) for label, curve in curves.items() if curve):
-        stds = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in curve.values()]
-        counts = [len(values) for values in curve.values()]
+def _add_shares(figure: go.Figure, sweep: SavedSweep) -> go.Figure:
+    assert isinstance(sweep.data, DataSweep)
+    noise = sweep.over == "label_noise"
+    setting = "share of wrong training labels" if noise else "share of the training data"
+    for i, (label, results) in enumerate(sweep.data.accuracies.items()):
+        shares = sorted(results)
+        stds = [statistics.stdev(results[s]) if len(results[s]) > 1 else 0.0 for s in shares]
         figure.add_scatter(
-            x=list(curve),
-            y=[statistics.fmean(values) for values in curve.values()],
+            x=shares,
+            y=[statistics.fmean(results[s]) for s in shares],
             mode="lines+markers",
             name=style.wrapped(label),
             line={"dash": _DASHES[i % len(_DASHES)]},
             marker={"symbol": _MARKERS[i % len(_MARKERS)], "size": 8},
             error_y={"array": stds, "thickness": 1.3},
-            customdata=list(zip(stds, counts, strict=True)),
+            customdata=[(std, len(results[s])) for s, std in zip(shares, stds, strict=True)],
             hovertemplate=f"{style.plain(label)}<br>{setting} %{{x:.3~%}}: %{{y:.4f}} "
             "(sd %{customdata[0]:.4f}, %{customdata[1]} trainings)<extra></extra>",
         )
     figure.update_xaxes(title_text=setting, tickformat="~%")
     if shares[0] > 0 and shares[-1] >= 20 * shares[0]:
         figure.update_xaxes(type="log", tickvals=shares)
-    return figure.update_yaxes(title_text=f"{style.plain(metric)} (mean ± sd)")
+    return figure.update_yaxes(title_text=f"{style.plain(sweep.measured)} (mean ± sd)")
 
 
-def _draw_agreement(title: str, sweep: SavedSweep) -> go.Figure:
+def _add_agreement(figure: go.Figure, sweep: SavedSweep) -> go.Figure:
     agreements = sorted(sweep.agreements, key=lambda agreement: agreement.length)
-    if not agreements:
-        return style.nothing_to_plot(title, "no two lengths were compared.")
-    figure = style.apply(go.Figure(), title)
     lengths = [agreement.length for agreement in agreements]
     figure.add_scatter(
         x=lengths,

@@ -37,11 +37,7 @@ from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose
 from optuna_taylorglo.verdict.statistics import Role, contrasts
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._basin import _basin
-from optuna_taylorglo.visualization._candidates import (
-    _color_axis,
-    _coordinates,
-    _get_candidates_info,
-)
+from optuna_taylorglo.visualization._candidates import _color_axis, _coordinates
 from optuna_taylorglo.visualization._learning_curves import _mean_curve
 from optuna_taylorglo.visualization._loss_functions import _best_curves, _probabilities
 
@@ -201,15 +197,6 @@ def test_standard_deviations_are_in_the_units_of_the_parameters():
     assert [line.customdata[0] for _, line in lines] == pytest.approx([1.2 * u for u in units])
 
 
-def test_candidates_lie_in_the_same_plane_each_time(study, history):
-    info, again = (_get_candidates_info(study, history, 0) for _ in range(2))
-    assert info.coordinates.shape == (POPULATION * GENERATIONS, 2)
-    np.testing.assert_array_equal(info.coordinates, again.coordinates)
-    trials = [candidate.trial for candidate in info.candidates]
-    place = info.coordinates[trials.index(winner(study).number)]
-    np.testing.assert_array_equal(info.winner, place)
-
-
 def test_similar_functions_are_near_each_other_where_there_is_a_canonical_form(history):
     parameters = [c.parameters for c in history.candidates]
     points = _coordinates(history, parameters)
@@ -217,8 +204,24 @@ def test_similar_functions_are_near_each_other_where_there_is_a_canonical_form(h
     assert points.shape == (POPULATION * GENERATIONS, 4)
     np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-9)
     np.testing.assert_array_equal(points.argsort(axis=0), exact.argsort(axis=0))
-    fourth = searched_study(12, loss={"order": 4})
-    assert len(visualization.plot_candidates(fourth).data) > 1
+
+
+def test_candidates_lie_in_a_plane_the_winner_among_them(study):
+    drawn, again = (traces(visualization.plot_candidates(study)) for _ in range(2))
+    shown = {
+        number: (x, y)
+        for name in ("ended early", "trained")
+        for x, y, (number, _) in zip(
+            drawn[name].x, drawn[name].y, drawn[name].customdata, strict=True
+        )
+    }
+    assert len(shown) == POPULATION * GENERATIONS
+    best = winner(study)
+    star = drawn[f"winner, trial {best.number}"]
+    assert (star.x[0], star.y[0]) == shown[best.number]
+    assert drawn["trained"] == again["trained"]
+    values = {number: study.trials[number].value for number, _ in drawn["trained"].customdata}
+    assert list(drawn["trained"].marker.color) == list(values.values())
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
@@ -237,11 +240,12 @@ def test_a_winner_that_is_no_candidate_has_its_place_too():
     study = searched_study(selection={"candidates": 4})
     recorder = Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5)
     choose(study, frozen_recipe(study), recorder)
-    info = _get_candidates_info(study, read_history(study), 0)
-    assert info.coordinates.shape == (POPULATION * GENERATIONS, 2)
-    assert np.linalg.norm(info.coordinates - info.winner, axis=1).min() > 0
-    for plot in (visualization.plot_candidates, visualization.plot_loss_functions):
-        assert "winner, the mean of the final<br>distribution" in traces(plot(study))
+    name = "winner, the mean of the final<br>distribution"
+    *others, star = visualization.plot_candidates(study).data
+    assert star.name == name
+    assert sum(len(trace.x) for trace in others) == POPULATION * GENERATIONS
+    assert not any(star.x[0] in trace.x for trace in others)
+    assert name in traces(visualization.plot_loss_functions(study))
 
 
 def test_comparison_is_a_forest_of_differences():
@@ -273,21 +277,6 @@ def test_labels_of_a_comparison_give_the_result_and_fit_on_a_phone():
     assert f"{lead.difference:+.4f} ({lead.low:+.4f} to {lead.high:+.4f}), p = " in texts[0]
     assert "2 of 4 diverged" in texts[0].replace("</b><br><b>", " ")
     assert max(len(re.sub("<.*?>", "", line)) for t in texts for line in t.split("<br>")) < 50
-
-
-def test_data_fractions_are_means_with_deviations():
-    results = {"a": {1.0: [0.9, 0.92], 0.01: [0.5]}, "b": {0.1: [0.7, 0.8, 0.9]}, "c": {0.5: []}}
-    figure = visualization.plot_data_fractions(results)
-    first, second = figure.data
-    assert list(first.x) == [0.01, 1.0]
-    assert list(first.y) == pytest.approx([0.5, 0.91])
-    assert list(first.error_y.array) == pytest.approx([0.0, statistics.stdev([0.9, 0.92])])
-    assert second.customdata[0][1] == 3
-    assert figure.layout.xaxis.type == "log"
-    with pytest.raises(ValueError, match=r"results\['a'\] has fraction 10, not in \(0, 1\]"):
-        visualization.plot_data_fractions({"a": {10: [0.9]}})
-    with pytest.warns(UserWarning, match="no results"):
-        assert not visualization.plot_data_fractions({}).data
 
 
 def test_sweeps_are_drawn_as_they_were_saved():
