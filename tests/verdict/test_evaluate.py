@@ -1,7 +1,6 @@
 """The verdict: what is compared, and how it ends when trainings crash, are killed or resume."""
 
 import math
-import time
 
 import pytest
 from drawn_studies import searched_study
@@ -219,8 +218,17 @@ def test_trainings_that_crash_or_are_refused_decide_nothing(tmp_path, monkeypatc
     selection = load_selection(load(url, "mine"))
     assert None not in selection.winner.values
 
-    words = ["evaluate", "mine", "--seeds", "2", "--against", "ce,ce-tuned", "--workers", "1"]
-    words += storage
+    words = [
+        "evaluate",
+        "mine",
+        "--seeds",
+        "2",
+        "--against",
+        "ce-tuned",
+        "--workers",
+        "1",
+        *storage,
+    ]
     refusal = "model.class_path: 'own_optimizers.Scheduled' lies outside the allowed packages"
     n_trials = len(trials_of_verdict(url))
     caplog.clear()
@@ -247,10 +255,9 @@ def test_trainings_that_crash_or_are_refused_decide_nothing(tmp_path, monkeypatc
 def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypatch, capsys):
     url, storage = new_study(tmp_path, monkeypatch)
     assert worker.main([*SEARCH, *storage]) == DONE
-    words = ["evaluate", "mine", "--seeds", "3", "--against", "ce,ce-tuned", "--workers", "1"]
-    words += storage
+    words = ["evaluate", "mine", "--seeds", "3", "--against", "ce", "--workers", "1", *storage]
     first = process("optuna_taylorglo.cli", *words, cwd=tmp_path)
-    wait_until(lambda: len(trials_of_verdict(url, TrialState.COMPLETE)) >= 8)
+    wait_until(lambda: len(trials_of_verdict(url, TrialState.COMPLETE)) >= 5)
     first.kill()
     first.communicate()
     before = {t.number: t.datetime_complete for t in trials_of_verdict(url, TrialState.COMPLETE)}
@@ -266,43 +273,3 @@ def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypa
     count = len(trials_of_verdict(url))
     assert cli.main(words) == cli.DONE
     assert len(trials_of_verdict(url)) == count
-
-
-@pytest.mark.slow
-def test_an_outage_during_a_verdict_loses_nothing(own_postgresql, tmp_path):
-    """The server is pulled for 20 seconds and more while trainings of `evaluate` are claimed."""
-    small_recipe(
-        tmp_path / "mine.yaml",
-        # Long enough that each worker holds a training when the server goes, and finishes it
-        # while it is away.
-        budget={"evaluation": 50, "full": 300},
-        early_abort=None,
-        early_stop=None,
-        search={"popsize": 2, "n_generations": 1},
-    )
-    url = own_postgresql.new_database()
-    create_study("mine", url)
-    search = ["--study-name", "mine", "--storage", url, "--recipe", str(tmp_path / "mine.yaml")]
-    assert worker.main([*search, "--data-dir", str(tmp_path / "data")]) == DONE
-    words = ("evaluate", "mine", "--seeds", "2", "--against", "ce")
-    verdict = process("optuna_taylorglo.cli", *words, "--workers", "2", cwd=tmp_path, storage=url)
-
-    def two_are_running():
-        states = [trial.state for trial in trials_of_verdict(url)]
-        return states.count(TrialState.RUNNING) == 2
-
-    wait_until(two_are_running)
-    own_postgresql.stop()
-    logs = tmp_path / "taylorglo-logs" / "mine-verdict"
-    missed = "Storage unavailable, retrying"
-    wait_until(lambda: sum(missed in log.read_text() for log in logs.iterdir()) >= 2)
-    time.sleep(20)  # in which they try again, in vain, and trainings come to their end
-    own_postgresql.start()
-    output, _ = verdict.communicate()
-    assert verdict.returncode == cli.DONE, output
-    trials = trials_of_verdict(url)
-    # Every training once, none failed, given up or repeated.
-    assert {trial.state for trial in trials} == {TrialState.COMPLETE}
-    keys = [trial.user_attrs[KEY] for trial in trials]
-    assert len(keys) == len(set(keys)) == 2 * 4
-    assert "Traceback" not in output + "".join(log.read_text() for log in logs.iterdir())

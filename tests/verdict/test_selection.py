@@ -176,14 +176,13 @@ def test_luck_in_the_first_round_does_not_last(recipe):
 def test_a_diverged_training_is_as_bad_as_the_worst(recipe, finished):
     """Whatever the metric: below an accuracy, and not above a negative number."""
     do = Recorder(lambda task: None if task.loss.name == "0" else finished)
-    ranking = {ranked.index: ranked for ranked in halve(losses(2), recipe, do, Stage.SELECTION)}
-    assert set(ranking[0].values) == {None}
-    assert ranking[0].mean == min(0.0, finished) <= ranking[1].mean == finished
-
-
-def test_of_equal_losses_the_first_wins(recipe):
-    ranking = halve(losses(5), recipe, Recorder(lambda task: 0.5), Stage.SELECTION)
-    assert [ranked.index for ranked in ranking] == list(range(5))
+    first, second = halve(losses(2), recipe, do, Stage.SELECTION)
+    diverged, trained = sorted((first, second), key=lambda ranked: ranked.index)
+    assert set(diverged.values) == {None}
+    assert diverged.mean == min(0.0, finished) <= trained.mean == finished
+    # Of equal losses the first wins.
+    equal = halve(losses(5), recipe, Recorder(lambda task: finished), Stage.SELECTION)
+    assert [ranked.index for ranked in equal] == list(range(5))
 
 
 def test_where_smaller_is_better_the_smallest_wins_and_diverged_ones_are_the_largest(recipe):
