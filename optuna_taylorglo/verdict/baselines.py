@@ -118,15 +118,10 @@ def save_optimizer_owner(study: Study, training: Training) -> None:
 
 @dataclass(frozen=True)
 class LearningRates:
-    """How learning rates are varied: rates are numbers, or factors on the module's own.
+    """How learning rates are varied: rates are numbers, or factors on the module's own."""
 
-    Attributes:
-        base: The recipe's learning rate; None for the module's own.
-        obstacle: Why it cannot be varied; None if it can.
-    """
-
-    base: float | None
-    obstacle: str | None = None
+    base: float | None  # the recipe's learning rate; None for the module's own
+    obstacle: str | None = None  # why it cannot be varied
 
     @classmethod
     def of(cls, recipe: Recipe) -> LearningRates:
@@ -303,10 +298,7 @@ def evaluate_cross_entropy(
     """Train with cross-entropy as candidates are trained, and store the results in the study.
 
     The seeds are those of the first candidates, so both start from the same weights. Seeds with a
-    stored result are not trained again.
-
-    Returns:
-        The fitness for each seed; None where the training diverged, which is logged, not stored.
+    stored result are not trained again. The fitness is None where the training diverged.
     """
     from torch import nn
 

@@ -30,11 +30,7 @@ from optuna_taylorglo.verdict.tasks import (
 
 
 def check_comparison(seeds: int, against: Sequence[str]) -> None:
-    """Refuse what cannot be compared.
-
-    Raises:
-        UsageError: If it cannot.
-    """
+    """Raise `UsageError` for what cannot be compared."""
     if seeds < 2:
         raise UsageError(f"seeds must be at least 2, not {seeds}: one has no spread.")
     for name in against:
@@ -62,10 +58,6 @@ def evaluate(
         seeds: Full trainings of each loss.
         against: Names out of `BASELINES`, or paths of loss files.
         rates: How learning rates are varied; None for multiples of the recipe's.
-
-    Raises:
-        UsageError: If the study has no winner to evaluate.
-        OperationError: If all trainings diverged.
     """
     from optuna_taylorglo.training.training import test_metric
 
@@ -122,11 +114,7 @@ def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:
 def deduplicate(
     losses: Sequence[ComparedLoss], recipe: Recipe
 ) -> list[tuple[ComparedLoss, tuple[str, ...]]]:
-    """The losses in order, those that are trained alike put together.
-
-    Returns:
-        Losses, whose labels name what else they are, with the names of the others.
-    """
+    """The losses in order, each with its label and the names of those that are trained alike."""
     rates, roles = LearningRates.of(recipe), list(Role)
     groups: dict[str, list[ComparedLoss]] = {}
     for loss in losses:

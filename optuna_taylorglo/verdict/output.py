@@ -35,10 +35,7 @@ SHORT_HEADER = ("loss", "mean (sd)", "n", "difference (95 % interval)", "p (Holm
 
 
 def rows(verdict: Verdict) -> list[tuple[str, ...]]:
-    """The verdict as a table under `HEADER`.
-
-    Differences are the evolved loss's mean minus the row's.
-    """
+    """The verdict as a table under `HEADER`; differences are the evolved loss's minus the row's."""
     contrasts = {
         c.against: (
             f"{c.difference:+.4f}",
@@ -219,12 +216,8 @@ def _plain(content: Any) -> Any:
     return json.loads(json.dumps(content), parse_constant=lambda _: None)
 
 
-def from_json(content: dict[str, Any]) -> Verdict:
-    """The verdict that `to_json` wrote.
-
-    Raises:
-        ValueError: If it is none.
-    """
+def from_json(content: Any) -> Verdict:
+    """The verdict that `to_json` wrote, or a `ValueError`."""
     return TypeAdapter(Verdict).validate_python(content)
 
 

@@ -43,15 +43,9 @@ class TaskQueue(TrialQueue):
     Several trials may stand for one training, which their key tells: it is repeated after
     failures, and two commands may ask for it.
 
-    Args:
-        study: The evaluation study.
-        idle_seconds: Time without a training waiting or running after which the queue is over;
-            `IDLE_SECONDS` unless given.
-        heartbeat: Intervals, as `TrialQueue` takes them.
-
     Attributes:
-        wanted: Trainings to add; when they are done, the queue is over. None to do only those that
-            others add.
+        wanted: Trainings to add; when they are done, the queue is over. With None, only those that
+            others add are done, and the queue is over when there was none for `idle_seconds`.
     """
 
     records_usage_errors = True
@@ -71,24 +65,32 @@ class TaskQueue(TrialQueue):
 
         Those that failed before this queue was made are tried again: the cause may be gone.
         """
-        if due := self._missing(self._by_key(), tasks):
+        if due := self._missing(_by_key(counted_trials(self.study)), tasks):
             added = self._add(due)
             self._announce(self.plan(counted_trials(self.study)), added)
         self._seen_open.update(task.key for task in tasks)
         release_connections(self._storage)
 
-    def results(self, tasks: Sequence[Task]) -> list[float | None] | None:
+    def results(
+        self, tasks: Sequence[Task], trials: Sequence[FrozenTrial] | None = None
+    ) -> list[float | None] | None:
         """Values of trainings in order, None for one that diverged; None while any is open.
 
-        Raises:
-            UsageError: If one ended with a usage error, which a repetition does not avoid.
-            TrainingFailed: If one failed too often.
+        Raises `UsageError` if one ended with that, and `TrainingFailed` if one failed too often.
         """
-        return self._results(self._by_key(), tasks)
+        known = _by_key(counted_trials(self.study) if trials is None else trials)
+        outcomes = self._outcomes(known, tasks)
+        if _FAILED in outcomes:
+            task = tasks[outcomes.index(_FAILED)]
+            raise _error(task, known[task.key])
+        if _OPEN in outcomes:
+            return None
+        return [None if isinstance(outcome, str) else outcome for outcome in outcomes]
 
     def which_done(self, tasks: Sequence[Task]) -> list[bool]:
         """Whether each training has ended, with or without a result."""
-        return [outcome != _OPEN for outcome in self._outcomes(self._by_key(), tasks)]
+        known = _by_key(counted_trials(self.study))
+        return [outcome != _OPEN for outcome in self._outcomes(known, tasks)]
 
     def plan(self, trials: Sequence[FrozenTrial]) -> Plan:
         """What is to be done, as a function of all trials; those without a key are ignored."""
@@ -109,19 +111,13 @@ class TaskQueue(TrialQueue):
                 unfinished = unfinished[1:]
             superfluous += [trial for trial in unfinished if trial.state == TrialState.WAITING]
         due += self._missing(known, self.wanted or ())
-        return Plan(
-            # Repeats first: if all trainings end with the same exception, three are enough.
-            claimable=repeats or claimable,
-            due=due,
-            superfluous=superfluous,
-            over=self._is_over(known, is_busy=is_busy or bool(due)),
-        )
-
-    def _is_over(self, known: ByKey, *, is_busy: bool) -> bool:
+        now, is_busy = time.monotonic(), is_busy or bool(due)
+        self._idle_since = math.inf if is_busy else min(self._idle_since, now)
+        over = now - self._idle_since >= self._idle_seconds
         if self.wanted is not None:
-            return self._results(known, self.wanted) is not None
-        self._idle_since = math.inf if is_busy else min(self._idle_since, time.monotonic())
-        return time.monotonic() - self._idle_since >= self._idle_seconds
+            over = self.results(self.wanted, trials) is not None
+        # Repeats first: if all trainings end with the same exception, three are enough.
+        return Plan(repeats or claimable, due, superfluous, over)
 
     def _missing(self, known: ByKey, tasks: Sequence[Task]) -> list[Callable[[], FrozenTrial]]:
         """Makers of the trials to add so that trainings are done."""
@@ -132,18 +128,6 @@ class TaskQueue(TrialQueue):
             elif _outcome(known[key]) == _FAILED and key not in self._seen_open:
                 due.append(partial(_new_trial, task, is_anew=True))
         return due
-
-    def _by_key(self) -> ByKey:
-        return _by_key(counted_trials(self.study))
-
-    def _results(self, known: ByKey, tasks: Sequence[Task]) -> list[float | None] | None:
-        outcomes = self._outcomes(known, tasks)
-        if _FAILED in outcomes:
-            task = tasks[outcomes.index(_FAILED)]
-            raise _error(task, known[task.key])
-        if _OPEN in outcomes:
-            return None
-        return [None if isinstance(outcome, str) else outcome for outcome in outcomes]
 
     def _outcomes(self, known: ByKey, tasks: Sequence[Task]) -> list[float | str]:
         outcomes = []
@@ -186,19 +170,12 @@ def _outcome(trials: Sequence[FrozenTrial]) -> float | str:
     if not trials or any(not trial.state.is_finished() for trial in trials):
         return _OPEN
     n_exceptions, n_stale, failures = _failures(trials)
-    is_hopeless = (
-        n_exceptions >= MAX_FAILURES
-        or n_stale > MAX_STALE
-        or any(failure.is_usage for failure in failures)
-    )
-    return _FAILED if is_hopeless else _OPEN
+    too_often = n_exceptions >= MAX_FAILURES or n_stale > MAX_STALE
+    return _FAILED if too_often or any(failure.is_usage for failure in failures) else _OPEN
 
 
 def _failures(trials: Sequence[FrozenTrial]) -> tuple[int, int, list[Failure]]:
-    """How often a training failed by itself and with its worker, and recorded exceptions.
-
-    Failures before it was last asked for do not count.
-    """
+    """How often a training failed by itself and with its worker since it was last asked for."""
     first = max((t.number for t in trials if t.user_attrs.get(ASKED_ANEW)), default=0)
     failed = [t for t in trials if t.state == TrialState.FAIL and t.number >= first]
     marks = (RELEASED, STALE, WITHDRAWN)
@@ -226,13 +203,7 @@ def _error(task: Task, trials: Sequence[FrozenTrial]) -> UsageError | TrainingFa
 
 
 class TaskTrainer:
-    """Trains tasks as a recipe says.
-
-    Args:
-        recipe: The recipe of the study that the tasks belong to.
-        runtime: Where it runs.
-        stop: Ends a task with `StopRequested` when set.
-    """
+    """Trains tasks as a recipe says; ends with `StopRequested` when `stop` is set."""
 
     def __init__(
         self, recipe: Recipe, runtime: RuntimeConfig, stop: threading.Event | None = None
@@ -248,16 +219,7 @@ class TaskTrainer:
         on_trained: OnTrained = lambda module: None,
         on_curve: OnCurve | None = None,
     ) -> float:
-        """Train, and return the metric that judges.
-
-        Args:
-            task: The task.
-            on_trained: Called with the trained module.
-            on_curve: Called with the validation metric over a verdict's training.
-
-        Raises:
-            Diverged: If the loss stopped being finite.
-        """
+        """Train, and return the metric that judges; `on_curve` is called in a verdict's only."""
         training = self._training(task)
         return training.run(
             task.loss.criterion(loss_conventions(training.recipe)),

@@ -116,11 +116,7 @@ def is_undecided(study: Study, recipe: Recipe) -> bool:
 
 
 def save_selection(study: Study, selection: Selection, recipe: Recipe) -> bool:
-    """Store a selection in the study, unless it has one or its recipe changed in the meantime.
-
-    Returns:
-        Whether it was stored.
-    """
+    """Store a selection, unless there is one or the recipe changed; whether it was stored."""
     if study.user_attrs.get(SELECTION) is not None or settled_recipe(study) != recipe:
         return False
     # Two workers that get here at once write the same selection.
@@ -135,11 +131,7 @@ def load_selection(study: Study) -> Selection | None:
 
 
 def selected_loss(study: Study) -> SelectedLoss:
-    """The loss that a search ends with: the selected one, else that of the best evaluation.
-
-    Raises:
-        StudyError: If no trial is complete.
-    """
+    """The loss that a search ends with: the selected one, else that of the best evaluation."""
     selection = load_selection(study)
     if selection is None:
         best = winner(study)
@@ -162,11 +154,7 @@ def selected_loss(study: Study) -> SelectedLoss:
 
 
 def choose(study: Study, recipe: Recipe, run: Runner) -> SelectedLoss:
-    """The winner, selected now if that is due.
-
-    Raises:
-        StudyError: If it cannot be selected yet.
-    """
+    """The winner, selected now if that is due; `StudyError` if it cannot be selected yet."""
     if is_undecided(study, recipe):
         save_selection(study, select_winner(study, recipe, run), recipe)
     if recipe.selection is not None and study.user_attrs.get(SELECTION) is None:
@@ -244,13 +232,8 @@ def halve(
 ) -> list[Ranked]:
     """Rank losses by successive halving over seeds of full trainings.
 
-    Args:
-        losses: The losses.
-        recipe: The recipe by which they are trained.
-        run: Gets tasks done.
-        stage: Decides the seeds.
-        favorite: Index of a loss that goes on to the last round in any case, and wins unless
-            another's mean is better by more than a standard error of the difference.
+    The stage decides the seeds. A favorite, named by its index, goes on to the last round in any
+    case, and wins unless another's mean is better by more than a standard error of the difference.
 
     Returns:
         The losses of the last round by their means, then those that left before.

@@ -66,21 +66,13 @@ class RankAgreement:
 
 @dataclass(frozen=True)
 class SavedSweep:
-    """The result of a sweep.
-
-    Attributes:
-        over: One of `SETTINGS`.
-        measured: The metric, or the unit of lengths.
-        data: Results over a setting of the data.
-        agreements: Results over lengths.
-        loss: Name of the evolved loss that was trained; empty for lengths.
-    """
+    """The result of a sweep over one of `SETTINGS`."""
 
     over: str
-    measured: str
+    measured: str  # the metric, or the unit of lengths
     data: DataSweep | None = None
-    agreements: tuple[RankAgreement, ...] = ()
-    loss: str = ""
+    agreements: tuple[RankAgreement, ...] = ()  # over lengths
+    loss: str = ""  # name of the evolved loss, if it was trained
 
 
 def save_sweep(evaluation_study: Study, sweep: SavedSweep) -> None:
@@ -133,15 +125,7 @@ def sweep_data(
 def rank_agreement(
     study: Study, recipe: Recipe, lengths: Sequence[int], n_candidates: int, run: Runner
 ) -> list[RankAgreement]:
-    """Does a short evaluation rank candidates as a long one does?
-
-    Args:
-        study: A study with complete trials.
-        recipe: Its recipe.
-        lengths: Lengths of evaluations, all of which are compared with the longest.
-        n_candidates: Candidates to take, evenly over the ranks of the search.
-        run: Gets tasks done.
-    """
+    """Compare evaluations of several lengths with the longest, on candidates of all ranks."""
     lengths = sorted(set(lengths))
     if len(lengths) < 2:
         raise UsageError(f"lengths must be two or more different numbers, not {lengths}.")

@@ -93,11 +93,9 @@ def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any
 
 
 def scale_controls(loss: EvolvedLoss, n_classes: int) -> list[ComparedLoss]:
-    """Two losses that tell scale from shape: a loss's scale acts as a learning rate.
+    """The loss scaled to cross-entropy's first gradient, and cross-entropy scaled to the loss's.
 
-    Returns:
-        The loss scaled to cross-entropy's first gradient, and cross-entropy scaled to the loss's;
-        nothing for a loss that has no scale relative to cross-entropy.
+    They tell scale, which acts as a learning rate, from shape. A loss without a scale has none.
     """
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
@@ -178,9 +176,7 @@ _STAGES = {
 }
 
 Runner = Callable[[Sequence[Task]], list[float | None]]
-"""Gets tasks done: their values in order, None for those that diverged.
-
-A task that ends with an exception has no result, so the exception is raised."""
+"""Gets tasks done: their values in order, None for those that diverged. Exceptions are raised."""
 
 
 def stage_task(
@@ -208,9 +204,6 @@ def value_of_divergence(
     """The value that each diverged training counts as; None if none diverged.
 
     It is guessing for an accuracy, and otherwise the worst value that any training reached.
-
-    Raises:
-        OperationError: If all diverged, so that there is nothing to compare.
     """
     if None not in values:
         return None
