@@ -65,19 +65,12 @@ class Family:
     """A standard loss and the values that its parameter may take.
 
     Where a loss has two weights, their ratio is the parameter: their scale is a learning rate.
-
-    Attributes:
-        label: Name in tables.
-        parameter: The setting that is tuned.
-        grid: Values for a small grid.
-        low: Least value for a search, `high` the greatest; ints if the values are whole numbers.
-        log: Whether the search is over the logarithm.
     """
 
     label: str
     parameter: str
     grid: tuple[float, ...]
-    low: float
+    low: float  # of a search; an int if the values are whole numbers
     high: float
     log: bool = False
 

@@ -26,6 +26,7 @@ from optuna_taylorglo.verdict.tasks import (
     scale_controls,
     stage_task,
     value_of_divergence,
+    with_divergence,
 )
 
 
@@ -78,18 +79,10 @@ def evaluate(
     samples = []
     for i, (loss, also) in enumerate(compared):
         own = slice(i * seeds, (i + 1) * seeds)
-        counted = [divergence if value is None else value for value in results[own]]
-        samples.append(
-            Sample(
-                loss.name,
-                loss.label,
-                loss.role,
-                tuple(value for value in counted if value is not None),
-                diverged=tuple(n for n, value in enumerate(results[own]) if value is None),
-                also=also,
-                keys=tuple(task.key for task in tasks[own]),
-            )
-        )
+        values = tuple(with_divergence(results[own], divergence))
+        diverged = tuple(n for n, value in enumerate(results[own]) if value is None)
+        keys = tuple(task.key for task in tasks[own])
+        samples.append(Sample(loss.name, loss.label, loss.role, values, diverged, also, keys))
     verdict = Verdict(
         tuple(samples),
         contrasts(samples[0], samples[1:], sign=recipe.fitness.sign),

@@ -54,8 +54,7 @@ class Finalist:
 
     Attributes:
         trial: Number of its trial; None for the mean of the final distribution.
-        parameters: Its parameters, in the order of the recipe's parameter names; in a GLO search a
-            tree.
+        parameters: In the order of the recipe's parameter names; in a GLO search a tree.
         evaluation: Its fitness in the search; None for the mean.
         values: Metric of each full training; None for one that diverged.
         mean: Mean of the values, with diverged trainings as bad as the worst.
@@ -85,15 +84,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class SelectedLoss:
-    """The loss that a search ends with, or its best one so far.
-
-    Attributes:
-        loss: The loss, with its origin.
-        trial: Its trial; None for the mean of the final distribution.
-    """
+    """The loss that a search ends with, or its best one so far."""
 
     loss: EvolvedLoss
-    trial: FrozenTrial | None
+    trial: FrozenTrial | None  # None for the mean of the final distribution
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from optuna_taylorglo.verdict.tasks import (
     cross_entropy,
     stage_task,
     value_of_divergence,
+    with_divergence,
 )
 
 if TYPE_CHECKING:
@@ -101,24 +102,22 @@ def sweep_data(
         compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, loss),
         cross_entropy(role=Role.REFERENCE),
     ]
-    places = [(c, value, seed) for c in losses for value in values for seed in range(n_seeds)]
     results = run(
         [
             stage_task(recipe, c, Stage.SWEEP, seed, on_test_set=True, data_args={field: value})
-            for c, value, seed in places
+            for c in losses
+            for value in values
+            for seed in range(n_seeds)
         ]
     )
     divergence = value_of_divergence(results, recipe, loss.n_classes)
-    swept = DataSweep(
-        {c.label: {value: [] for value in values} for c in losses},
-        {c.label: dict.fromkeys(values, 0) for c in losses},
-        divergence,
-    )
-    for (compared, value, _), result in zip(places, results, strict=True):
-        counted = divergence if result is None else result
-        assert counted is not None
-        swept.accuracies[compared.label][value].append(counted)
-        swept.diverged[compared.label][value] += result is None
+    swept = DataSweep({c.label: {} for c in losses}, {c.label: {} for c in losses}, divergence)
+    rest = iter(results)
+    for c in losses:
+        for value in values:
+            own = [next(rest) for _ in range(n_seeds)]
+            swept.accuracies[c.label][value] = with_divergence(own, divergence)
+            swept.diverged[c.label][value] = own.count(None)
     return swept
 
 

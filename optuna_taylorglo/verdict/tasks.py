@@ -216,3 +216,9 @@ def value_of_divergence(
         )
     guessing = [1 / n_classes] if n_classes and is_accuracy(fitness.metric, fitness.mode) else []
     return min([*reached, *guessing], key=lambda value: fitness.sign * value)
+
+
+def with_divergence(values: Sequence[float | None], divergence: float | None) -> list[float]:
+    """Results with that value for trainings that diverged."""
+    worst = math.nan if divergence is None else divergence
+    return [worst if value is None else value for value in values]
