@@ -21,8 +21,8 @@ import torch
 from batched_mlp import BatchedMLP
 
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
-from optuna_taylorglo.verdict.compare import evaluate
 from optuna_taylorglo.verdict.baselines import DEFAULT_BASELINES
+from optuna_taylorglo.verdict.compare import evaluate
 from optuna_taylorglo.verdict.output import write_verdict
 from optuna_taylorglo.verdict.selection import selected_loss
 

@@ -219,7 +219,7 @@ class TaskTrainer:
         on_trained: OnTrained = lambda module: None,
         on_curve: OnCurve | None = None,
     ) -> float:
-        """Train, and return the metric that judges; `on_curve` is called in a verdict's only."""
+        """Train, and return the metric that judges; `on_curve` is called for a verdict only."""
         training = self._training(task)
         return training.run(
             task.loss.criterion(loss_conventions(training.recipe)),

@@ -1,9 +1,4 @@
-"""Accuracy over a plane of weight space around trained networks.
-
-The plane is ``w + a d₁ + b d₂`` for a, b in [-1, 1]. The directions are Gaussian draws in which
-each filter has the norm of the network's own, and biases and normalization parameters stay as they
-are: without that a network with larger weights would only look flatter.
-"""
+"""Accuracy over a plane of weight space around trained networks."""
 
 from __future__ import annotations
 
@@ -31,9 +26,10 @@ def plot_basin(
 ) -> go.Figure:
     """Plot accuracy over a plane of weight space around each of several networks, side by side.
 
-    The plane is spanned by two random directions with the norms of the network's own filters, so
-    that planes of different networks can be compared (Li et al., "Visualizing the Loss Landscape of
-    Neural Nets", 2018). A wide, high basin stands for a robust minimum.
+    The plane is ``w + a d₁ + b d₂`` with random directions that have the norms of the network's own
+    filters, and are 0 for biases and normalization parameters: otherwise a network with larger
+    weights would only look flatter (Li et al., "Visualizing the Loss Landscape of Neural Nets",
+    2018). A wide, high basin stands for a robust minimum.
 
     Args:
         models: Label → network (nn.Module or LightningModule) that maps inputs to logits.

@@ -120,11 +120,8 @@ def _best_curves(
 def _curve(loss: EvolvedLoss, reduction: int | None, progress: float) -> FloatArray | None:
     """A loss at `_probabilities`, 0 at the last; None where it is not finite.
 
-    Args:
-        loss: The loss.
-        reduction: The number that cross-entropy is divided by, to divide out scale: then the slope
-            at y = 1/2 is that of cross-entropy, and a curve that rises there is None.
-        progress: Training progress.
+    With a reduction, by which cross-entropy is divided, scale is divided out: the slope at y = 1/2
+    is then that of cross-entropy, and a curve that rises there is None.
     """
     from optuna_taylorglo.losses.describe import TargetCurve
 
