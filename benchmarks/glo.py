@@ -245,17 +245,6 @@ def run(arguments: argparse.Namespace) -> None:
                 )
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """A row for each task and method that has outcomes."""
-    found = []
-    for task in dict.fromkeys(o.task for o in outcomes):
-        for method in METHODS:
-            same = [o for o in outcomes if (o.task, o.method) == (task, method)]
-            if same:
-                found.append(_row(task, method, same))
-    return found
-
-
 def _row(task: str, method: str, same: Sequence[Outcome]) -> tuple[str, ...]:
     reached = [o.reached for o in same]
     finals = [o.final for o in same]
@@ -300,12 +289,15 @@ def _number(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:,.0f}"
 
 
-def table(folder: Path) -> None:
-    """Print what was measured, as Markdown."""
-    print("|", " | ".join(HEADER), "|")
+def print_table(outcomes: Sequence[Outcome]) -> None:
+    """Print a row for each task and method that has outcomes."""
+    print(f"| {' | '.join(HEADER)} |")
     print("|" + "---|" * len(HEADER))
-    for row in rows(read(folder)):
-        print("|", " | ".join(row), "|")
+    for task in dict.fromkeys(o.task for o in outcomes):
+        for method in METHODS:
+            same = [o for o in outcomes if (o.task, o.method) == (task, method)]
+            if same:
+                print(f"| {' | '.join(_row(task, method, same))} |")
 
 
 def main() -> None:
@@ -317,7 +309,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     arguments = parser.parse_args()
     if arguments.action == "table":
-        table(arguments.output)
+        print_table(read(arguments.output))
         return
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
