@@ -16,6 +16,7 @@ sys.path.insert(0, str(DOCS))
 
 from figures import KINDS  # noqa: E402
 from pictures import architecture  # noqa: E402
+from pictures.style import luminance  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = [ROOT / "README.md", *DOCS.rglob("*.md")]
@@ -52,7 +53,8 @@ def test_a_picture_stands_alone_and_is_seen_on_light_and_dark_pages(picture: Pat
     assert len(colors) > 5
     for color in colors:
         for background in BACKGROUNDS:
-            assert contrast(color, background) >= 3, f"{color} on {background}"
+            low, high = sorted((luminance(color), luminance(background)))
+            assert (high + 0.05) / (low + 0.05) >= 3, f"{color} on {background}"
 
 
 def _drawn_colors(
@@ -76,18 +78,6 @@ def _drawn_colors(
     for child in element:
         if child.tag != f"{SVG}defs":
             yield from _drawn_colors(child, properties, opacity)
-
-
-def contrast(color: tuple[int, ...], background: tuple[int, ...]) -> float:
-    """Contrast ratio (WCAG 2)."""
-    high, low = sorted((_luminance(color), _luminance(background)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(color: tuple[int, ...]) -> float:
-    parts = (part / 255 for part in color)
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def _rgb(value: str) -> tuple[int, ...] | None:
