@@ -252,14 +252,10 @@ def _row(task: str, method: str, same: Sequence[Outcome]) -> tuple[str, ...]:
     return (
         task,
         method,
-        str(len(same)),
         f"{statistics.median(o.wanted for o in same):.4f}",
         f"{sum(r is not None for r in reached)} of {len(same)}",
         _spread([math.inf if r is None else r.evaluations for r in reached]),
-        _spread([math.inf if r is None else r.steps / 1000 for r in reached]),
         f"{statistics.fmean(finals):.4f} ({deviation:.4f})",
-        _spread([o.evaluations for o in same]),
-        _spread([o.reused for o in same]),
         f"{PAPER[method]:,}" if method in PAPER else "",
     )
 
@@ -267,14 +263,10 @@ def _row(task: str, method: str, same: Sequence[Outcome]) -> tuple[str, ...]:
 HEADER = (
     "task",
     "search",
-    "seeds",
     "quality",
     "reached by",
     "evaluations until then",
-    "thousand steps until then",
     "accuracy in the end",
-    "evaluations in all",
-    "reused",
     "paper, MNIST",
 )
 

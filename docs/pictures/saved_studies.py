@@ -1,8 +1,15 @@
 """The studies of the gallery's pictures, in a compressed Optuna journal beside this file.
 
-After the commands that docs/gallery.md names, this saves what they made:
+They are made, and saved, by
 
-    cd docs && python -m pictures.saved_studies sqlite:///taylorglo.db
+    taylorglo run digits_mlp_glo
+    taylorglo evaluate digits_mlp_glo --seeds 3 --against ce,ce-tuned
+    taylorglo run digits_mlp_wrong_labels
+    taylorglo evaluate digits_mlp_wrong_labels --seeds 5 --against ce,ce-tuned,gce
+    taylorglo sweep digits_mlp_wrong_labels --over label_noise --values 0,0.2,0.36,0.5
+    taylorglo sweep digits_mlp_wrong_labels --over fraction --values 0.25,0.5,1
+    taylorglo sweep digits_mlp_wrong_labels --over length --values 100,250,500,1000 --candidates 8
+    cd docs && python -m pictures.saved_studies sqlite:///../taylorglo.db
 """
 
 from __future__ import annotations

@@ -108,6 +108,7 @@ def test_the_reference_is_made_from_the_code(site: Path, pages: dict[Path, Page]
     names = {"optuna_taylorglo.TaylorLoss", "optuna_taylorglo.load_loss"}
     assert names <= pages[site / "api.html"].anchors
     assert "--n-generations" in (site / "api.html").read_text("utf-8")
+    assert "taylorglo-sweep" in pages[site / "api.html"].anchors
 
 
 FOUND = """new Promise(done => {
