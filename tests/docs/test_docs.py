@@ -200,7 +200,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where blocks are run, with finished searches and an exported loss."""
     folder = tmp_path_factory.mktemp("pages")
-    keep_complete_study(folder, *STUDIES, generations=10)
+    keep_complete_study(folder, *STUDIES)
     TaylorLoss.from_cross_entropy().save(folder / "best_loss.json")
     return folder
 
