@@ -233,8 +233,6 @@ def test_text_from_a_database_is_never_markup(evil_report):
     assert scripts[1].rstrip().endswith('window.addEventListener("afterprint", resizeAll);')
 
 
-
-
 @needs_browser
 def test_a_browser_draws_every_figure_without_a_complaint(complete, report, tmp_path):
     report(complete)
