@@ -1,10 +1,8 @@
 """Many trainings of a recipe's small MLP at once, for measurements that take thousands of them.
 
-A network of 64 units leaves a processor idle most of the time: calling operators is nearly all of
-the cost. Here all networks of a batch take their steps together, by batched matrix products, with
-gradients written out by hand: several times as fast as a worker. Weights and order of data are
-those that a worker has for the same seed, so a training differs from a worker's by rounding only,
-which a thousand steps make as large as the noise of seeds.
+All networks of a batch take their steps together, by batched matrix products, several times as fast
+as one after the other. Weights and order of data are those of a worker's training with the same
+seed, so the results differ by rounding only.
 """
 
 from __future__ import annotations
@@ -12,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import optuna
 import torch
-from batched_trees import tree_gradient
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
@@ -27,11 +24,10 @@ from lightning_modules.data import ImageData
 from lightning_modules.data.batches import EvaluationBatches, Subset
 from lightning_modules.nets.mlp import MLP
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, N_CLASSES
-from optuna_taylorglo.losses.canonical import from_canonical, to_canonical
-from optuna_taylorglo.losses.expansion import THIRD_ORDER
+from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.taylor import TaylorLoss
-from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS, tree_from_prefix
-from optuna_taylorglo.losses.tree_loss import TreeLoss
+from optuna_taylorglo.losses.tree import Tree, tree_from_prefix
+from optuna_taylorglo.losses.tree_loss import LEAST_PROBABILITY
 from optuna_taylorglo.recipes.class_paths import data_module_class
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
@@ -44,17 +40,8 @@ from optuna_taylorglo.verdict.tasks import ComparedLoss, Task, compared_evolved_
 AT_A_TIME = 48
 """Networks trained together; more no longer saves anything."""
 
-CHECKED_TREES = (
-    "* x log y",
-    "- square - y x log + y x",
-    "/ sqrt + y 1 - -1 * y x",
-    "* log square y + sqrt square - y x -1",
-    "+ log / y + 1 x sqrt x",
-)
-"""With every operator, and finite at every output."""
-
 Columns = dict[str, Tensor]
-"""Parameters by name, of each network one, shape (networks, 1, 1)."""
+"""Parameters of the losses by name, shape (networks, 1)."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +49,8 @@ class Job:
     """One training.
 
     Attributes:
-        kind: Which of `GRADIENTS`.
-        parameters: Its numbers.
+        kind: One of `LOSSES`, or `TREE` and the prefix form of a tree.
+        parameters: Parameters of the loss.
         seed: Decides weights and order of data.
         learning_rate: Of SGD.
         on_test_set: Whether the test set judges.
@@ -82,66 +69,91 @@ class Job:
         return hashlib.sha256(f"{content}{self.on_test_set}".encode()).hexdigest()[:20]
 
 
-def _anchored(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress: float) -> Tensor:
-    at_target = p["alpha"] + p["beta"] * y_t
-    if "cubic" in p:
-        at_target = at_target + p["cubic"] * y_t**2
-    slope = x * at_target + p["gamma"] * y + p["delta"] * y**2
-    from_f = y * (slope - (y * slope).sum(-1, keepdim=True))
-    log_scale = p["log_scale"]
-    if "anneal" in p:
-        log_scale = log_scale + p["anneal"] * (progress - 0.5)
-    return (_smoothed(y, x, y_t, p, progress) - from_f) * log_scale.exp()
+class Outputs:
+    """What losses are computed from, for several networks.
+
+    Attributes:
+        log_y: Logarithms of the softmax outputs, shape (networks, samples, classes).
+        y: The outputs.
+        x: Targets, one-hot.
+        log_y_t: Logarithms of the targets' outputs, shape (networks, samples).
+        y_t: The targets' outputs.
+    """
+
+    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        self.log_y = torch.log_softmax(logits, -1)
+        self.y = self.log_y.exp()
+        self.x = one_hot(labels, logits.shape[-1]).to(logits.dtype)
+        self.log_y_t = (self.log_y * self.x).sum(-1)
+        self.y_t = self.log_y_t.exp()
 
 
-def _smoothed(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress: float) -> Tensor:
-    return y - (1 - p["smoothing"]) * x - p["smoothing"] / y.shape[-1]
+def _cross_entropy(o: Outputs, p: Columns) -> Tensor:
+    return -(1 - p["smoothing"]) * o.log_y_t - p["smoothing"] * o.log_y.mean(-1)
 
 
-def _of_target(weight: Callable[[Tensor, Columns], Tensor]) -> Callable[..., Tensor]:
-    """Gradient of a loss ℓ(y_t): that of cross-entropy times ``-y_t ℓ'(y_t)``."""
-    return lambda y, x, y_t, p, progress: (y - x) * weight(y_t, p)
+def _polynomial(o: Outputs, p: Columns) -> Tensor:
+    at_target = p["alpha"] * o.y_t + p["beta"] / 2 * o.y_t**2
+    return at_target + p["gamma"] / 2 * (o.y**2).sum(-1) + p["delta"] / 3 * (o.y**3).sum(-1)
 
 
-def _focal_weight(y_t: Tensor, p: Columns) -> Tensor:
-    others, gamma = (1 - y_t).clamp_min(1e-7), p["gamma"]
-    return others**gamma - gamma * y_t * others ** (gamma - 1) * y_t.clamp_min(1e-30).log()
+def _taylor_cross_entropy(o: Outputs, p: Columns) -> Tensor:
+    orders = range(1, int(p["order"].max()) + 1)
+    return sum((p["order"] >= i) * (1 - o.y_t) ** i / i for i in orders)
 
 
-def _normalized_reverse(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress: float) -> Tensor:
-    log_y = y.clamp_min(1e-38).log()
-    a, b = -(log_y * x).sum(-1, keepdim=True), -log_y.sum(-1, keepdim=True)
-    normalized = ((y - x) * b - a * (y.shape[-1] * y - 1)) / b**2
-    return p["alpha"] * normalized + 4 * y_t * (y - x)
-
-
-def _plain(y: Tensor, x: Tensor, y_t: Tensor, p: Columns, progress: float) -> Tensor:
-    slope = x * (p["alpha"] + p["beta"] * y_t) + p["gamma"] * y + p["delta"] * y**2
-    return -y * (slope - (y * slope).sum(-1, keepdim=True))
-
-
-GRADIENTS: dict[str, Callable[..., Tensor]] = {
-    "taylor": _anchored,
-    "plain-taylor": _plain,
-    "cross-entropy": _smoothed,
-    "focal": _of_target(_focal_weight),
-    "gce": _of_target(lambda y_t, p: y_t.clamp_min(1e-12) ** p["q"]),
-    "poly": _of_target(lambda y_t, p: 1 + p["epsilon"] * y_t),
-    "sce": _of_target(lambda y_t, p: p["alpha"] + 4 * y_t),
-    "taylor-ce": _of_target(lambda y_t, p: 1 - (1 - y_t).clamp_min(1e-7) ** p["order"]),
-    "nce-rce": _normalized_reverse,
+LOSSES: dict[str, Callable[[Outputs, Columns], Tensor]] = {
+    "taylor": lambda o, p: p["log_scale"].exp() * (_cross_entropy(o, p) - _polynomial(o, p)),
+    "plain-taylor": lambda o, p: -_polynomial(o, p),
+    "cross-entropy": _cross_entropy,
+    "focal": lambda o, p: -((1 - o.y_t).clamp_min(1e-7) ** p["gamma"]) * o.log_y_t,
+    "gce": lambda o, p: (1 - o.y_t ** p["q"]) / p["q"],
+    "poly": lambda o, p: p["epsilon"] * (1 - o.y_t) - o.log_y_t,
+    "sce": lambda o, p: 4 * (1 - o.y_t) - p["alpha"] * o.log_y_t,
+    "taylor-ce": _taylor_cross_entropy,
+    "nce-rce": lambda o, p: p["alpha"] * o.log_y_t / o.log_y.sum(-1) + 4 * (1 - o.y_t),
 }
-"""Derivative of each loss with respect to the logits, from softmax outputs and targets."""
+"""Each sample's loss, shape (networks, samples)."""
 
 TREE = "tree "
-"""What the kind of a loss that is a tree begins with; its prefix form follows."""
+
+OPERATIONS: dict[str, Callable[..., Tensor]] = {
+    "+": torch.add,
+    "-": torch.sub,
+    "*": torch.mul,
+    "/": torch.div,
+    "log": torch.log,
+    "square": torch.square,
+    "sqrt": torch.sqrt,
+}
 
 
-def _gradient(kind: str) -> Callable[..., Tensor]:
-    if not kind.startswith(TREE):
-        return GRADIENTS[kind]
-    tree = tree_from_prefix(kind.removeprefix(TREE).split())
-    return lambda y, x, y_t, p, progress: tree_gradient(tree, y, x, iter(p.values()))
+def _tree_loss(tree: Tree) -> Callable[[Outputs, Columns], Tensor]:
+    def loss(o: Outputs, p: Columns) -> Tensor:
+        # As `TreeLoss` has it: below the least probability 1/y is a straight line in log y.
+        below = (math.log(LEAST_PROBABILITY) - o.log_y).clamp_min(0.0)
+        y = torch.where(below > 0, LEAST_PROBABILITY / (1 + below), o.y)
+        coefficients = iter(p.values())
+
+        def value(node: Tree) -> Tensor | float:
+            factor = next(coefficients)[..., None]
+            if node.operator == "log" and node.children[0].operator == "y":
+                return factor * (o.log_y + next(coefficients)[..., None].log())
+            if node.children:
+                operands = [value(child) for child in node.children]
+                return factor * OPERATIONS[node.operator](*operands)
+            return factor * {"x": o.x, "y": y, "1": 1.0, "-1": -1.0}[node.operator]
+
+        return -(value(tree) + 0 * y).sum(-1)
+
+    return loss
+
+
+def loss_of(kind: str) -> Callable[[Outputs, Columns], Tensor]:
+    """Each sample's loss, for networks whose losses are of one kind."""
+    if kind.startswith(TREE):
+        return _tree_loss(tree_from_prefix(kind.removeprefix(TREE).split()))
+    return LOSSES[kind]
 
 
 class BatchedMLP:
@@ -149,15 +161,14 @@ class BatchedMLP:
 
     Args:
         recipe: A recipe with `lightning_modules.nets.mlp.MLP`, SGD and a budget in steps.
-        data_dir: Where data sets lie.
-        results: File in which results are kept, so that an interrupted measurement goes on.
+        data_dir: Folder of the data sets.
+        results: File in which results are saved, so that an interrupted measurement resumes.
     """
 
     def __init__(self, recipe: Recipe, data_dir: Path, results: Path | None = None) -> None:
         self.recipe = recipe
         data_class = data_module_class(recipe.data.class_path)
         assert issubclass(data_class, ImageData)
-        self._data_class = data_class
         self._data = data_class(data_dir, recipe.batch_size, **recipe.data.init_args)
         self._data.setup("test")
         self.n_classes = self._data.num_classes
@@ -167,7 +178,6 @@ class BatchedMLP:
         self._results = results
         lines = results.read_text().splitlines() if results and results.exists() else []
         self._known: dict[str, float | None] = dict(json.loads(line) for line in lines)
-        check_gradients()
 
     def _whole(self, subset: Subset) -> tuple[Tensor, Tensor]:
         (batch,) = EvaluationBatches(subset, len(subset.indices))
@@ -207,10 +217,7 @@ class BatchedMLP:
         return study
 
     def train(self, jobs: Sequence[Job]) -> list[float | None]:
-        """Metric after each training, None for one that diverged or, in a search, was aborted.
-
-        Known ones are not repeated.
-        """
+        """Metric after each training; None if it diverged or, in a search, was aborted."""
         missing = {job.key: job for job in jobs if job.key not in self._known}
         by_kind = sorted(missing.values(), key=lambda job: (job.on_test_set, job.kind))
         for first in range(0, len(by_kind), AT_A_TIME):
@@ -250,14 +257,7 @@ class BatchedMLP:
             for weight, bias in zip(w[:-1], b[:-1], strict=True):
                 inputs.append(torch.baddbmm(bias, inputs[-1], weight).relu_())
             logits = torch.baddbmm(b[-1], inputs[-1], w[-1])
-            y = torch.softmax(logits, -1)
-            targets = one_hot(labels[chosen], self.n_classes).to(y.dtype)
-            y_t = (y * targets).sum(-1, keepdim=True)
-            parts = [
-                logit_gradient(y[these], targets[these], y_t[these], columns, step / steps)
-                for these, logit_gradient, columns in groups
-            ]
-            d = torch.cat(parts).div_(recipe.batch_size)
+            d = logit_gradients(logits, labels[chosen], groups).div_(recipe.batch_size)
             slopes = [d]
             for weight, below in zip(reversed(w[1:]), reversed(inputs), strict=False):
                 slopes.insert(0, torch.bmm(slopes[0], weight.transpose(1, 2)).mul_(below > 0))
@@ -272,7 +272,7 @@ class BatchedMLP:
         return [ended.get(i) for i in range(len(jobs))]
 
     def _goes_on(self, job: Job, k: int, w: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-        """Whether a training of a search is not aborted; others never are."""
+        """Whether a training is not aborted; only those of a search ever are."""
         assert self.recipe.early_abort is not None
         assert self.recipe.early_abort.unit == "steps"
         value = None if job.on_test_set else self._judge(job, k, w, b)
@@ -309,7 +309,7 @@ class BatchedMLP:
 
 
 def kind_of(loss: ComparedLoss) -> str:
-    """What the gradient of a loss is known by."""
+    """The kind of a job with this loss."""
     if loss.kind == "tree":
         return TREE + " ".join(loss.settings["tree"])
     plain = loss.kind == "taylor" and loss.settings.get("base", "none") == "none"
@@ -317,7 +317,7 @@ def kind_of(loss: ComparedLoss) -> str:
 
 
 def parameters_of(loss: ComparedLoss) -> dict[str, float]:
-    """The numbers that its gradient knows a loss by."""
+    """The parameters of a job with this loss."""
     if loss.kind == "tree":
         assert loss.settings["class_reduction"] == "sum"
         return {f"c_{i}": c for i, c in enumerate(loss.settings["coefficients"])}
@@ -332,50 +332,30 @@ def parameters_of(loss: ComparedLoss) -> dict[str, float]:
     return dict(loss.settings)
 
 
-def _groups(jobs: Sequence[Job]) -> list[tuple[slice, Callable[..., Tensor], Columns]]:
-    """Networks of one kind of loss beside each other, with their gradient and its parameters."""
-    found = []
+Groups = list[tuple[slice, Callable[[Outputs, Columns], Tensor], Columns]]
+
+
+def _groups(jobs: Sequence[Job]) -> Groups:
+    """Networks of one kind of loss beside each other, with their loss and its parameters."""
+    found: Groups = []
     first = 0
     for kind, same in groupby(jobs, key=lambda job: job.kind):
         rows = [job.parameters for job in same]
         columns = {
-            name: torch.tensor([row[name] for row in rows], dtype=torch.float32).view(-1, 1, 1)
+            name: torch.tensor([row[name] for row in rows], dtype=torch.float32)[:, None]
             for name in rows[0]
         }
-        found.append((slice(first, first + len(rows)), _gradient(kind), columns))
+        found.append((slice(first, first + len(rows)), loss_of(kind), columns))
         first += len(rows)
     return found
 
 
-def check_gradients() -> None:
-    """The gradients by hand are those of the losses that a worker trains with."""
-    values = {"focal": 1.5, "gce": 0.6, "poly": 4.0, "sce": 0.2, "taylor-ce": 3, "nce-rce": 5.0}
-    names = ("gamma", "q", "epsilon", "alpha", "order", "alpha")
-    losses: Iterable[ComparedLoss] = [
-        ComparedLoss(kind, kind, kind, settings={name: value})
-        for (kind, value), name in zip(values.items(), names, strict=True)
-    ]
-    theta = from_canonical((2.0, -1.0, 1.5, 0.7), THIRD_ORDER)
-    evolved = [
-        TaylorLoss(
-            theta, class_reduction="sum", base="cross_entropy", log_scale=-0.4, smoothing=0.2
-        ),
-        TaylorLoss(theta, class_reduction="sum"),
-        *(TreeLoss(tree.split(), class_reduction="sum") for tree in CHECKED_TREES),
-        TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS, class_reduction="sum"),
-    ]
-    smoothed = {"label_smoothing": 0.1}
+def logit_gradients(logits: Tensor, labels: Tensor, groups: Groups) -> Tensor:
+    """Derivatives of each sample's loss with respect to its logits, of the shape of these."""
+    logits = logits.detach().requires_grad_()
     losses = [
-        *losses,
-        ComparedLoss("ls", "label smoothing", "cross-entropy", settings=smoothed),
-        *(compared_evolved_loss("evolved", "evolved", Role.EVOLVED, loss) for loss in evolved),
+        loss(Outputs(logits[these], labels[these]), columns).sum()
+        for these, loss, columns in groups
     ]
-    logits = torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    target = torch.arange(64).remainder(10)
-    y = torch.softmax(logits.detach(), -1)[None]
-    x = one_hot(target, 10).float()[None]
-    for loss in losses:
-        (expected,) = torch.autograd.grad(loss.criterion()(logits, target), logits)
-        ((_, gradient, columns),) = _groups([Job(kind_of(loss), parameters_of(loss), 0, 1.0)])
-        found = gradient(y, x, (y * x).sum(-1, keepdim=True), columns, 0.0)[0] / 64
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    (gradients,) = torch.autograd.grad(torch.stack(losses).sum(), logits)
+    return gradients

@@ -1,10 +1,9 @@
 """TaylorGLO against GLO and against random trees: what does a quality cost?
 
-    python benchmarks/glo.py run --output DIR [--seeds 0 1 2 3 4] [--task …] [--method …]
+    python benchmarks/glo.py run --output DIR [--seeds 0 1 2 3 4]
     python benchmarks/glo.py table --output DIR
-    python benchmarks/glo.py figure --output DIR --file glo.svg
 
-The four ways search on the same network, data and trainings, each with a budget of its own:
+Four searches on the same network, data and trainings:
 
 - TaylorGLO as in the paper: all eight parameters from θ = 0, 28 × 16 = 448 evaluations, after which
   its winner on MNIST had been found;
@@ -12,13 +11,10 @@ The four ways search on the same network, data and trainings, each with a budget
 - GLO: trees, then coefficients of the best one;
 - random trees: GLO's first generation, as large as its whole search.
 
-After each evaluation of a search somebody could stop and take its best candidate so far. What that
-is worth is measured by fresh trainings: the median test accuracy of `FRESH` of them. A search has
-reached the quality when that median is at least cross-entropy's, or as far above it as `ABOVE`
-says; what counts is how many evaluations, and how many training steps, it took until then. A tree
-that is the same function as one before costs nothing, but counts in the paper's 11,120.
+The quality of a best candidate so far is the median test accuracy of `FRESH` trainings. A search
+has reached the quality of its task when that is cross-entropy's plus `ABOVE`.
 
-Trainings are batched (`batched_mlp.py`), and kept in DIR: interrupted, it goes on.
+Trainings are batched (`batched_mlp.py`) and saved in DIR, so an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import optuna
 import torch
@@ -52,13 +47,9 @@ from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Task, compared_evolved_loss, cross_entropy, stage_task
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 ABOVE = {"digits_mlp": 0.0, "digits_mlp_wrong_labels": 0.24}
-"""The tasks, and how far above cross-entropy a quality lies. At the recipe's learning rate it
-learns wrong labels by heart, and nearly any loss is better; this much more is about what it has
-when its learning rate is tuned (docs/results/README.md)."""
+"""The tasks, and how far above cross-entropy their quality lies. With wrong labels 0.24 is about
+what cross-entropy gains when its learning rate is tuned (docs/results/README.md)."""
 
 FRESH = 5
 """Fresh trainings of a best candidate; of cross-entropy five times as many."""
@@ -67,30 +58,22 @@ PAPER = {"TaylorGLO, paper": 448, "GLO": 11_120}
 """Evaluations on MNIST that the paper gives."""
 
 ABORT = EarlyAbortSettings(unit="steps", at=200, threshold=0.15, attempts=1)
-"""The same for all: what has not begun to learn after a fifth of its training is given up."""
 
 
-def _paper(recipe: Recipe, scale: float) -> Recipe:
-    search = SearchSettings(popsize=28, n_generations=_scaled(16, scale))
+def _paper(recipe: Recipe) -> Recipe:
+    search = SearchSettings(popsize=28, n_generations=16)
     return recipe.changed(search=search, loss=LossSettings(folded=True, class_reduction="sum"))
 
 
-def _ours(recipe: Recipe, scale: float) -> Recipe:
-    generations = _scaled(recipe.search.n_generations, scale)
-    return recipe.changed(search=recipe.search.changed(n_generations=generations))
+def _glo(recipe: Recipe) -> Recipe:
+    stage = CoefficientSettings(popsize=16, n_generations=12)
+    return _with_trees(recipe, GLOSettings(popsize=50, n_generations=30, coefficients=stage))
 
 
-def _glo(recipe: Recipe, scale: float) -> Recipe:
-    stage = CoefficientSettings(popsize=16, n_generations=_scaled(12, scale))
-    glo = GLOSettings(popsize=50, n_generations=_scaled(30, scale), coefficients=stage)
-    return _with_trees(recipe, glo)
-
-
-def _random(recipe: Recipe, scale: float) -> Recipe:
+def _random(recipe: Recipe) -> Recipe:
     stage = CoefficientSettings(n_generations=0)
-    popsize = _scaled(50 * 30 + 16 * 12, scale)
-    glo = GLOSettings(popsize=popsize, n_generations=1, coefficients=stage)
-    return _with_trees(recipe, glo)
+    popsize = 50 * 30 + 16 * 12
+    return _with_trees(recipe, GLOSettings(popsize=popsize, n_generations=1, coefficients=stage))
 
 
 def _with_trees(recipe: Recipe, glo: GLOSettings) -> Recipe:
@@ -98,13 +81,9 @@ def _with_trees(recipe: Recipe, glo: GLOSettings) -> Recipe:
     return recipe.changed(search=search, loss=LossSettings(class_reduction="sum"))
 
 
-def _scaled(number: int, scale: float) -> int:
-    return max(2, round(number * scale))
-
-
-METHODS: dict[str, Callable[[Recipe, float], Recipe]] = {
+METHODS: dict[str, Callable[[Recipe], Recipe]] = {
     "TaylorGLO, paper": _paper,
-    "TaylorGLO, ours": _ours,
+    "TaylorGLO, ours": lambda recipe: recipe,
     "GLO": _glo,
     "random trees": _random,
 }
@@ -131,7 +110,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one search.
+    """The result of one search.
 
     Attributes:
         task: Name of the recipe.
@@ -171,10 +150,10 @@ class Outcome:
         return self.bests[-1].median if self.bests else 0.0
 
 
-def search(task: str, method: str, seed: int, scale: float, folder: Path, data: Path) -> Outcome:
+def search(task: str, method: str, seed: int, folder: Path, data: Path) -> Outcome:
     """Search, and measure every best candidate by fresh trainings."""
     plain = load_recipe(find_recipe(Path(task)))
-    recipe = METHODS[method](plain.changed(early_abort=ABORT, selection=None), scale)
+    recipe = METHODS[method](plain.changed(early_abort=ABORT, selection=None))
     recipe = recipe.changed(search=recipe.search.changed(seed=seed))
     kept = folder / f"{task}_{method.replace(', ', '_').replace(' ', '_')}_{seed}.trainings.jsonl"
     trainings = BatchedMLP(recipe, data, kept)
@@ -248,12 +227,12 @@ def run(arguments: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     done = {(o.task, o.method, o.seed) for o in read(folder)}
     for seed in arguments.seeds:
-        for task in arguments.task or ABOVE:
-            for method in arguments.method or METHODS:
+        for task in ABOVE:
+            for method in METHODS:
                 if (task, method, seed) in done:
                     continue
                 begin = time.monotonic()
-                outcome = search(task, method, seed, arguments.scale, folder, arguments.data_dir)
+                outcome = search(task, method, seed, folder, arguments.data_dir)
                 with (folder / "outcomes.jsonl").open("a") as file:
                     file.write(json.dumps(asdict(outcome)) + "\n")
                 reached = outcome.reached
@@ -266,17 +245,6 @@ def run(arguments: argparse.Namespace) -> None:
                 )
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """A row for each task and method that has outcomes."""
-    found = []
-    for task in dict.fromkeys(o.task for o in outcomes):
-        for method in METHODS:
-            same = [o for o in outcomes if (o.task, o.method) == (task, method)]
-            if same:
-                found.append(_row(task, method, same))
-    return found
-
-
 def _row(task: str, method: str, same: Sequence[Outcome]) -> tuple[str, ...]:
     reached = [o.reached for o in same]
     finals = [o.final for o in same]
@@ -284,14 +252,10 @@ def _row(task: str, method: str, same: Sequence[Outcome]) -> tuple[str, ...]:
     return (
         task,
         method,
-        str(len(same)),
         f"{statistics.median(o.wanted for o in same):.4f}",
         f"{sum(r is not None for r in reached)} of {len(same)}",
         _spread([math.inf if r is None else r.evaluations for r in reached]),
-        _spread([math.inf if r is None else r.steps / 1000 for r in reached]),
         f"{statistics.fmean(finals):.4f} ({deviation:.4f})",
-        _spread([o.evaluations for o in same]),
-        _spread([o.reused for o in same]),
         f"{PAPER[method]:,}" if method in PAPER else "",
     )
 
@@ -299,14 +263,10 @@ def _row(task: str, method: str, same: Sequence[Outcome]) -> tuple[str, ...]:
 HEADER = (
     "task",
     "search",
-    "seeds",
     "quality",
     "reached by",
     "evaluations until then",
-    "thousand steps until then",
     "accuracy in the end",
-    "evaluations in all",
-    "reused",
     "paper, MNIST",
 )
 
@@ -321,116 +281,32 @@ def _number(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:,.0f}"
 
 
-def table(arguments: argparse.Namespace) -> None:
-    """Print what was measured, as Markdown."""
-    print("|", " | ".join(HEADER), "|")
+def print_table(outcomes: Sequence[Outcome]) -> None:
+    """Print a row for each task and method that has outcomes."""
+    print(f"| {' | '.join(HEADER)} |")
     print("|" + "---|" * len(HEADER))
-    for row in rows(read(arguments.output)):
-        print("|", " | ".join(row), "|")
-
-
-def draw(outcomes: Sequence[Outcome]) -> go.Figure:
-    """A row for each task: bars of evaluations until the quality, points of accuracy in the end.
-
-    A bar is the median of the seeds that came there, with their range and, if some never did, how
-    many did; the paper's evaluations on MNIST stand beside. A point is the end of one search, the
-    dashed line the quality.
-    """
-    from plotly.subplots import make_subplots
-
-    from optuna_taylorglo.visualization import _style as style
-
-    tasks = list(dict.fromkeys(o.task for o in outcomes))
-    wanted = [statistics.median(o.wanted for o in outcomes if o.task == t) for t in tasks]
-    drawn = make_subplots(
-        rows=len(tasks), cols=2, shared_yaxes=True, column_widths=[0.64, 0.36],
-        horizontal_spacing=0.04, vertical_spacing=0.3 / len(tasks),
-        subplot_titles=[
-            title for name, quality in zip(tasks, wanted, strict=True) for title in
-            (f"<b>{name}</b><br>evaluations until {quality:.3f}", "<br>accuracy in the end")
-        ],
-    )  # fmt: skip
-    style.apply(drawn, "What a quality costs", height=120 + 270 * len(tasks))
-    for row, task in enumerate(tasks, start=1):
-        here = {m: [o for o in outcomes if (o.task, o.method) == (task, m)] for m in METHODS}
-        _add_task(drawn, {m: same for m, same in here.items() if same}, row)
-    return drawn.update_layout(barmode="group", margin={"t": 100, "l": 10}, legend_y=-0.08)
-
-
-def _add_task(drawn: go.Figure, here: dict[str, list[Outcome]], row: int) -> None:
-    from optuna_taylorglo.visualization import _style as style
-
-    bar = {"showlegend": row == 1, "orientation": "h", "textposition": "outside"}
-    bar |= {"cliponaxis": False, "row": row, "col": 1}
-    firsts = {m: [o.reached for o in same] for m, same in here.items()}
-    costs = {m: [best.evaluations for best in bests if best] for m, bests in firsts.items()}
-    drawn.add_bar(
-        y=list(here), x=[statistics.median(v) if v else 1 for v in costs.values()],
-        text=[_cost(values, len(here[m])) for m, values in costs.items()],
-        name="here", marker={"color": style.BLUE}, **bar,
-    )  # fmt: skip
-    paper = {m: PAPER[m] for m in here if m in PAPER}
-    drawn.add_bar(
-        y=list(paper), x=list(paper.values()), text=[f"{n:,}" for n in paper.values()],
-        name="the paper's whole search, on MNIST", marker={"color": style.VERMILION}, **bar,
-    )  # fmt: skip
-    ends = [(method, o.final) for method, same in here.items() for o in same]
-    drawn.add_scatter(
-        y=[method for method, _ in ends], x=[final for _, final in ends], mode="markers",
-        marker={"color": style.BLUE, "size": 10, "opacity": 0.5}, showlegend=False, row=row, col=2,
-    )  # fmt: skip
-    quality = statistics.median(o.wanted for same in here.values() for o in same)
-    drawn.add_vline(x=quality, line={"dash": "dash", "color": style.GRAY}, row=row, col=2)
-    # Four decades, and room for the words behind the longest bar.
-    drawn.update_xaxes(
-        type="log", range=[0, 6.5], tickvals=[1, 10, 100, 1000, 10_000], row=row, col=1
-    )
-    drawn.update_xaxes(nticks=3, row=row, col=2)
-    names = {"categoryorder": "array", "categoryarray": list(here)[::-1]}
-    drawn.update_yaxes(range=[-0.5, len(here) - 0.5], showgrid=False, **names, row=row)
-
-
-def _cost(evaluations: Sequence[int], n_searches: int) -> str:
-    """Median, range and how many searches came there."""
-    if not evaluations:
-        return f"none of {n_searches} came there"
-    spread = f" ({min(evaluations):,} to {max(evaluations):,})" if len(evaluations) > 1 else ""
-    some = f", {len(evaluations)} of {n_searches}" if len(evaluations) < n_searches else ""
-    return f"{statistics.median(evaluations):,.0f}{spread}{some}"
-
-
-def figure(arguments: argparse.Namespace) -> None:
-    """Draw bars of what was measured."""
-    drawn = draw(read(arguments.output))
-    if arguments.file.suffix == ".html":
-        drawn.write_html(arguments.file)
-    else:
-        drawn.write_image(arguments.file, width=760)
+    for task in dict.fromkeys(o.task for o in outcomes):
+        for method in METHODS:
+            same = [o for o in outcomes if (o.task, o.method) == (task, method)]
+            if same:
+                print(f"| {' | '.join(_row(task, method, same))} |")
 
 
 def main() -> None:
-    """Measure, print or draw."""
+    """Measure, or print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = parser.add_subparsers(required=True)
-    for verb, action in (("run", run), ("table", table), ("figure", figure)):
-        added = verbs.add_parser(verb)
-        added.set_defaults(action=action)
-        added.add_argument("--output", type=Path, required=True, help="folder of the results")
-        if verb == "run":
-            added.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-            added.add_argument("--task", action="append", choices=list(ABOVE))
-            added.add_argument("--method", action="append", choices=list(METHODS))
-            added.add_argument("--data-dir", type=Path, default=Path("data"))
-            added.add_argument(
-                "--scale", type=float, default=1.0, help="on the length of every search"
-            )
-        if verb == "figure":
-            added.add_argument("--file", type=Path, required=True, help=".svg, .png or .html")
+    parser.add_argument("action", choices=["run", "table"])
+    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
     arguments = parser.parse_args()
+    if arguments.action == "table":
+        print_table(read(arguments.output))
+        return
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    arguments.action(arguments)
+    run(arguments)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,9 @@
 
     python benchmarks/many_searches.py digits_mlp_wrong_labels --seeds 0 1 2 --output DIR
 
-Search, selection, tuning of baselines and test are those of `taylorglo run RECIPE --seed N` and
-`taylorglo evaluate`, the same code with the same seeds; the trainings are done many at a time
+As `taylorglo run RECIPE --seed N` and `taylorglo evaluate`, with batched trainings
 (`batched_mlp.py`). Writes the verdict, RECIPE_seed_N.json, .md and .csv, and the loss,
-RECIPE_seed_N.loss.json. `python benchmarks/results.py DIR` prints the table. Interrupted, it goes
-on.
+RECIPE_seed_N.loss.json. An interrupted run resumes.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Several searches of one recipe together: what their verdicts say, pooled.
+"""The verdicts of several searches of a recipe, pooled.
 
     taylorglo run RECIPE --seed 0
     taylorglo evaluate RECIPE_seed_0 -o docs/results/verdicts/RECIPE_seed_0      (and so on)
     python benchmarks/results.py docs/results/verdicts
 
-A summary, and for each recipe a table: test accuracy of every loss over all searches, the mean of
-each search, and the pooled contrast of the evolved losses with the row. Baselines were tuned anew
-for each search, with its seed. Tests are paired by seed. The trainings of one search share a loss,
-so a pooled test treats as independent what is not quite; whether each search by itself beats its
-baselines stands beside it.
+Prints the README's table, the summary of docs/results, and a table for each recipe. Tests are
+paired by seed. The trainings of one search share a loss, which a pooled test ignores; so the number
+of searches that beat their baselines by themselves is printed too.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def read_verdicts(folder: Path) -> dict[str, dict[int, Verdict]]:
 
 
 def named_samples(verdict: Verdict) -> dict[str, Sample]:
-    """The evolved loss and its baselines by name; one that is also another is there twice."""
+    """The evolved loss and its baselines, by all of their names."""
     return {
         name: sample
         for sample in verdict.samples
@@ -61,7 +59,7 @@ def named_samples(verdict: Verdict) -> dict[str, Sample]:
 def pool(verdicts: dict[int, Verdict]) -> tuple[list[Sample], dict[str, Contrast]]:
     """All trainings of each loss, and contrasts of the evolved loss with the others.
 
-    A contrast is paired: both losses of a pair began from the same weights in the same search.
+    Contrasts are paired: both losses of a pair have the same seed in the same search.
     """
     by_search = [named_samples(verdict) for verdict in verdicts.values()]
     pooled, raw = [], []
@@ -86,7 +84,7 @@ def _joined(samples: list[Sample], name: str, label: str) -> Sample:
 
 
 def beaten_in(verdicts: dict[int, Verdict], name: str) -> int:
-    """In how many searches the evolved loss beats an baseline by the search's own verdict."""
+    """In how many searches the evolved loss beats a baseline by the search's own verdict."""
     return sum(
         name in (samples := named_samples(verdict)) and verdict.beats(samples[name].name)
         for verdict in verdicts.values()
@@ -102,7 +100,7 @@ def beats_all_in(verdicts: dict[int, Verdict]) -> int:
 
 
 def print_summary(found: dict[str, dict[int, Verdict]]) -> None:
-    """Print a row for each recipe: the evolved loss beside the baselines that matter."""
+    """Print a row for each recipe."""
     print(
         "| task | searches | evolved loss | best standard loss, same budget | label smoothing | "
         "cross-entropy, tuned | lead over the best standard loss (95 % interval), p | beats every "
@@ -133,7 +131,7 @@ TASKS = {
 
 
 def print_brief(found: dict[str, dict[int, Verdict]]) -> None:
-    """Print the README's table: percent, and what the evolved loss is ahead of its best rival."""
+    """Print the README's table."""
     print(
         "| task | cross-entropy, tuned | best standard loss, same budget | **evolved loss** | "
         "lead over the standard one, points (95 %) | searches that beat every baseline |"
@@ -184,15 +182,11 @@ def print_table(recipe: str, verdicts: dict[int, Verdict]) -> None:
 
 
 def main() -> None:
-    """Print a summary, and a table for each recipe."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="folder of verdict files")
-    parser.add_argument("--brief", action="store_true", help="the README's table alone")
-    arguments = parser.parse_args()
-    found = read_verdicts(arguments.folder)
-    if arguments.brief:
-        print_brief(found)
-        return
+    found = read_verdicts(parser.parse_args().folder)
+    print_brief(found)
     print_summary(found)
     for recipe, verdicts in found.items():
         print_table(recipe, verdicts)

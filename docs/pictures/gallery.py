@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from optuna_taylorglo import visualization
 
-from . import kept_studies
+from . import saved_studies
 from .style import WIDTH
 
 PAGE = Path(__file__).parents[1] / "gallery.md"
@@ -34,9 +34,12 @@ def examples() -> dict[str, str]:
     return {name: code for code, name in PICTURE.findall(PAGE.read_text(encoding="utf-8"))}
 
 
+studies = functools.cache(saved_studies.load)
+
+
 def draw(code: str) -> go.Figure:
     """The figure that a block of the page comes to."""
-    study, glo = kept_studies.load().values()
+    study, glo = studies().values()
     names = {"optuna": optuna, "study": study, "glo": glo}
     names |= {plot: getattr(visualization, plot) for plot in visualization.__all__}
     exec(code, names)

@@ -1,4 +1,4 @@
-"""Pictures of the results: the losses and verdicts that lie beside them in docs/results."""
+"""Pictures of the results, from the losses and verdicts in docs/results."""
 
 from __future__ import annotations
 
@@ -25,15 +25,11 @@ PROBABILITIES = np.linspace(0.01, 0.99, 99)
 TITLES = {
     "digits_mlp_wrong_labels": "digits, 36 % wrong labels",
     "digits_mlp_confused_labels": "digits, 35 % confused",
-    "mnist_mlp_wrong_labels": "MNIST, 36 % wrong labels",
     "mnist_mlp_confused_labels": "MNIST, 35 % confused",
     "fashion_mnist_mlp_wrong_labels": "Fashion-MNIST, 36 % wrong",
-    "fashion_mnist_mlp_confused_labels": "Fashion-MNIST, 35 % confused",
-    "fashion_mnist_mlp_few_images": "Fashion-MNIST, few images",
-    "digits_mlp_imbalanced": "digits, rare classes",
     "digits_mlp": "digits, clean",
 }
-"""The recipes that have results, in the order of the page."""
+"""The recipes with results, in the order of the page."""
 
 SHOWN = {
     "winner": ("evolved loss", BLUE),
@@ -49,15 +45,15 @@ def pictures() -> dict[Path, Callable[[], go.Figure]]:
     return {RESULTS / "wrong_labels.svg": draw_front, RESULTS / "shapes.svg": draw_shapes}
 
 
-def pull(loss: nn.Module, probability: np.ndarray) -> np.ndarray:
-    """How hard a loss pulls at the label's logit, as a share of where it pulls hardest.
+def gradient_at_label(loss: nn.Module, probability: np.ndarray) -> np.ndarray:
+    """Gradient of a loss at the label's logit, divided by its maximum.
 
     Args:
         loss: The loss.
-        probability: Of the label's class, shape (P,); the others share the rest evenly.
+        probability: Probability of the label's class, shape (P,); the others share the rest.
 
     Returns:
-        ``-∂L/∂z_t`` over its largest value; below 0 the loss pulls the prediction back.
+        ``-∂L/∂z_t`` over its largest value, shape (P,).
     """
     points = torch.tensor(probability, dtype=torch.float64)
     logits = torch.zeros(len(points), N_CLASSES, dtype=torch.float64)
@@ -70,21 +66,18 @@ def pull(loss: nn.Module, probability: np.ndarray) -> np.ndarray:
 
 
 def losses_of(recipe: str) -> list[nn.Module]:
-    """The losses that the searches of a recipe found, by seed."""
+    """The evolved losses of a recipe, by seed."""
     files = sorted((RESULTS / "losses").glob(f"{recipe}_seed_*.json"))
     return [load_loss(file) for file in files]
 
 
 def draw_front() -> go.Figure:
-    """What the losses of the first command do, and what they are worth.
-
-    Read on telephones too: few words, large.
-    """
+    """The losses of the README's first command, and their accuracy, in few and large words."""
     recipe = "digits_mlp_wrong_labels"
     figure = make_subplots(cols=2, column_widths=[0.43, 0.57], horizontal_spacing=0.07)
-    _add_pulls(figure, recipe, row=1, col=1)
+    _add_gradients(figure, recipe, row=1, col=1)
     figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, row=1, col=1)
-    figure.update_yaxes(title="pull at the label", showticklabels=False, ticks="", row=1, col=1)
+    figure.update_yaxes(title="gradient at the label", showticklabels=False, ticks="", row=1, col=1)
     figure.update_yaxes(range=[-0.6, 1.22], showgrid=False, row=1, col=1)
     for text, x, y, anchor, color in (
         ("<b>evolved</b>", 0.6, 1.02, "center", BLUE),
@@ -97,7 +90,7 @@ def draw_front() -> go.Figure:
             showarrow=False, font={"color": color}, row=1, col=1,
         )  # fmt: skip
     _add_accuracies(figure, recipe)
-    titles = "Listens less to<br>unlikely labels", "Test accuracy,<br>36 % of labels wrong"
+    titles = "Smaller gradient at<br>unlikely labels", "Test accuracy,<br>36 % of labels wrong"
     for axis, title in zip(figure.select_xaxes(), titles, strict=True):
         figure.add_annotation(
             text=f"<b>{title}</b>", x=axis.domain[0], xref="paper", y=1.02, yref="paper",
@@ -108,19 +101,18 @@ def draw_front() -> go.Figure:
 
 
 def draw_shapes() -> go.Figure:
-    """The shapes that were found, task by task."""
-    found = [recipe for recipe in TITLES if losses_of(recipe)]
-    n_rows = -(-len(found) // 2)
+    """The shapes of the evolved losses, task by task."""
+    n_rows = -(-len(TITLES) // 2)
     figure = make_subplots(
         rows=n_rows,
         cols=2,
-        subplot_titles=[TITLES[recipe] for recipe in found],
+        subplot_titles=list(TITLES.values()),
         vertical_spacing=0.1,
         horizontal_spacing=0.1,
     )
-    for place, recipe in enumerate(found):
+    for place, recipe in enumerate(TITLES):
         row, col = place // 2 + 1, place % 2 + 1
-        _add_pulls(figure, recipe, row=row, col=col)
+        _add_gradients(figure, recipe, row=row, col=col)
     figure.update_yaxes(tickvals=[0, 1])
     figure.update_xaxes(title={"text": "probability of the label", "standoff": 5}, row=n_rows)
     figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"})
@@ -128,8 +120,8 @@ def draw_shapes() -> go.Figure:
     return _styled(figure, font={"size": 14}, width=WIDTH, height=120 + 190 * n_rows, margin=margin)
 
 
-def _add_pulls(figure: go.Figure, recipe: str, *, row: int, col: int) -> None:
-    """The pull of cross-entropy, dashed, and of every loss that was found."""
+def _add_gradients(figure: go.Figure, recipe: str, *, row: int, col: int) -> None:
+    """The gradient of cross-entropy, dashed, and of every evolved loss."""
     losses = losses_of(recipe)
     evolved = {"color": BLUE, "width": 2 if len(losses) < 5 else 1.5}
     lines = [("evolved losses", loss, evolved) for loss in losses]
@@ -139,7 +131,7 @@ def _add_pulls(figure: go.Figure, recipe: str, *, row: int, col: int) -> None:
     for name, loss, line in lines:
         named = first and loss in (losses[0], lines[-1][1])
         figure.add_scatter(
-            x=PROBABILITIES, y=np.round(pull(loss, PROBABILITIES), 3), mode="lines",
+            x=PROBABILITIES, y=np.round(gradient_at_label(loss, PROBABILITIES), 3), mode="lines",
             line=line, name=name, showlegend=named, row=row, col=col,
         )  # fmt: skip
     figure.update_xaxes(range=[0, 1], row=row, col=col)

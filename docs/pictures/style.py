@@ -1,4 +1,4 @@
-"""The look of pictures on a page: readable on white and on dark, on a desk and on a telephone."""
+"""The look of pictures: readable on light and dark pages, on desktops and phones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from xml.etree import ElementTree
 import plotly.graph_objects as go
 
 WIDTH = 520
-"""Pixels. A telephone shows a picture about 380 wide, letters of 13 pixels are 9.5 there."""
+"""Pixels. A phone shows a picture about 380 wide, with letters of 13 pixels as 9.5."""
 
 TEXT, BLUE, ORANGE, GREEN = "#7c828b", "#2f80c8", "#d9681a", "#35945a"
 GRID = "rgba(128,133,141,0.25)"
 
 LUMINANCE = (0.16, 0.29)
-"""Of all that is drawn: between these, contrast with white and with #1e2129 is 3 and more (WCAG's
-formula)."""
+"""Between these, the contrast with white and with #1e2129 is at least 3 (WCAG's formula)."""
 
 _SVG = "http://www.w3.org/2000/svg"
 _COLOR = re.compile(r"rgb\((\d+), (\d+), (\d+)\)")
@@ -37,7 +36,7 @@ def for_a_page(figure: go.Figure) -> go.Figure:
 
 
 def clean(file: Path) -> None:
-    """Bring the colors of a drawn SVG into our range, and leave out what differs by the run."""
+    """Bring the colors of an SVG into our range, and remove what differs from run to run."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     tree = ElementTree.parse(file)
@@ -72,11 +71,11 @@ def on_any_page(color: tuple[int, ...]) -> tuple[int, ...]:
     low, high = LUMINANCE
     bright = luminance(color)
     if bright > 0:
-        # More or less of the same light, as much as there can be of its strongest part …
+        # Scale the color, as far as its strongest part allows …
         factor = min(max(low, min(bright, high)) / bright, 1 / max(linear))
         linear, bright = [part * factor for part in linear], bright * factor
     if bright < low:
-        # … and white for the rest.
+        # … and add white for the rest.
         white = (low - bright) / (1 - bright)
         linear = [part + white * (1 - part) for part in linear]
     return tuple(round(255 * _encoded(part)) for part in linear)

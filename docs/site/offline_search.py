@@ -1,7 +1,6 @@
-"""Search in pages that are opened from files, where browsers start no worker from a file.
+"""Search in pages opened from files, where browsers do not start a worker from a file.
 
-Material's own answer is a script from another site. Here the text of its worker is put into a
-script of this site, which starts it from memory.
+The text of Material's worker is put into a script of this site, which starts it from memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the reference pages show, made from the code: documented names and the commands' options.
+"""What the reference page shows, made from the code: documented names and the commands' options.
 
-A page has invisible marks: ``<!-- api: optuna_taylorglo.TaylorLoss -->`` stands for what is
-documented of that name, ``<!-- options: taylorglo run -->`` for the help of that command.
+A page has invisible marks: ``<!-- api: optuna_taylorglo.TaylorLoss … -->`` stands for what is
+documented of these names, ``<!-- options: run … -->`` for the help of these commands.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ import re
 
 from optuna_taylorglo import cli, worker
 
-_API = re.compile(r"^<!-- api: ([\w.]+) -->$", re.MULTILINE)
-_OPTIONS = re.compile(r"^<!-- options: ([\w -]+) -->$", re.MULTILINE)
+_API = re.compile(r"^<!-- api: ([\w.\s]+) -->$", re.MULTILINE)
+_OPTIONS = re.compile(r"^<!-- options: ([\w ]+) -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Fill in a page's marks."""
-    return _OPTIONS.sub(_options, _API.sub(r"::: \1", markdown))
+    markdown = _API.sub(lambda m: "\n\n".join(f"::: {name}" for name in m[1].split()), markdown)
+    return _OPTIONS.sub(lambda m: _options(m[1].split()), markdown)
 
 
-def _options(match: re.Match[str]) -> str:
-    """What a command with ``--help`` prints on a terminal of 80 columns."""
+def _options(commands: list[str]) -> str:
+    """Help of the commands, as on a terminal of 80 columns."""
     os.environ.update(COLUMNS="80", NO_COLOR="1")
-    program, *words = match[1].split()
-    parser = {"taylorglo": cli.build_parser, "taylorglo-worker": worker.build_parser}[program]()
+    found = [f"### taylorglo {name}\n\n{_help(cli, name)}" for name in commands]
+    return "\n\n".join([_help(cli), *found, f"### taylorglo-worker\n\n{_help(worker)}"])
+
+
+def _help(program: object, *words: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-        parser.parse_args([*words, "--help"])
+        program.build_parser().parse_args([*words, "--help"])
     return f"```text\n{printed.getvalue()}```"

@@ -1,9 +1,7 @@
-"""The repository as the site sees it, so that links are the same here and on GitHub.
+"""Files of the whole repository for the site, so that links are the same here and on GitHub.
 
-MkDocs knows the files below one folder. Here every file is known by its path from the top of the
-repository, whether in docs/ or not, and a link leads to it as GitHub would: Markdown and notebooks
-become pages, sources are pages that show them, a folder is a page that lists it, and pictures are
-copied. Only what is linked or in the navigation is taken.
+Markdown and notebooks become pages, a source becomes a page that shows it, a folder a page that
+lists it, and pictures are copied. Only files that are linked or in the navigation are used.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ LANGUAGES = {".json": "json", ".py": "python", ".sh": "bash", ".toml": "toml", "
 LANGUAGES |= {".yml": "yaml", ".css": "css", ".cff": "yaml"}
 PICTURES = {".gif", ".jpg", ".png", ".svg", ".webp"}
 NOT_SHOWN = {".pyc", ".pt", ".npy", ".db"}
-"""What a pattern in the navigation passes over: made by running examples, or no text."""
+"""Not matched by patterns in the navigation."""
 SHOWN = InclusionLevel.INCLUDED
 
 _CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
@@ -33,21 +31,21 @@ _LINK = re.compile(r"""\]\(([^)\s]+)\)|(?:src|srcset|href)="([^"]+)\"""")
 
 
 class RepositoryPage(File):
-    """A page that is made of a file or folder which is no Markdown."""
+    """A page made of a file or folder that is not Markdown."""
 
     def is_documentation_page(self) -> bool:
-        """It is shown as a page, whatever its name."""
+        """Show it as a page, whatever its name."""
         return True
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Take patterns in the navigation for the files that match."""
+    """Resolve patterns in the navigation."""
     config.nav = [_expanded(item) for item in config.nav or []]
     config.watch += [str(ROOT / "studies"), str(ROOT / "benchmarks")]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """All that can be reached from the navigation, and what the site itself needs."""
+    """Files reached from the navigation, and those of the theme."""
     found = {uri: _file(uri, config) for uri in _navigated(config.nav)}
     todo = list(found.values())
     while todo:
@@ -66,7 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _expanded(item: Any) -> Any:
-    """An item of the navigation with its patterns resolved; empty where none matches anything."""
+    """An item of the navigation with its patterns resolved; empty if nothing matches."""
     if isinstance(item, dict):
         return {title: part for title, old in item.items() if (part := _expanded(old))}
     if isinstance(item, list):
@@ -102,7 +100,7 @@ def _linked(file: File) -> Iterator[str]:
 
 
 def _file(uri: str, config: MkDocsConfig) -> File:
-    """The file of the site for one of the repository; docs/ is the site's own top."""
+    """The site's file for one of the repository; docs/ is the top of the site."""
     path, place = ROOT / uri, uri.removeprefix("docs/")
     if path.suffix == ".md" or path.suffix in PICTURES or not path.exists():
         own = File(place, None, config.site_dir, use_directory_urls=False)

@@ -1,13 +1,18 @@
-"""Headless Chromium for tests: opens a page and returns what it became."""
+"""Headless Chromium for tests: opens pages, and returns what they became or answer."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import choreographer
+import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -23,18 +28,21 @@ _FLAGS = (
     "--enable-logging=stderr",
     "--v=0",
     "--virtual-time-budget=20000",
+    "--window-size=1400,3000",
 )
 _CONSOLE = re.compile(r":(?:INFO|WARNING|ERROR):CONSOLE[:(]\d+\)?\] (.*)")
 
+Test = TypeVar("Test", bound=Callable[..., None])
 
-@dataclass(frozen=True)
-class Visit:
-    """What the browser saw.
 
-    Attributes:
-        dom: The page after its scripts have run.
-        console: Messages on its console, errors among them.
-    """
+def needs_browser(test: Test) -> Test:
+    """Mark a test that a browser has to be there for."""
+    there = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+    return pytest.mark.pages(there(test))
+
+
+class Visit(NamedTuple):
+    """A page after its scripts have run, and the messages on its console."""
 
     dom: str
     console: list[str]
@@ -45,10 +53,7 @@ def visit(url: str) -> Visit:
     assert CHROMIUM is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         done = subprocess.run(
-            [
-                *(CHROMIUM, *_FLAGS, f"--user-data-dir={profile}"),
-                *("--window-size=1400,3000", "--dump-dom", url),
-            ],
+            [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "--dump-dom", url],
             capture_output=True,
             text=True,
             timeout=180,
@@ -56,3 +61,26 @@ def visit(url: str) -> Visit:
             env=os.environ | {"HOME": profile},
         )
     return Visit(done.stdout, _CONSOLE.findall(done.stderr))
+
+
+def ask(urls: Sequence[str], question: str, *, width: int) -> list[Any]:
+    """Evaluate JavaScript, or the promise it returns, on pages in a window of a width in pixels."""
+    return asyncio.run(_ask(urls, question, width))
+
+
+async def _ask(urls: Sequence[str], question: str, width: int) -> list[Any]:
+    answers = []
+    browser = choreographer.Browser(path=CHROMIUM, headless=True, enable_sandbox=False)
+    async with browser:
+        tab = await browser.create_tab("about:blank")
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+        await tab.send_command("Emulation.setDeviceMetricsOverride", params=size)
+        await tab.send_command("Page.enable")
+        for url in urls:
+            loaded = tab.subscribe_once("Page.loadEventFired")
+            await tab.send_command("Page.navigate", params={"url": url})
+            await loaded
+            asked = {"expression": question, "returnByValue": True, "awaitPromise": True}
+            reply = await tab.send_command("Runtime.evaluate", params=asked)
+            answers.append(reply["result"]["result"]["value"])
+    return answers

@@ -135,7 +135,7 @@ def test_a_search_without_a_complete_candidate_has_a_note_that_says_so(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
+@browser.needs_browser
 def test_the_study_page_shows_our_figures_in_a_browser(searched):
     directory, _ = searched
     with contextlib.closing(socket.socket()) as free:

@@ -10,7 +10,7 @@ import browser
 import optuna
 import pytest
 import yaml
-from devtools import ask
+from browser import ask, needs_browser
 from drawn_studies import (
     GENERATIONS,
     evaluation_study_of,
@@ -231,9 +231,6 @@ def test_text_from_a_database_is_never_markup(evil_report):
     # Figures cannot end the script that holds them.
     assert "<" not in re.search(r"const figures = (.*);\nconst config", scripts[1])[1]
     assert scripts[1].rstrip().endswith('window.addEventListener("afterprint", resizeAll);')
-
-
-needs_browser = pytest.mark.skipif(browser.CHROMIUM is None, reason="there is no chromium here")
 
 
 @needs_browser

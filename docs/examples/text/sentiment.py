@@ -76,11 +76,11 @@ class Opinions(pl.LightningDataModule):
         return DataLoader(self.train_data, self.batch_size, shuffle=True, drop_last=True)
 
     def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        """What fitness is measured on."""
+        """Fitness is measured on these examples."""
         return DataLoader(self.val_data, 500)
 
     def test_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        """What no search looks at."""
+        """The test set, which a search does not use."""
         return DataLoader(self.test_data, 500)
 
 
