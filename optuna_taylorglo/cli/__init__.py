@@ -1,15 +1,5 @@
 """``taylorglo``: the whole search by one command, and everything that follows from it.
 
-    taylorglo check RECIPE                     is anything wrong with it? nothing is recorded
-    taylorglo run studies/digits_cnn.yaml      create or resume a study and search
-    taylorglo status STUDY                     how far it is
-    taylorglo export STUDY                     its best loss as a file
-    taylorglo baseline STUDY                   cross-entropy at the candidates' budget
-    taylorglo evaluate STUDY                   is its winner really better? full trainings
-    taylorglo sweep STUDY --over fraction      the same with less data, wrong labels …
-    taylorglo report STUDY                     one page about it
-    taylorglo dashboard STUDY                  watch it in the browser
-
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 

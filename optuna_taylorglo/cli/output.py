@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import socket
 import threading
+from pathlib import Path
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.progress import PlainConsole, bold
+from optuna_taylorglo.cli.progress import PlainConsole
 from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.report import dashboard
@@ -19,15 +19,14 @@ from optuna_taylorglo.verdict.selection import selected_loss
 
 
 def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
-    """Add the commands to the command line."""
     help = "write the winner, or a trial's loss, to a file"
     parser = options.add_study_command(commands, "export", export, help)
     parser.add_argument("--trial", type=int, help="number of a trial; default: the winner")
-    options.add_output_option(parser, "best_loss.json")
+    options.add_output_option(parser, Path("best_loss.json"))
 
     help = "write a page about a study that works offline"
     parser = options.add_study_command(commands, "report", report, help)
-    options.add_output_option(parser, "report.html")
+    options.add_output_option(parser, Path("report.html"))
 
     help = "watch a study in the browser"
     parser = options.add_study_command(commands, "dashboard", serve, help)
@@ -44,14 +43,12 @@ def export(arguments: argparse.Namespace, stop: threading.Event) -> int:
     else:
         trials = study.get_trials(deepcopy=False)
         if not 0 <= arguments.trial < len(trials):
-            raise UsageError(
-                f"--trial {arguments.trial} is not in study {study.study_name!r}, which has "
-                f"{len(trials)} trials, numbered from 0."
-            )
+            which = f"study {study.study_name!r}, which has {len(trials)} trials, numbered from 0"
+            raise UsageError(f"--trial {arguments.trial} is not in {which}.")
         trial = trials[arguments.trial]
         loss, name = trial_loss(study, trial), f"trial {trial.number}"
     loss.save(arguments.output)
-    PlainConsole().print(f"Loss of {name} written to ", bold(arguments.output), ".", sep="")
+    PlainConsole().print(f"Loss of {name} written to {arguments.output}.", soft_wrap=True)
     return DONE
 
 
@@ -64,7 +61,7 @@ def report(arguments: argparse.Namespace, stop: threading.Event) -> int:
 
     storage = None if opened.url == resolve_storage_url() else opened.url
     write_report(opened.study, arguments.output, storage=storage)
-    PlainConsole().print("Report written to ", bold(arguments.output), ".", sep="")
+    PlainConsole().print(f"Report written to {arguments.output}.", soft_wrap=True)
     return DONE
 
 
@@ -77,7 +74,10 @@ def serve(arguments: argparse.Namespace, stop: threading.Event) -> int:
     study = options.open_study_of(arguments).study
     dashboard.refresh(study)
     dashboard.save_best_loss(study)
-    _check_port(arguments.port)
+    try:
+        socket.create_server(("127.0.0.1", arguments.port)).close()
+    except OSError as error:
+        raise UsageError(f"--port {arguments.port} cannot be used: {error.strerror}.") from error
     # The server blocks in a thread of its own, so that this one can wait for a signal.
     server = threading.Thread(target=dashboard.serve, args=(study, arguments.port), daemon=True)
     address = f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study_id_of(study)}"
@@ -87,12 +87,3 @@ def serve(arguments: argparse.Namespace, stop: threading.Event) -> int:
         if not server.is_alive():
             raise OperationError("the dashboard's server has ended; its message is above.")
     return DONE
-
-
-def _check_port(port: int) -> None:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise UsageError(f"--port {port} cannot be used: {error.strerror}.") from error

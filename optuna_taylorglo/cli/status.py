@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import threading
-from dataclasses import dataclass
 from datetime import datetime
 
 import optuna
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX, RECIPE
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.progress import PlainConsole, bold, fitness_line
+from optuna_taylorglo.cli.progress import PlainConsole, fitness_line
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.search.history import SearchHistory
@@ -24,15 +23,11 @@ from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.selection import is_undecided, load_selection
 
-SILENT = 120.0
-"""Seconds without a heartbeat, of which there is one a minute, after which a worker is named."""
-
 _RECENT = 50
 """Evaluations by which the rate of a search is measured."""
 
 
 def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
-    """Add the command to the command line."""
     help = "how far a search is and who works on it, or which studies there are"
     parser = options.add_command(commands, "status", status, help)
     parser.add_argument("study", nargs="?", help="name of the study; default: a list of all")
@@ -40,11 +35,10 @@ def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
 
 def status(arguments: argparse.Namespace, stop: threading.Event) -> int:
     """Print the state of a study, or a line for each."""
-    console = PlainConsole()
     if arguments.study is None:
-        _list_studies(resolve_storage_url(arguments.storage), console)
+        _list_studies(resolve_storage_url(arguments.storage), PlainConsole())
     else:
-        _show_study(options.open_study_of(arguments), console)
+        _show_study(options.open_study_of(arguments), PlainConsole())
     return DONE
 
 
@@ -79,18 +73,15 @@ def _cells(study: Study) -> tuple[str, ...]:
 
 def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     """Generations, trials by state, workers, time left, and the best."""
-    study, recipe = opened.study, opened.recipe
+    study, recipe, url = opened
     history, running = SearchHistory(study, recipe), _running(study)
-    console.print("Study", bold(study.study_name), f"in {shown_url(opened.url)}")
+    console.print(f"Study {study.study_name} in {shown_url(url)}")
     console.print(
         f"Generations: {history.n_finished} of {recipe.search.total_generations} complete, "
         f"{history.n_filled} of {history.n_slots} candidates evaluated"
     )
     if recipe.search.method == "glo":
-        console.print(
-            f"Equal functions: {history.n_reused} trees had the result of an equal one and were "
-            "not evaluated again"
-        )
+        console.print(f"Equal functions: {history.n_reused} trees were not evaluated again")
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
     _show_workers(running, console)
@@ -105,49 +96,31 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     console.print(fitness_line(history, selection))
 
 
-@dataclass(frozen=True)
-class _Running:
-    """A running trial, and what it is."""
-
-    name: str
-    trial: FrozenTrial
-
-
-def _running(study: Study) -> list[_Running]:
-    """Running trials of a search and of its evaluation study."""
-    running, found = (TrialState.RUNNING,), []
-    for trial in study.get_trials(deepcopy=False, states=running):
-        attrs, name = trial.user_attrs, f"trial {trial.number}"
-        if GENERATION in attrs:
-            name = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
-        found.append(_Running(name, trial))
-    if (evaluation_study := find_evaluation_study(study)) is not None:
-        for trial in evaluation_study.get_trials(deepcopy=False, states=running):
-            name = f"training {trial.number}: {trial.user_attrs.get('loss')}"
-            found.append(_Running(name, trial))
+def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
+    """Running trials of a search and of its evaluation study, each with what it is."""
+    found, evaluation_study = [], find_evaluation_study(study)
+    for each in filter(None, (study, evaluation_study)):
+        for trial in each.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            attrs, name = trial.user_attrs, f"trial {trial.number}"
+            if GENERATION in attrs:
+                name = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
+            elif each is evaluation_study:
+                name = f"training {trial.number}: {attrs.get('loss')}"
+            found.append((name, trial))
     return found
 
 
-def _show_workers(running: list[_Running], console: Console) -> None:
+def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> None:
     if not running:
         console.print("Workers: none is training")
         return
     table = Table("worker", "does", "for", "last heartbeat", title="Workers that train now")
-    warnings = []
-    for each in running:
-        worker, start = WorkerProcess.of(each.trial), each.trial.datetime_start
-        since = 0.0 if start is None else (datetime.now() - start).total_seconds()
-        age = None if worker is None else worker.silent_seconds
-        heartbeat = "" if age is None else f"{duration(age)} ago"
-        table.add_row(str(worker or "unknown"), each.name, duration(since), heartbeat)
-        if (since if age is None else age) > SILENT:
-            warnings.append(
-                f"No heartbeat of {each.name} on {worker or 'an unknown worker'}. A running worker "
-                "takes it over after the grace period; if there is none, start one."
-            )
+    for name, trial in running:
+        worker, start = WorkerProcess.of(trial), trial.datetime_start
+        since = "" if start is None else duration((datetime.now() - start).total_seconds())
+        heartbeat = "none" if worker is None else f"{duration(worker.silent_seconds)} ago"
+        table.add_row(str(worker or "unknown"), name, since, heartbeat)
     console.print(table)
-    for warning in warnings:
-        console.print(warning)
 
 
 def seconds_left(history: SearchHistory) -> float | None:
@@ -155,13 +128,12 @@ def seconds_left(history: SearchHistory) -> float | None:
     ended = sorted(
         trial.datetime_complete
         for trial in history.trials
-        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
-        and trial.datetime_complete is not None
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.datetime_complete
     )[-_RECENT:]
     if len(ended) < 2:
         return None
-    rate = (len(ended) - 1) / (ended[-1] - ended[0]).total_seconds()
-    return (history.n_slots - history.n_filled) / rate
+    seconds = (ended[-1] - ended[0]).total_seconds() / (len(ended) - 1)
+    return (history.n_slots - history.n_filled) * seconds
 
 
 def duration(seconds: float) -> str:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from operator import attrgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.settings import DOTTED_PATH
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -54,20 +55,16 @@ def logger_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type[
     return _lightning_class("trainer.loggers", class_path, allowed_packages, "loggers.Logger")
 
 
-def _lightning_class(
-    field: str, class_path: str, allowed_packages: Sequence[str], base: str
-) -> type[Any]:
+def _lightning_class(field: str, class_path: str, allowed: Sequence[str], base: str) -> type[Any]:
     import pytorch_lightning  # noqa: F401 (the one that is always installed)
 
-    cls = _import_class(field, class_path, allowed_packages)
+    cls = _import_class(field, class_path, allowed)
     # Only now is the Lightning imported that it comes from.
     bases = tuple(attrgetter(base)(lightning) for lightning in imported_lightnings())
     return _subclass(field, cls, class_path, bases)
 
 
-def _subclass(
-    field: str, cls: type[Any], class_path: str, bases: tuple[type[Any], ...]
-) -> type[Any]:
+def _subclass(field: str, cls: type[Any], class_path: str, bases: tuple[type, ...]) -> type[Any]:
     if not issubclass(cls, bases):
         modules = " or ".join(base.__module__ for base in bases)
         kind = f"must be a subclass of {bases[0].__name__} ({modules})"
@@ -77,31 +74,31 @@ def _subclass(
 
 def _import_class(field: str, class_path: str, allowed_packages: Sequence[str]) -> type[Any]:
     allowed = (BUNDLED_PACKAGE, *allowed_packages)
-    for package in allowed:
-        if not _is_plain_path(package):
-            raise ValueError(f"allowed package {package!r} must be a name such as my_package")
+    if wrong := [package for package in allowed if not _is_plain_path(package)]:
+        raise ValueError(f"allowed package {wrong[0]!r} must be a name such as my_package")
+
+    def refuse(problem: str) -> NoReturn:
+        raise RecipeError(field, f"{class_path!r} {problem}")
 
     def require_inside(module: str, problem: str) -> None:
         if not any(module == name or module.startswith(f"{name}.") for name in allowed):
-            raise RecipeError(
-                field,
-                f"{class_path!r} {problem} the allowed packages ({', '.join(allowed)}); if you "
-                f"trust it, start the worker with --allow {module.partition('.')[0]}",
+            refuse(
+                f"{problem} the allowed packages ({', '.join(allowed)}); if you trust it, start "
+                f"the worker with --allow {module.partition('.')[0]}"
             )
 
     module_name, _, class_name = class_path.rpartition(".")
     if not module_name or not _is_plain_path(class_path):
-        kind = "must be a dotted path to a class, such as my_package.module.ClassName"
-        raise RecipeError(field, f"{class_path!r} is not allowed, {kind}")
+        refuse(f"is not allowed, {DOTTED_PATH}")
     require_inside(module_name, "lies outside")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise RecipeError(field, f"{class_path!r} cannot be imported: {error}") from error
+        refuse(f"cannot be imported: {error}")
     cls = vars(module).get(class_name)
     if not isinstance(cls, type):
         kind = "has no such name" if cls is None else f"holds {type(cls).__name__}, not a class"
-        raise RecipeError(field, f"{class_path!r} is not a class: {module_name} {kind}")
+        refuse(f"is not a class: {module_name} {kind}")
     require_inside(cls.__module__, f"is defined in {cls.__module__}, outside")
     return cls
 

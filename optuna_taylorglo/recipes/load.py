@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
-from optuna_taylorglo.errors import RecipeError, RecipeMismatch
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.validation import show
 
@@ -177,25 +177,6 @@ def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
 def replace_recipe(study: optuna.Study, recipe: Recipe) -> None:
     """Saves a recipe in the study in place of the one that is there."""
     study.set_user_attr(RECIPE, {"schema": SCHEMA_VERSION, "recipe": recipe.to_dict()})
-
-
-def freeze(study: optuna.Study, recipe: Recipe) -> None:
-    """Saves the recipe in the study, or makes sure that the study holds the same one.
-
-    Storages have no "write if absent": of two different recipes that are frozen in the same few
-    milliseconds the last one written stands, and the other caller may already have returned.
-    Calling again is cheap and tells.
-
-    Raises:
-        RecipeMismatch: If the study holds a different recipe.
-        RecipeError: If the study's own recipe is unreadable.
-    """
-    if frozen_recipe(study) is None:
-        replace_recipe(study, recipe)
-    # Read back, since another worker may have been the first at the same moment.
-    in_study = frozen_recipe(study)
-    if in_study is not None and (differences := recipe_differences(in_study, recipe)):
-        raise RecipeMismatch(study.study_name, differences)
 
 
 def frozen_recipe(study: optuna.Study) -> Recipe | None:

@@ -44,16 +44,10 @@ def is_installed() -> bool:
 
 
 class DashboardRefresher:
-    """Shows finished generations in the dashboard, for a small share of a worker's time.
-
-    Args:
-        study: The study.
-        completed: Returns the number of finished generations.
-    """
+    """Shows finished generations, as `completed` counts them, for a small share of the time."""
 
     def __init__(self, study: Study, completed: Callable[[], int]) -> None:
-        self._study = study
-        self._completed = completed
+        self._study, self._completed = study, completed
         # The first figures take about a second, most of it for imports.
         self._due = time.monotonic() + 1.0 / DRAWING_SHARE
 
@@ -82,10 +76,7 @@ def refresh_if_installed(study: Study) -> None:
 
 
 def refresh(study: Study) -> None:
-    """Push figures and notes of a study to the dashboard, in place of older ones.
-
-    Trials that were the best so far get a note that describes their loss.
-    """
+    """Push figures and notes to the dashboard; trials that were the best so far get one, too."""
     from optuna_dashboard import get_note, save_note, save_plotly_graph_object
 
     history = read_history(study)
@@ -105,14 +96,9 @@ def refresh(study: Study) -> None:
 
 
 def draw_figures(study: Study, *, further: bool = False) -> dict[str, go.Figure]:
-    """Draw everything that there is to show of a study, its newest verdict and its sweeps.
+    """All figures of a study, its newest verdict and its sweeps, by name and without empty ones.
 
-    Args:
-        study: The study.
-        further: Whether to add figures that are only in the report.
-
-    Returns:
-        Figures by name, without the empty ones.
+    `further` adds those that are only in the report.
     """
     from optuna_taylorglo import visualization
     from optuna_taylorglo.visualization._sweep import draw_sweep
@@ -190,9 +176,8 @@ def _upload(
     owner: Study | Trial, name: str, save: Callable[[Path], object], artifact_dir: Path
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / name
+        file, store = Path(directory) / name, _artifact_store(artifact_dir)
         save(file)
-        store = _artifact_store(artifact_dir)
         upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=owner)
 
 

@@ -1,10 +1,5 @@
 """The documentation: links lead somewhere, commands parse, examples run, the reference is current.
 
-Run as a program it brings what is made from the recipe's models up to date, the table of
-docs/recipes.md and the JSON schema::
-
-    python tests/docs/test_docs.py
-
 Every block of Python or shell is run, or says why not. Invisible marks stand in a page, alone on
 the line before a fenced block:
 
@@ -33,22 +28,16 @@ import pytest
 import torch
 import yaml
 from kept_studies import keep_complete_study
+from recipe_reference import RECIPES, recipe_json_schema, recipes_page
 
 from optuna_taylorglo import TaylorLoss, cli, worker
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.recipes.schema import (
-    SCHEMA_FILE,
-    recipe_from_dict,
-    recipe_json_schema,
-    recipe_reference,
-)
+from optuna_taylorglo.recipes.schema import SCHEMA_FILE, recipe_from_dict
 
 ROOT = Path(__file__).parents[2]
-RECIPES = ROOT / "docs" / "recipes.md"
 PAGES = [ROOT / "README.md", ROOT / "studies" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-GENERATED = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end -->\n)", re.DOTALL)
 
-UPDATE = "bring it up to date: python tests/docs/test_docs.py"
+UPDATE = "bring it up to date: python tests/helpers/recipe_reference.py"
 
 RUN, OUTPUT = "<!-- run -->", "<!-- output -->"
 EXPLAINED = re.compile(r"<!-- (?:run by tests/\S+|not run: \w.+) -->")
@@ -305,15 +294,8 @@ def test_marked_commands_succeed(
             assert OWN_MAINS[program](words) == 0, shlex.join([program, *words])
 
 
-def with_current_reference(text: str) -> str:
-    """The recipe page with the table that the models give."""
-    assert len(GENERATED.findall(text)) == 1, "the page must have one generated part"
-    return GENERATED.sub(lambda _: f"\n{recipe_reference()}\n", text)
-
-
 def test_the_recipe_reference_is_current() -> None:
-    text = RECIPES.read_text(encoding="utf-8")
-    assert text == with_current_reference(text), UPDATE
+    assert RECIPES.read_text(encoding="utf-8") == recipes_page(), UPDATE
 
 
 def test_the_json_schema_is_current() -> None:
@@ -330,8 +312,3 @@ def test_files_that_contributors_are_sent_to_exist() -> None:
     text = (ROOT / "docs" / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = re.findall(r"`((?:optuna_taylorglo|lightning_modules|tests)/[\w/.]+)`", text)
     assert [path for path in named if not (ROOT / path).exists()] == []
-
-
-if __name__ == "__main__":
-    RECIPES.write_text(with_current_reference(RECIPES.read_text("utf-8")), "utf-8")
-    SCHEMA_FILE.write_text(recipe_json_schema(), "utf-8")
