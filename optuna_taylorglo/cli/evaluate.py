@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.progress import PlainConsole, fitness_line
+from optuna_taylorglo.cli.progress import PlainConsole
 from optuna_taylorglo.cli.workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.process import DONE
+from optuna_taylorglo.report.dashboard import fitness_line
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.text import write_atomically
 from optuna_taylorglo.verdict.families import BASELINES, DEFAULT_BASELINES

@@ -1,4 +1,4 @@
-"""What commands print: plain text, one live line about a run, and the line about its result."""
+"""What commands print: plain text, and one live line about a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from rich.text import Text
 
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.text import visible
-from optuna_taylorglo.verdict.selection import Selection
 
 
 class PlainConsole(Console):
@@ -103,30 +102,3 @@ class LiveProgress:
             else "",
         ]
         return ", ".join(filter(None, parts)) or "starting"
-
-
-def fitness_line(history: SearchHistory, selection: Selection | None = None) -> str:
-    """Best candidate and cross-entropy, each with how its number was measured."""
-    recipe, parts, mean, budget = history.recipe, [], None, "same"
-    metric = recipe.fitness.metric
-    if selection is not None:
-        winner, budget = selection.winner, "evaluations'"
-        # Cross-entropy is trained for the length of an evaluation.
-        mean = winner.mean if recipe.budget.evaluation == recipe.budget.full else None
-        parts.append(
-            f"{metric}: {winner.mean:.4f}, mean of {len(winner.values)} full trainings of "
-            f"{winner.name}, the best of {len(selection.finalists)} losses"
-        )
-    elif history.best is not None:
-        parts.append(
-            f"{metric}: {history.best.values[0]:.4f}, one training of the best of "
-            f"{len(history.ranked)} candidates (expect worse on other seeds)"
-        )
-    if (reference := history.cross_entropy) is not None:
-        parts.append(f"cross-entropy at the {budget} budget: {reference}")
-        if mean is not None and recipe.fitness.sign * (mean - reference.mean) <= 0:
-            parts.append(
-                "On validation the winner is not better than cross-entropy: this search found no "
-                "loss to use instead."
-            )
-    return "\n".join(parts) or "No candidate is complete yet."

@@ -13,13 +13,14 @@ from rich.console import Console
 
 from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole, fitness_line
+from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole
 from optuna_taylorglo.cli.workers import add_workers_option, local_workers, log_dir
 from optuna_taylorglo.errors import OperationError, StopRequested, StudyError, WorkersFailed
 from optuna_taylorglo.local import Job, prepare
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import search_size
+from optuna_taylorglo.report.dashboard import fitness_line
 from optuna_taylorglo.search.candidates import new_log, resolve_start
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe, direction_of

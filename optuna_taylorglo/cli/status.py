@@ -14,9 +14,10 @@ from rich.table import Table
 
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX, RECIPE
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.progress import PlainConsole, fitness_line
+from optuna_taylorglo.cli.progress import PlainConsole
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.report.dashboard import fitness_line
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage

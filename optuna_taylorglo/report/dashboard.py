@@ -21,7 +21,7 @@ from optuna_taylorglo.search.history import SearchHistory, read_history, trial_l
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.verdict.output import evaluation_advice, load_sweeps, load_verdict
-from optuna_taylorglo.verdict.selection import load_selection, selected_loss
+from optuna_taylorglo.verdict.selection import Selection, load_selection, selected_loss
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -126,24 +126,44 @@ def draw_figures(study: Study, *, further: bool = False) -> dict[str, go.Figure]
 
 def _note(study: Study, history: SearchHistory) -> str:
     """The state of a search in Markdown."""
-    recipe, metric = history.recipe, history.recipe.fitness.metric
-    chosen, selection = selected_loss(study), load_selection(study)
+    recipe, chosen, selection = history.recipe, selected_loss(study), load_selection(study)
     generations = f"{history.n_finished} of {recipe.search.total_generations} generations"
-    lines = [f"**Search**: {generations}, {history.n_filled} candidates evaluated.", ""]
+    paragraphs = [
+        f"**Search**: {generations}, {history.n_filled} candidates evaluated.",
+        f"**{'Best so far' if selection is None else 'Winner'}**: {chosen.name}",
+        "\n".join(f"- {line}" for line in _description(chosen.loss)),
+        *fitness_line(history, selection).splitlines(),
+    ]
     if selection is not None:
-        mean, n = f"{selection.winner.mean:.4f}", len(selection.winner.values)
-        lines.append(f"**Winner**: {chosen.name}, {metric} {mean} (mean of {n} full trainings).")
-    elif history.best is not None:
-        lines.append(
-            f"**Best so far**: {chosen.name}, {metric} {history.best.values[0]:.4f} (one training; "
-            "expect worse on other seeds)."
+        paragraphs.append(evaluation_advice(selection, recipe))
+    return "\n\n".join(paragraphs)
+
+
+def fitness_line(history: SearchHistory, selection: Selection | None = None) -> str:
+    """Best candidate and cross-entropy, each with how its number was measured."""
+    recipe, parts, mean, budget = history.recipe, [], None, "same"
+    metric = recipe.fitness.metric
+    if selection is not None:
+        winner, budget = selection.winner, "evaluations'"
+        # Cross-entropy is trained for the length of an evaluation.
+        mean = winner.mean if recipe.budget.evaluation == recipe.budget.full else None
+        parts.append(
+            f"{metric}: {winner.mean:.4f}, mean of {len(winner.values)} full trainings of "
+            f"{winner.name}, the best of {len(selection.finalists)} losses"
         )
-    lines += ["", *(f"- {line}" for line in _description(chosen.loss))]
-    if selection is not None:
-        lines += ["", evaluation_advice(selection, recipe)]
-    if history.cross_entropy is not None:
-        lines += ["", f"**Cross-entropy** at the same budget: {history.cross_entropy}."]
-    return "\n".join(lines)
+    elif history.best is not None:
+        parts.append(
+            f"{metric}: {history.best.values[0]:.4f}, one training of the best of "
+            f"{len(history.ranked)} candidates (expect worse on other seeds)"
+        )
+    if (reference := history.cross_entropy) is not None:
+        parts.append(f"cross-entropy at the {budget} budget: {reference}")
+        if mean is not None and recipe.fitness.sign * (mean - reference.mean) <= 0:
+            parts.append(
+                "On validation the winner is not better than cross-entropy: this search found no "
+                "loss to use instead."
+            )
+    return "\n".join(parts) or "No candidate is complete yet."
 
 
 def _description(loss: EvolvedLoss) -> list[str]:

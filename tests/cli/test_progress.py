@@ -13,7 +13,8 @@ from rich.table import Table
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
 from optuna_taylorglo.cli import progress
-from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole, fitness_line
+from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole
+from optuna_taylorglo.report.dashboard import fitness_line
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.verdict.selection import Finalist, Selection
 
