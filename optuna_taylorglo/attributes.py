@@ -10,7 +10,6 @@ CLASS_WEIGHTS = "taylorglo:class_weights"  # those of `loss.class_weights: balan
 NEWS = "taylorglo:news"  # trials that were added last, and whether all is done; for idle workers
 SELECTION = "taylorglo:selection"  # the winner by full trainings, with all finalists
 DRAWN = "taylorglo:drawn"  # generations that the dashboard's figures show
-SAVED_LOSS = "taylorglo:saved_loss"  # the loss that is the study's newest artifact
 
 # Of an evaluation study, which holds the trainings for a verdict.
 EVALUATION_OF = "taylorglo:evaluation_of"  # name of the study that it belongs to

@@ -73,7 +73,6 @@ def serve(arguments: argparse.Namespace, stop: threading.Event) -> int:
         )
     study = options.open_study_of(arguments).study
     dashboard.refresh(study)
-    dashboard.save_best_loss(study)
     try:
         socket.create_server(("127.0.0.1", arguments.port)).close()
     except OSError as error:

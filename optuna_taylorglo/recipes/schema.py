@@ -219,15 +219,7 @@ class Recipe(Section):
 
 
 def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:
-    """Builds a recipe from plain values.
-
-    Args:
-        content: The content of a YAML or JSON file.
-        source: Where it came from, for messages.
-
-    Raises:
-        RecipeError: If it is no mapping or breaks a rule.
-    """
+    """Build a recipe from the content of a YAML or JSON file; errors name its `source`."""
     try:
         return Recipe.from_plain(content)
     except RecipeError as error:

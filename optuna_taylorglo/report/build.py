@@ -21,7 +21,7 @@ from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.tree import formula
-from optuna_taylorglo.report.dashboard import draw_figures
+from optuna_taylorglo.report.dashboard import draw_figures, fitness_line
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.storages import shown_url
@@ -38,7 +38,6 @@ from optuna_taylorglo.verdict.output import (
 )
 from optuna_taylorglo.verdict.selection import (
     SelectedLoss,
-    Selection,
     is_undecided,
     load_selection,
     selected_loss,
@@ -98,7 +97,7 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         written=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         history=history,
         recipe=recipe,
-        numbers=_numbers(history, winner, selection, verdict),
+        fitness=fitness_line(history, selection).splitlines(),
         recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
         own_optimizer=own_optimizer,
         winner=None if winner is None else _winner(history, winner),
@@ -138,37 +137,6 @@ def _about_another(verdict: Verdict | None, winner: SelectedLoss | None) -> str:
     if before == now:
         difference = f"{before} as it was before the search went on"
     return f"The verdict is about {difference}: it was made when that was the winner."
-
-
-def _numbers(
-    history: SearchHistory,
-    winner: SelectedLoss | None,
-    selection: Selection | None,
-    verdict: Verdict | None,
-) -> list[tuple[str, str]]:
-    """The most important numbers, each with what it measures."""
-    metric, cross_entropy = history.recipe.fitness.metric, history.cross_entropy
-    numbers = []
-    if selection is not None:
-        text = f"{metric} of the winner, mean of {len(selection.winner.values)} full trainings"
-        numbers.append((f"{selection.winner.mean:.4f}", text))
-    elif winner is not None and winner.trial is not None:
-        text = f"{metric} of the best candidate, one training"
-        numbers.append((f"{winner.trial.values[0]:.4f}", text))
-    if cross_entropy is not None:
-        budget = "same" if selection is None else "evaluations'"
-        seeds = f"mean of {len(cross_entropy.by_seed)} seeds"
-        text = f"{metric} of cross-entropy at the {budget} budget, {seeds}"
-        numbers.append((f"{cross_entropy.mean:.4f}", text))
-    if verdict is not None:
-        for sample in verdict.samples[:2]:
-            text = f"{verdict.test_metric} of {sample.label}, {len(sample.values)} full trainings"
-            numbers.append((f"{sample.mean:.4f}", text))
-    text = f"candidates evaluated in {history.n_finished} generations"
-    numbers.append((str(history.n_filled), text))
-    if history.recipe.search.method == "glo":
-        numbers.append((str(history.n_reused), "trees equal to one of them, not evaluated again"))
-    return numbers
 
 
 def _winner(history: SearchHistory, winner: SelectedLoss) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_taylorglo.attributes import DRAWN, SAVED_LOSS
-from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.attributes import DRAWN
 from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
@@ -172,33 +171,14 @@ def _description(loss: EvolvedLoss) -> list[str]:
     return str(describe(loss, loss.n_classes or 2)).splitlines()
 
 
-def save_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
-    """Save the winner as an artifact of the study, unless it is there already."""
-    try:
-        loss = selected_loss(study).loss
-    except StudyError:  # no trial is complete
-        return
-    settings = loss.settings()
-    if study.user_attrs.get(SAVED_LOSS) != settings:
-        # Of the study: Optuna refuses changes to a finished trial.
-        _upload(study, "best_loss.json", loss.save, artifact_dir)
-        study.set_user_attr(SAVED_LOSS, settings)
-
-
 def save_network(trial: Trial, module: LightningModule, artifact_dir: Path = ARTIFACT_DIR) -> None:
     """Save the weights of a trained module as an artifact of its trial, for ``torch.load``."""
     import torch
 
-    _upload(trial, "network.pt", lambda file: torch.save(module.state_dict(), file), artifact_dir)
-
-
-def _upload(
-    owner: Study | Trial, name: str, save: Callable[[Path], object], artifact_dir: Path
-) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        file, store = Path(directory) / name, _artifact_store(artifact_dir)
-        save(file)
-        upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=owner)
+        file, store = Path(directory) / "network.pt", _artifact_store(artifact_dir)
+        torch.save(module.state_dict(), file)
+        upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
 
 
 def _artifact_store(artifact_dir: Path) -> FileSystemArtifactStore:

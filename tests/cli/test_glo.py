@@ -100,7 +100,7 @@ def test_verdict_report_and_dashboard_are_about_the_tree(
     assert cli.main(["report", "tiny", "-o", str(tmp_path / "report.html")]) == cli.DONE
     page = (tmp_path / "report.html").read_text()
     history = SearchHistory(study, attach_recipe(study))
-    assert f"<b>{history.n_reused}</b><span>trees equal to one of them" in page
+    assert f"{history.n_reused} trees had the result of an equal one." in page
     dashboard.refresh(study)
     note = get_note(study)
     assert "5 of 5 generations" in note

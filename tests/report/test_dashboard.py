@@ -18,12 +18,11 @@ from torch import nn
 from verdicts import Recorder
 
 from optuna_taylorglo import cli
-from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.study.open import open_study
-from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose, selected_loss
+from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose
 
 SEARCH = {"taylorglo-evolution", "taylorglo-loss-functions", "taylorglo-search-state"}
 
@@ -55,19 +54,13 @@ def test_a_worker_draws_all_generations_in_the_end(searched, monkeypatch):
     dashboard.DashboardRefresher(study, lambda: 2).refresh_at_end()
 
 
-def test_the_note_and_the_artifact_are_of_the_selected_loss(tmp_path):
+def test_the_note_is_of_the_selected_loss():
     study = searched_study(selection={"candidates": 4})
     recorder = Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5)
     choose(study, frozen_recipe(study), recorder)
     dashboard.refresh(study)
     assert "**Winner**: the mean of the final distribution" in get_note(study)
     assert "val_accuracy: 0.7500, mean of" in get_note(study)
-    for _ in range(2):
-        dashboard.save_best_loss(study, tmp_path)
-    (artifact,) = tmp_path.iterdir()
-    (meta,) = get_all_artifact_meta(study)
-    assert meta.filename == "best_loss.json"
-    assert load_loss(artifact).theta == selected_loss(study).loss.theta
 
 
 def test_a_network_is_an_artifact_of_its_trial(tmp_path):
@@ -122,13 +115,11 @@ def test_a_drawing_that_fails_is_only_logged(monkeypatch, caplog):
     assert "could not be drawn: division by zero" in caplog.text
 
 
-def test_a_search_without_a_complete_candidate_has_a_note_that_says_so(tmp_path):
+def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
     study = searched_study(0)
     dashboard.refresh(study)
-    dashboard.save_best_loss(study, tmp_path)
     assert get_note(study) == "No candidate is complete yet."
     assert graph_ids(study) == set()
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")

@@ -80,12 +80,12 @@ def test_report_says_everything_from_recipe_to_commands(report):
     save_verdict(evaluation_study_of(study), made_verdict())
     text, best = report(study), winner(study)
     for said in (
-        f"<b>{best.values[0]:.4f}</b><span>val_accuracy of the best candidate",
+        f"<p>val_accuracy: {best.values[0]:.4f}, one training of the best of",
         "<p>Trial {} (generation {}, candidate {}) of study".format(
             best.number, *(best.user_attrs[key] + 1 for key in (GENERATION, INDEX))
         ),
         f"n_generations: {GENERATIONS}",
-        "<b>0.5000</b><span>val_accuracy of cross-entropy",
+        "cross-entropy at the same budget: 0.5000, mean of 2 seeds",
         "significantly better than cross-entropy",
         "Part of it is scale.",
         "<td>BaikalCMA</td>",
@@ -147,7 +147,7 @@ def test_the_winner_is_marked_as_such_only_after_the_selection(report, tmp_path)
     text = report(study)
     assert "The winner is not selected yet." not in text
     assert "<p>The mean of the final distribution" in text
-    assert "<b>0.7500</b><span>val_accuracy of the winner, mean of 8 full trainings" in text
+    assert "<p>val_accuracy: 0.7500, mean of 8 full trainings" in text
     for finalist in load_selection(study).finalists:
         assert f"<td>{finalist.name}</td>" in text
     assert "Rank correlation" in text or "Too few candidates that differ" in text
@@ -226,10 +226,7 @@ def test_text_from_a_database_is_never_markup(evil_report):
     assert scripts[1].rstrip().endswith('window.addEventListener("afterprint", resizeAll);')
 
 
-needs_browser = pytest.mark.skipif(browser.CHROMIUM is None, reason="there is no chromium here")
-
-
-@needs_browser
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="there is no chromium here")
 def test_a_browser_draws_every_figure_without_a_complaint_and_a_phone_too(
     complete, report, tmp_path
 ):
@@ -253,17 +250,8 @@ def test_a_browser_draws_every_figure_without_a_complaint_and_a_phone_too(
     # Figures are as wide as the text; a wider table scrolls inside its own box.
     assert len(figures) == len((*SEARCH_FIGURES, *VERDICT_FIGURES, *SWEEPS))
     assert all(330 < width <= 400 for width in figures)
-
-
-@needs_browser
-def test_a_browser_runs_no_script_of_a_database(evil_report, tmp_path):
-    seen = browser.visit(evil_report.as_uri())
-    assert seen.console == []
-    assert "<img" not in seen.dom
-    assert 'class="main-svg"' in seen.dom
-    # The console would tell.
-    page = tmp_path / "page.html"
-    page.write_text("<script>console.error('cuckoo'); nowhere()</script>")
+    # Its console would tell, also that the page's policy forbids a script of a database.
+    page = tmp_path / "report.html"
+    page.write_text(page.read_text() + "<script>alert(1)</script>")
     said = "\n".join(browser.visit(page.as_uri()).console)
-    assert "cuckoo" in said
-    assert "nowhere is not defined" in said
+    assert "Content Security Policy" in said
