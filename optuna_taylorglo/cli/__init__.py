@@ -9,7 +9,7 @@ import argparse
 import logging
 from collections.abc import Sequence
 
-from optuna_taylorglo.cli import evaluate, output, run, status
+from optuna_taylorglo.cli import evaluate, run, studies
 from optuna_taylorglo.cli.options import add_version_option
 from optuna_taylorglo.process import (
     DONE,
@@ -33,7 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_version_option(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (run, status, evaluate, output):
+    for module in (run, studies, evaluate):
         module.add_commands(commands)
     return parser
 

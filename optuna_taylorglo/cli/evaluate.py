@@ -37,7 +37,7 @@ _VALUES: dict[str, tuple[str, Callable[[float], bool]]] = {
 """What a sweep may vary, and which values are allowed, in words and as a test."""
 
 
-def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
+def add_commands(commands: options.Commands) -> None:
     help = "train with cross-entropy as candidates are trained"
     parser = options.add_study_command(commands, "baseline", baseline, help)
     options.add_seeds_option(parser, 3, "trainings")

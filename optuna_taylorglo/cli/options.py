@@ -9,10 +9,11 @@ import os
 import sys
 import tempfile
 import threading
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from optuna.study import Study
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from optuna_taylorglo.training.preflight import Preflight
     from optuna_taylorglo.training.runtime import PrecisionName, RuntimeConfig
 
-Commands = argparse._SubParsersAction
-Action = Callable[[argparse.Namespace, threading.Event], int]
+Commands: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
+Action = Callable[[Namespace, threading.Event], int]
 
 # So that a typing error starts no endless work.
 MOST_TRAININGS = 1000
@@ -46,16 +47,14 @@ class OpenedStudy(NamedTuple):
     url: str
 
 
-def open_study_of(arguments: argparse.Namespace) -> OpenedStudy:
+def open_study_of(arguments: Namespace) -> OpenedStudy:
     """The study of a command; a `UsageError` says if there is none, or it has no recipe."""
     url = resolve_storage_url(arguments.storage)
     study = open_study(arguments.study, url)
     return OpenedStudy(study, attach_recipe(study), url)
 
 
-def add_command(
-    commands: Commands[argparse.ArgumentParser], name: str, action: Action, help: str
-) -> argparse.ArgumentParser:
+def add_command(commands: Commands, name: str, action: Action, help: str) -> ArgumentParser:
     """Add a command with the options that all have."""
     parser = commands.add_parser(name, help=help)
     add_storage_option(parser)
@@ -64,16 +63,14 @@ def add_command(
     return parser
 
 
-def add_study_command(
-    commands: Commands[argparse.ArgumentParser], name: str, action: Action, help: str
-) -> argparse.ArgumentParser:
+def add_study_command(commands: Commands, name: str, action: Action, help: str) -> ArgumentParser:
     """Add a command about an existing study, which `open_study_of` opens."""
     parser = add_command(commands, name, action, help)
     parser.add_argument("study", help="name of the study")
     return parser
 
 
-def add_storage_option(parser: argparse.ArgumentParser) -> None:
+def add_storage_option(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--storage",
         metavar="URL",
@@ -82,23 +79,23 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_verbosity_options(parser: argparse.ArgumentParser) -> None:
+def add_verbosity_options(parser: ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
     parser.add_argument("-q", "--quiet", action="store_true", help="log errors only")
 
 
-def add_version_option(parser: argparse.ArgumentParser) -> None:
+def add_version_option(parser: ArgumentParser) -> None:
     version = f"%(prog)s {__version__}"
     parser.add_argument("--version", action="version", version=version, help="show the version")
 
 
-def add_seeds_option(parser: argparse.ArgumentParser, default: int, help: str) -> None:
+def add_seeds_option(parser: ArgumentParser, default: int, help: str) -> None:
     help += " (%(default)s)"
     parser.add_argument("--seeds", type=up_to(MOST_TRAININGS), default=default, help=help)
 
 
 def add_output_option(
-    parser: argparse.ArgumentParser, default: Path | None, help: str = "file (%(default)s)"
+    parser: ArgumentParser, default: Path | None, help: str = "file (%(default)s)"
 ) -> None:
     parser.add_argument("--output", "-o", type=Path, default=default, help=help)
 
@@ -115,7 +112,7 @@ def check_output(path: Path) -> None:
         raise UsageError(f"--output {path} cannot be written ({reason}).") from error
 
 
-def add_machine_options(parser: argparse.ArgumentParser) -> None:
+def add_machine_options(parser: ArgumentParser) -> None:
     """Add the options of this machine, which `RuntimeOptions.of` reads."""
     add = parser.add_argument_group("this machine").add_argument
     add("--data-dir", type=Path, default=Path("data"), help="where data sets are (%(default)s)")
@@ -155,11 +152,11 @@ class RuntimeOptions:
     quiet: bool = False
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> RuntimeOptions:
+    def of(cls, arguments: Namespace) -> RuntimeOptions:
         """The options of a command."""
         return cls(**{each.name: getattr(arguments, each.name) for each in fields(cls)})
 
-    def flags(self, *, verbosity: bool = False) -> list[str]:
+    def flags(self) -> list[str]:
         """The options that are not at their default, as a command line has them."""
         flags = []
         for name in ("data_dir", "device", "precision", "threads"):
@@ -167,7 +164,7 @@ class RuntimeOptions:
                 flags += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
         for name in self.allowed_packages:
             flags += ["--allow", name]
-        return flags + ["-v"] * (verbosity and self.verbose) + ["-q"] * (verbosity and self.quiet)
+        return flags + ["-v"] * self.verbose + ["-q"] * self.quiet
 
     def machine(self) -> RuntimeConfig:
         """The runtime that they describe, set up for training."""
@@ -183,7 +180,7 @@ class RuntimeOptions:
         return runtime
 
 
-def machine_of(arguments: argparse.Namespace) -> RuntimeConfig:
+def machine_of(arguments: Namespace) -> RuntimeConfig:
     """The runtime that the options of `add_machine_options` describe, set up for training."""
     return RuntimeOptions.of(arguments).machine()
 

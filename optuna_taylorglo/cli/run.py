@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import threading
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from optuna.study import Study
@@ -31,7 +31,7 @@ from optuna_taylorglo.verdict.output import evaluation_advice
 from optuna_taylorglo.verdict.selection import is_undecided, load_selection, selected_loss
 
 
-def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
+def add_commands(commands: options.Commands) -> None:
     help = "take one training step and one validation batch, and record nothing"
     parser = commands.add_parser("check", help=help)
     options.add_verbosity_options(parser)
@@ -59,7 +59,7 @@ def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
     options.add_machine_options(parser)
 
 
-def check(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def check(arguments: Namespace, stop: threading.Event) -> int:
     """Try a recipe, and print what was found."""
     path = find_recipe(arguments.recipe)
     recipe = resolve_start(load_recipe(path))
@@ -81,7 +81,7 @@ def check(arguments: argparse.Namespace, stop: threading.Event) -> int:
     return DONE
 
 
-def run(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def run(arguments: Namespace, stop: threading.Event) -> int:
     """Search until the end, and print the winner."""
     options.check_output(arguments.output)
     url = resolve_storage_url(arguments.storage)
@@ -118,7 +118,7 @@ def _is_complete(name: str, url: str) -> bool:
 
 def _search(
     opened: options.OpenedStudy,
-    arguments: argparse.Namespace,
+    arguments: Namespace,
     stop: threading.Event,
     console: Console,
 ) -> None:
@@ -128,7 +128,7 @@ def _search(
     study, recipe, url = opened
     name, log = study.study_name, new_log(recipe)  # so that each call reads new trials only
     # These words are sent by a pipe: a command line, password included, would be visible to all.
-    flags = options.RuntimeOptions.of(arguments).flags(verbosity=True)
+    flags = options.RuntimeOptions.of(arguments).flags()
     baseline = Job(cli.main, (["baseline", "--storage", url, *flags, "--", name],))
     processes, n_workers = local_workers(name, url, arguments, [baseline])
     size = f"{n_workers} workers, {search_size(recipe.search)}"
@@ -185,7 +185,7 @@ def _raise_exception_of_trainings(study: Study) -> None:
             )
 
 
-def _print_winner(study: Study, arguments: argparse.Namespace, console: Console) -> None:
+def _print_winner(study: Study, arguments: Namespace, console: Console) -> None:
     """Save the winner, and print what it is and how good."""
     from optuna_taylorglo.losses.describe import describe
 
@@ -210,9 +210,7 @@ def _print_winner(study: Study, arguments: argparse.Namespace, console: Console)
     console.print()
 
 
-def _print_next_commands(
-    study: Study, url: str, arguments: argparse.Namespace, console: Console
-) -> None:
+def _print_next_commands(study: Study, url: str, arguments: Namespace, console: Console) -> None:
     console.print(f"Saved to {arguments.output}. Next:", soft_wrap=True)
     name, flags = study.study_name, options.RuntimeOptions.of(arguments).flags()
     storage = [] if url == resolve_storage_url() else ["--storage", shown_url(url)]

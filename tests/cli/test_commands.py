@@ -18,7 +18,7 @@ from searches import small_recipe
 from optuna_taylorglo import cli, load_loss, worker
 from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
-from optuna_taylorglo.cli.status import duration, seconds_left
+from optuna_taylorglo.cli.studies import duration, seconds_left
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.history import SearchHistory, ranked_trials
@@ -174,7 +174,7 @@ def test_a_study_that_is_deleted_is_told_in_one_line(
         works += [lambda: queue.finish(trial, 0.5), lambda: trial.report(0.5, 1)]
     for work in works:
         caplog.clear()
-        monkeypatch.setattr("optuna_taylorglo.cli.status.status", lambda *_, work=work: work())
+        monkeypatch.setattr("optuna_taylorglo.cli.studies.status", lambda *_, work=work: work())
         assert cli.main(["status", "gone"]) == cli.FAILED
         assert "study 'gone' was deleted while this command worked on it" in caplog.text
         assert "Traceback" not in caplog.text
@@ -260,9 +260,8 @@ def test_options_of_the_machine_reach_workers_and_other_commands(words):
     said = RuntimeOptions.of(worker.build_parser().parse_args(["--study-name", "s", *words]))
     for command in ("run r.yaml", "evaluate s", "sweep s --over length --values 1,2"):
         assert RuntimeOptions.of(parse([*command.split(), *words])) == said
-    assert said.flags() == [word for word in words if word in MACHINE]
-    heard = RuntimeOptions.of(parse(["baseline", "s", *said.flags(verbosity=True)]))
-    assert heard == said
+    assert RuntimeOptions.of(parse(["baseline", "s", *said.flags()])) == said
+    assert len(said.flags()) == len(words)
 
 
 def test_options_become_a_machine_whose_modules_may_lie_in_the_working_directory(

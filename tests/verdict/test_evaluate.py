@@ -242,7 +242,7 @@ def test_a_verdict_whose_trainings_cannot_run_says_why_and_leaves_nothing(
     assert (tmp_path / "verdict.csv").is_file()
     assert cli.main(["report", "mine", "--storage", own_study, "-o", "page.html"]) == cli.DONE
     page = (tmp_path / "page.html").read_text()
-    assert "with its own optimizer and batches of" in page
+    assert "The optimizer is the module's own" in page
     assert "learning rate 0.777" not in page
 
 
