@@ -18,7 +18,6 @@ LIGHTNING = {"pytorch_lightning", "lightning", "torchvision", "plotly"}
     [
         ("from optuna_taylorglo import __version__", {"numpy", "optuna", "torch"}),
         ("from optuna_taylorglo.recipes import class_paths, load", {"optuna", "torch"}),
-        ("from optuna_taylorglo import cli; cli.build_parser()", {"torch"}),
         ("from optuna_taylorglo import *; from optuna_taylorglo.losses.files import load_loss", {}),
     ],
 )

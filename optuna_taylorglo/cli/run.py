@@ -15,7 +15,7 @@ from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole
 from optuna_taylorglo.cli.workers import add_workers_option, local_workers, log_dir
-from optuna_taylorglo.errors import OperationError, StopRequested, StudyError, WorkersFailed
+from optuna_taylorglo.errors import OperationError, StopRequested, StudyError
 from optuna_taylorglo.local import Job, prepare
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
@@ -25,7 +25,7 @@ from optuna_taylorglo.search.candidates import new_log, resolve_start
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.study.open import create_study, find_evaluation_study, open_study
-from optuna_taylorglo.study.queue import counted_trials, has_results, last_exception
+from optuna_taylorglo.study.queue import counted_trials
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.output import evaluation_advice
 from optuna_taylorglo.verdict.selection import is_undecided, load_selection, selected_loss
@@ -154,9 +154,6 @@ def _search(
                     show(live)
                     due = time.monotonic() + 1.0
             show(live)
-    except WorkersFailed:
-        _raise_exception_of_trainings(study)
-        raise
     finally:
         processes.stop()
     if stop.is_set():
@@ -174,24 +171,12 @@ def _selection_progress(study: Study) -> tuple[int, int]:
     return sum(is_done.values()), len(is_done)
 
 
-def _raise_exception_of_trainings(study: Study) -> None:
-    """Raise the exception that the trainings of a study ended with, if none has a result."""
-    for each in (study, find_evaluation_study(study)):
-        failure = None if each is None or has_results(each) else last_exception(each)
-        if failure is not None:
-            raise OperationError(
-                f"all trainings of study {study.study_name!r} fail; the last one with\n{failure}\n"
-                "Fix its cause and run the same command again: no candidate was used up."
-            )
-
-
 def _print_winner(study: Study, arguments: Namespace, console: Console) -> None:
     """Save the winner, and print what it is and how good."""
     from optuna_taylorglo.losses.describe import describe
 
     history = SearchHistory(study, attach_recipe(study))
     if history.best is None:
-        _raise_exception_of_trainings(study)
         helps = "loss.class_reduction: sum"
         if history.recipe.search.method == "taylor":
             helps = "search.filter: trainable or " + helps
