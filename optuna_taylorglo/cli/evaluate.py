@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import threading
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -39,12 +39,11 @@ _VALUES: dict[str, tuple[str, Callable[[float], bool]]] = {
 
 def add_commands(commands: options.Commands) -> None:
     help = "train with cross-entropy as candidates are trained"
-    parser = options.add_study_command(commands, "baseline", baseline, help)
+    parser = options.add_command(commands, baseline, help, machine=True)
     options.add_seeds_option(parser, 3, "trainings")
-    options.add_machine_options(parser)
 
     help = "compare the winner with baselines by full trainings on the test set"
-    parser = options.add_study_command(commands, "evaluate", evaluate, help)
+    parser = options.add_command(commands, evaluate, help, machine=True)
     options.add_seeds_option(parser, 10, "trainings per loss")
     parser.add_argument(
         "--against",
@@ -55,33 +54,26 @@ def add_commands(commands: options.Commands) -> None:
     )
     options.add_output_option(parser, Path("verdict"), "files to write (%(default)s.*)")
     add_workers_option(parser)
-    options.add_machine_options(parser)
 
     help = "vary training data, label noise or evaluation length"
-    parser = options.add_study_command(commands, "sweep", sweep, help)
-    parser.add_argument(
+    parser = options.add_command(commands, sweep, help, machine=True)
+    add = parser.add_argument
+    add(
         "--over",
         required=True,
         choices=list(_VALUES),
         help="fraction of the training data, share of wrong labels, or length of an evaluation "
         "(does a short one rank candidates as a long one does?)",
     )
-    parser.add_argument(
-        "--values", required=True, type=_numbers, help="values, separated by commas"
-    )
+    add("--values", required=True, type=_numbers, help="values, separated by commas")
     options.add_seeds_option(parser, 3, "trainings per point")
-    parser.add_argument(
-        "--candidates",
-        type=options.up_to(options.MOST_TRAININGS),
-        default=12,
-        help="candidates for length (%(default)s)",
-    )
+    most, help = options.up_to(options.MOST_TRAININGS), "candidates for length (%(default)s)"
+    add("--candidates", type=most, default=12, help=help)
     options.add_output_option(parser, None, "file; default: sweep-SETTING.json")
     add_workers_option(parser)
-    options.add_machine_options(parser)
 
 
-def baseline(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def baseline(arguments: Namespace, stop: threading.Event) -> int:
     """Train with cross-entropy at the candidates' own budget, and store the results."""
     from optuna_taylorglo.training.training import Training
     from optuna_taylorglo.verdict.baselines import evaluate_cross_entropy
@@ -99,7 +91,7 @@ def baseline(arguments: argparse.Namespace, stop: threading.Event) -> int:
     return DONE
 
 
-def evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def evaluate(arguments: Namespace, stop: threading.Event) -> int:
     """Train what is not trained yet, and print and write the verdict."""
     options.check_output(arguments.output.with_name(arguments.output.name + ".md"))
     opened = options.open_study_of(arguments)
@@ -129,7 +121,7 @@ def evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
     return DONE
 
 
-def sweep(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def sweep(arguments: Namespace, stop: threading.Event) -> int:
     """Train with one setting varied, and print, save and write the results."""
     over, values, seeds = arguments.over, arguments.values, arguments.seeds
     allowed, is_right = _VALUES[over]
@@ -196,4 +188,4 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 0.1,0.3,1") from None
+        raise ArgumentTypeError(f"{text!r} is no list such as 0.1,0.3,1") from None

@@ -54,19 +54,25 @@ def open_study_of(arguments: Namespace) -> OpenedStudy:
     return OpenedStudy(study, attach_recipe(study), url)
 
 
-def add_command(commands: Commands, name: str, action: Action, help: str) -> ArgumentParser:
-    """Add a command with the options that all have."""
-    parser = commands.add_parser(name, help=help)
-    add_storage_option(parser)
-    add_verbosity_options(parser)
+def add_command(
+    commands: Commands,
+    action: Action,
+    help: str,
+    *,
+    study: bool = True,
+    storage: bool = True,
+    machine: bool = False,
+) -> ArgumentParser:
+    """Add a command with the name of its function, and with options that several have."""
+    parser = commands.add_parser(action.__name__, help=help)
     parser.set_defaults(action=action)
-    return parser
-
-
-def add_study_command(commands: Commands, name: str, action: Action, help: str) -> ArgumentParser:
-    """Add a command about an existing study, which `open_study_of` opens."""
-    parser = add_command(commands, name, action, help)
-    parser.add_argument("study", help="name of the study")
+    if study:
+        parser.add_argument("study", help="name of the study")
+    if storage:
+        add_storage_option(parser)
+    add_verbosity_options(parser)
+    if machine:
+        add_machine_options(parser)
     return parser
 
 

@@ -33,13 +33,11 @@ from optuna_taylorglo.verdict.selection import is_undecided, load_selection, sel
 
 def add_commands(commands: options.Commands) -> None:
     help = "take one training step and one validation batch, and record nothing"
-    parser = commands.add_parser("check", help=help)
-    options.add_verbosity_options(parser)
-    parser.set_defaults(action=check)
+    parser = options.add_command(commands, check, help, study=False, storage=False, machine=True)
     parser.add_argument("recipe", type=Path, help="recipe file, or the name of a bundled one")
-    options.add_machine_options(parser)
 
-    parser = options.add_command(commands, "run", run, "create or resume a study and search")
+    help = "create or resume a study and search"
+    parser = options.add_command(commands, run, help, study=False, machine=True)
     add = parser.add_argument
     add("recipe", type=Path, help="recipe file, or the name of a bundled one, such as digits_cnn")
     add("--study-name", help="name of the study; default: the recipe's")
@@ -56,7 +54,6 @@ def add_commands(commands: options.Commands) -> None:
     )
     options.add_output_option(parser, Path("best_loss.json"))
     add_workers_option(parser)
-    options.add_machine_options(parser)
 
 
 def check(arguments: Namespace, stop: threading.Event) -> int:

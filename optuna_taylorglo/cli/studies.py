@@ -20,7 +20,7 @@ from optuna_taylorglo.cli.progress import PlainConsole
 from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import settled_recipe
-from optuna_taylorglo.report import dashboard
+from optuna_taylorglo.report.dashboard import fitness_line, is_installed, refresh, serve
 from optuna_taylorglo.search.history import SearchHistory, trial_loss
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage
@@ -34,20 +34,18 @@ _RECENT = 50
 
 def add_commands(commands: options.Commands) -> None:
     help = "how far a search is and who works on it, or which studies there are"
-    parser = options.add_command(commands, "status", status, help)
+    parser = options.add_command(commands, status, help, study=False)
     parser.add_argument("study", nargs="?", help="name of the study; default: a list of all")
 
     help = "write the winner, or a trial's loss, to a file"
-    parser = options.add_study_command(commands, "export", export, help)
+    parser = options.add_command(commands, export, help)
     parser.add_argument("--trial", type=int, help="number of a trial; default: the winner")
     options.add_output_option(parser, Path("best_loss.json"))
 
-    help = "write a page about a study that works offline"
-    parser = options.add_study_command(commands, "report", report, help)
+    parser = options.add_command(commands, report, "write a page about a study that works offline")
     options.add_output_option(parser, Path("report.html"))
 
-    help = "watch a study in the browser"
-    parser = options.add_study_command(commands, "dashboard", serve, help)
+    parser = options.add_command(commands, dashboard, "watch a study in the browser")
     parser.add_argument("--port", type=options.up_to(65535), default=8080, help="(%(default)s)")
 
 
@@ -111,7 +109,7 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
         console.print(f"Winner: {selection.winner.name}")
     elif recipe.selection is not None and history.finished:
         console.print("Winner: not selected yet")
-    console.print(dashboard.fitness_line(history, selection))
+    console.print(fitness_line(history, selection))
 
 
 def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
@@ -194,20 +192,20 @@ def report(arguments: Namespace, stop: threading.Event) -> int:
     return DONE
 
 
-def serve(arguments: Namespace, stop: threading.Event) -> int:
+def dashboard(arguments: Namespace, stop: threading.Event) -> int:
     """Serve the Optuna dashboard with our figures, on this machine only, until Ctrl-C."""
-    if not dashboard.is_installed():
+    if not is_installed():
         raise UsageError(
             "the dashboard is not installed: pip install 'optuna-taylorglo[dashboard]'."
         )
     study = options.open_study_of(arguments).study
-    dashboard.refresh(study)
+    refresh(study)
     try:
         socket.create_server(("127.0.0.1", arguments.port)).close()
     except OSError as error:
         raise UsageError(f"--port {arguments.port} cannot be used: {error.strerror}.") from error
     # The server blocks in a thread of its own, so that this one can wait for a signal.
-    server = threading.Thread(target=dashboard.serve, args=(study, arguments.port), daemon=True)
+    server = threading.Thread(target=serve, args=(study, arguments.port), daemon=True)
     address = f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study_id_of(study)}"
     PlainConsole().print(f"Dashboard of study {study.study_name}: {address}\nCtrl-C ends it.")
     server.start()

@@ -17,6 +17,7 @@ from searches import small_recipe
 
 from optuna_taylorglo import cli, load_loss, worker
 from optuna_taylorglo.attributes import N_CLASSES
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
 from optuna_taylorglo.cli.studies import duration, seconds_left
 from optuna_taylorglo.recipes.load import load_recipe
@@ -174,7 +175,7 @@ def test_a_study_that_is_deleted_is_told_in_one_line(
         works += [lambda: queue.finish(trial, 0.5), lambda: trial.report(0.5, 1)]
     for work in works:
         caplog.clear()
-        monkeypatch.setattr("optuna_taylorglo.cli.studies.status", lambda *_, work=work: work())
+        monkeypatch.setattr(options, "open_study_of", lambda *_, work=work: work())
         assert cli.main(["status", "gone"]) == cli.FAILED
         assert "study 'gone' was deleted while this command worked on it" in caplog.text
         assert "Traceback" not in caplog.text
