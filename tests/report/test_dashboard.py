@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import browser
 import optuna
 import pytest
-from drawn_studies import save_sweeps, searched_study, verdict_with_curves
+from drawn_studies import searched_study
 from kept_studies import keep_complete_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
@@ -43,12 +43,15 @@ def graph_ids(study):
 
 def test_a_worker_draws_all_generations_in_the_end(searched, monkeypatch):
     _, study = searched
-    assert graph_ids(study) >= SEARCH
+    names = "learning-curves", "comparison", "sweep-fraction", "sweep-label_noise", "sweep-length"
+    assert graph_ids(study) == SEARCH | {f"taylorglo-{name}" for name in names}
     best = winner(study)
     assert f"**Best so far**: trial {best.number}" in get_note(study)
     assert f"val_accuracy: {best.value:.4f}, one training" in get_note(study)
     assert "first gradient" in get_note(study)
     assert get_note(optuna.trial.Trial(study, best._trial_id)).startswith("Best of its time.")
+    dashboard.refresh(study)
+    assert len(graph_ids(study)) == len(SEARCH) + len(names), "in place of older ones"
     # Another worker does not draw them again.
     monkeypatch.setattr(dashboard, "refresh", lambda study: pytest.fail("drawn again"))
     dashboard.DashboardRefresher(study, lambda: 2).refresh_at_end()
@@ -68,16 +71,6 @@ def test_a_network_is_an_artifact_of_its_trial(tmp_path):
     dashboard.save_network(trial, nn.Linear(2, 2), tmp_path)
     (network,) = get_all_artifact_meta(trial)
     assert network.filename == "network.pt"
-
-
-def test_verdicts_and_sweeps_are_shown_with_the_search():
-    study = searched_study()
-    verdict_with_curves(study)
-    save_sweeps(study)
-    for _ in range(2):
-        dashboard.refresh(study)
-    names = "learning-curves", "comparison", "sweep-fraction", "sweep-label_noise", "sweep-length"
-    assert graph_ids(study) == SEARCH | {f"taylorglo-{name}" for name in names}
 
 
 def test_drawing_takes_no_more_than_its_share_of_the_time(monkeypatch):
