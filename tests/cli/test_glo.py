@@ -13,9 +13,10 @@ from optuna_dashboard import get_note
 from searches import ROOT, load
 
 from optuna_taylorglo import TreeLoss, cli, load_loss, visualization, worker
-from optuna_taylorglo.attributes import GENERATION, TREE
+from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, TREE
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss
 
 GLO = {"popsize": 8, "n_generations": 3, "elite": 2}
@@ -102,3 +103,16 @@ def test_verdict_report_and_dashboard_are_about_the_tree(
     history = SearchHistory(study, attach_recipe(study))
     assert f"{history.n_reused} trees had the result of an equal one." in page
     assert selected_loss(study).name in get_note(study)
+
+
+def test_the_baseline_is_not_trained_twice(
+    study: optuna.Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["baseline", "tiny", "--seeds", "2"]
+    assert cli.main(words) == cli.DONE
+    values = study.user_attrs[CROSS_ENTROPY]
+    assert len(values) == 2
+    assert "budget: " in capsys.readouterr().out
+    monkeypatch.setattr(Training, "run", lambda *_, **__: pytest.fail("trained again"))
+    assert cli.main(words) == cli.DONE
+    assert study.user_attrs[CROSS_ENTROPY] == values

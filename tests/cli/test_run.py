@@ -6,14 +6,18 @@ import optuna
 import pytest
 import yaml
 from drawn_studies import GENERATIONS, POPULATION, searched_study
+from optuna.trial import TrialState, create_trial
 from searches import load, small_recipe
 
 from optuna_taylorglo import cli, load_loss
+from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli import workers
 from optuna_taylorglo.cli.options import RuntimeOptions
+from optuna_taylorglo.cli.run import _selection_progress
 from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.study.open import create_evaluation_study
 
 
 class Idle:
@@ -84,13 +88,30 @@ def test_a_search_without_a_result_says_what_may_help(idle_run, caplog, tmp_path
     assert not (tmp_path / "best_loss.json").exists()
 
 
+def kept_search(url, recipe_file, **changes):
+    """A complete search, and its recipe as a file."""
+    drawn = searched_study(name="tiny", **changes)
+    recipe_file.write_text(yaml.safe_dump(frozen_recipe(drawn).to_dict()))
+    optuna.copy_study(from_study_name="tiny", from_storage=drawn._storage, to_storage=url)
+    return load(url, "tiny")
+
+
+def test_workers_are_started_to_select_the_winner(idle_run, sqlite_url, tmp_path, capsys):
+    study = kept_search(sqlite_url, tmp_path / "tiny.yaml", selection={"candidates": 2})
+    evaluation_study = create_evaluation_study(study, sqlite_url)
+    for key, state in (("a", TrialState.FAIL), ("a", TrialState.WAITING), ("b", TrialState.FAIL)):
+        attributes = {KEY: key, TASK: {"loss": {"name": "finalist"}}}
+        evaluation_study.add_trial(create_trial(state=state, user_attrs=attributes))
+    assert _selection_progress(study) == (1, 2)
+    _, processes = idle_run("--workers", "1")
+    assert processes.calls == ["start", "stop"]
+    assert "selection of the winner: 2 trainings" in capsys.readouterr().out
+
+
 def test_a_complete_search_is_not_run_again_unless_it_is_made_longer(
     idle_run, sqlite_url, tmp_path, capsys, monkeypatch
 ):
-    drawn = searched_study(name="tiny")
-    recipe = frozen_recipe(drawn)
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(recipe.to_dict()))
-    optuna.copy_study(from_study_name="tiny", from_storage=drawn._storage, to_storage=sqlite_url)
+    study = kept_search(sqlite_url, tmp_path / "tiny.yaml")
     Idle.last = None
     monkeypatch.setattr(cli.options, "dry_run", lambda *_: pytest.fail("tried again"))
     code, processes = idle_run("--allow", "my_nets", "--threads", "2")
@@ -105,7 +126,6 @@ def test_a_complete_search_is_not_run_again_unless_it_is_made_longer(
 
     code, processes = idle_run("--n-generations", str(GENERATIONS + 1), "--workers", "1")
     assert (code, processes.calls) == (cli.DONE, ["start", "stop"])
-    study = load(sqlite_url, "tiny")
     history = SearchHistory(study, attach_recipe(study))
     assert (history.n_finished, history.finished) == (GENERATIONS, False)
     assert history.n_slots == POPULATION * (GENERATIONS + 1)
