@@ -1,68 +1,39 @@
 """Every key of the user attributes of studies and trials; they are the format of a study."""
 
 # Of a study.
-RECIPE = "taylorglo:recipe"
-"""The recipe, frozen by the first worker."""
-FIRST_TRIAL = "taylorglo:first_trial"
-"""Number of the first trial that counts: those before it belong to another recipe."""
+RECIPE = "taylorglo:recipe"  # frozen by the first worker
+FIRST_TRIAL = "taylorglo:first_trial"  # the first that counts; others belong to another recipe
 N_CLASSES = "taylorglo:n_classes"
-"""Number of classes of the data."""
-OPTIMIZER = "taylorglo:optimizer"
-"""Which optimizer trains: the recipe's or the module's own."""
-CROSS_ENTROPY = "taylorglo:cross_entropy"
-"""Cross-entropy's metric at the candidates' budget, by training seed."""
-CLASS_WEIGHTS = "taylorglo:class_weights"
-"""The weights of ``loss.class_weights: balanced``."""
-NEWS = "taylorglo:news"
-"""Ids of the trials that were added last, and whether all is done; idle workers poll it."""
-SELECTION = "taylorglo:selection"
-"""The winner by full trainings, with all finalists."""
-DRAWN = "taylorglo:drawn"
-"""Generations that the dashboard's figures show."""
-SAVED_LOSS = "taylorglo:saved_loss"
-"""Which loss is the study's newest artifact: the number of its trial, or its name."""
+OPTIMIZER = "taylorglo:optimizer"  # which one trains: the recipe's or the module's own
+CROSS_ENTROPY = "taylorglo:cross_entropy"  # metric at the candidates' budget, by training seed
+CLASS_WEIGHTS = "taylorglo:class_weights"  # those of `loss.class_weights: balanced`
+NEWS = "taylorglo:news"  # trials that were added last, and whether all is done; for idle workers
+SELECTION = "taylorglo:selection"  # the winner by full trainings, with all finalists
+DRAWN = "taylorglo:drawn"  # generations that the dashboard's figures show
 
 # Of an evaluation study, which holds the trainings for a verdict.
-EVALUATION_OF = "taylorglo:evaluation_of"
-"""Name of the study that it belongs to."""
-VERDICT = "taylorglo:verdict"
-"""The newest verdict."""
-SWEEP = "taylorglo:sweep:"
-"""The newest sweep over a setting, whose name follows."""
+EVALUATION_OF = "taylorglo:evaluation_of"  # name of the study that it belongs to
+VERDICT = "taylorglo:verdict"  # the newest one
+SWEEP = "taylorglo:sweep:"  # the newest sweep over a setting, whose name follows
 
 # Of a candidate's trial.
 GENERATION = "taylorglo:generation"
-INDEX = "taylorglo:index"
-"""Place of the candidate in its generation."""
-TREE = "taylorglo:tree"
-"""Of a GLO search: the candidate's tree in prefix form; its coefficients are parameters."""
-ATTEMPT = "taylorglo:attempt"
-"""Number of aborted attempts of the candidate before this one."""
-STOPPED = "taylorglo:stopped"
-"""The candidate fell behind the previous generation and was stopped; its rank."""
-DIVERGED = "taylorglo:diverged"
-"""How the training diverged."""
+INDEX = "taylorglo:index"  # place in its generation
+TREE = "taylorglo:tree"  # of GLO, in prefix form; the coefficients are parameters
+ATTEMPT = "taylorglo:attempt"  # number of aborted attempts before this one
+STOPPED = "taylorglo:stopped"  # the candidate fell behind the previous generation; its rank
+DIVERGED = "taylorglo:diverged"  # how the training diverged
 
 # Of a training's trial in an evaluation study.
-TASK = "taylorglo:task"
-"""What is trained, and how."""
-KEY = "taylorglo:key"
-"""Hash of everything that the training's result depends on."""
-CURVE = "taylorglo:curve"
-"""Steps of a training that the test set judges, and the validation metric there."""
-ASKED_ANEW = "taylorglo:asked_anew"
-"""The training was requested again after it had failed for good: earlier failures do not count."""
+TASK = "taylorglo:task"  # what is trained, and how
+KEY = "taylorglo:key"  # hash of everything that the training's result depends on
+CURVE = "taylorglo:curve"  # steps of a training for the test set, and the validation metric there
+ASKED_ANEW = "taylorglo:asked_anew"  # requested again: earlier failures do not count
 
 # Of any trial.
-WORKER = "taylorglo:worker"
-"""The process that evaluates the trial, and its last heartbeat; empty before the first one."""
-SUSPECT = "taylorglo:suspect"
-"""The trial had no heartbeat for the grace period."""
-ERROR = "taylorglo:error"
-"""The exception that ended the trial: its type, its message and the end of its traceback."""
-RELEASED = "taylorglo:released"
-"""The worker requeued the trial unfinished, on purpose."""
-STALE = "taylorglo:stale"
-"""Why the trial failed without its worker: it died, or wrote no heartbeat."""
-WITHDRAWN = "taylorglo:withdrawn"
-"""The trial was never evaluated: a duplicate, or no longer needed."""
+WORKER = "taylorglo:worker"  # the process and its last heartbeat; empty before the first one
+SUSPECT = "taylorglo:suspect"  # no heartbeat for the grace period
+ERROR = "taylorglo:error"  # the exception: its type, its message and the end of its traceback
+RELEASED = "taylorglo:released"  # the worker requeued the trial unfinished, on purpose
+STALE = "taylorglo:stale"  # why it failed without its worker, which died or wrote no heartbeat
+WITHDRAWN = "taylorglo:withdrawn"  # never evaluated: a duplicate, or no longer needed

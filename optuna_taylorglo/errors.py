@@ -44,20 +44,9 @@ class RecipeError(UsageError):
 
 
 class RecipeMismatch(UsageError):
-    """The study was started with another recipe.
+    """The study was started with another recipe; the message has a line for each difference."""
 
-    Attributes:
-        differences: One line for each field that differs.
-    """
-
-    def __init__(
-        self,
-        study_name: str,
-        differences: list[str],
-        advice: str = "Leave the recipe out to continue with the study's own, or give the new "
-        "recipe a study of its own under another name.",
-    ) -> None:
-        self.differences = differences
+    def __init__(self, study_name: str, differences: Sequence[str], advice: str) -> None:
         lines = "\n".join(f"  {line}" for line in differences)
         super().__init__(
             f"study {study_name!r} was started with another recipe:\n{lines}\n{advice}"
@@ -77,11 +66,7 @@ class StorageUnreachable(OperationError, ConnectionError):
 
 
 class StudyDeleted(OperationError):
-    """The study was deleted by another process while a command worked on it.
-
-    Args:
-        name: Its name, if known.
-    """
+    """The study was deleted by another process while a command worked on it."""
 
     def __init__(self, name: str | None = None) -> None:
         which = "the study" if name is None else f"study {name!r}"

@@ -50,7 +50,7 @@ def training_seed(
     repeat: int = 0,
     policy: SeedPolicy = "independent",
 ) -> int:
-    """Seed of one training of a candidate.
+    """Seed of one training of a candidate, an integer in [0, 2³²).
 
     Args:
         seed: The search's seed.
@@ -58,14 +58,8 @@ def training_seed(
         index: Index of the candidate in its generation.
         attempt: Attempt after aborts, from 0; a requeued evaluation keeps its number.
         repeat: Which of several trainings of one evaluation.
-        policy: ``"independent"`` gives every candidate its own seed, ``"common"`` gives all
-            candidates of a generation the same (common random numbers).
-
-    Returns:
-        An integer in [0, 2³²).
+        policy: ``"common"`` gives all candidates of a generation the same (common random numbers).
     """
-    if policy not in ("independent", "common"):
-        raise ValueError(f"policy must be 'independent' or 'common', got {policy!r}.")
     # One more than the index, so that no candidate shares its seed with the common policy.
     place = 0 if policy == "common" else index + 1
     return _derive(seed, _TRAININGS, generation, place, attempt, repeat)

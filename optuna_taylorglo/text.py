@@ -6,14 +6,10 @@ characters are commands on a terminal.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 # All but line feed and tabulator; then what changes the direction of reading, and halves of
@@ -21,7 +17,6 @@ from urllib.parse import quote
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_LONGEST_NAME = 200  # characters of a file's name; most systems allow 255 bytes
 
 
 def visible(text: str) -> str:
@@ -37,39 +32,20 @@ class VisibleFormatter(logging.Formatter):
 
 
 def as_file_name(name: str) -> str:
-    """A name as one part of a path, inside the folder it is put in; no two names become the same.
-
-    Letters, digits, ``_``, ``-``, ``~`` and, except in the first place, dots stay as they are.
-    """
-    quoted = quote(name, safe="", errors="surrogatepass")
-    if quoted.startswith("."):
-        quoted = "%2E" + quoted[1:]
-    if len(quoted) > _LONGEST_NAME:
-        digest = hashlib.sha256(quoted.encode()).hexdigest()
-        quoted = f"{quoted[: _LONGEST_NAME - 70]}%-{digest}"
-    return quoted or "%"
+    """A name as one part of a path, inside the folder it is put in; very long ones are cut."""
+    quoted = quote(name, safe="", errors="surrogatepass")[:200]
+    return re.sub(r"^\.", "%2E", quoted) or "%"
 
 
-def write_atomically(path: Path, content: str | Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that no reader, and no crash, ever sees half of it.
-
-    Args:
-        path: File to write, with its folders; replaced if it exists.
-        content: Its text, or a function that writes it into an open file.
-    """
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file, with its folders, so that no reader and no crash ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}-", delete=False
-    ) as file:
-        try:
-            if isinstance(content, str):
-                file.write(content.encode())
-            else:
-                content(file)
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

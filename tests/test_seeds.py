@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
 from optuna_taylorglo.seeds import Stage, candidate_seed, stage_seed, training_seed
 
 
@@ -38,11 +36,6 @@ def test_the_common_policy_gives_a_generation_one_seed_per_attempt_and_repeat() 
         seeds(*at) for at in ((0, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0))
     )
     assert len({first, again, more, later}) == 4
-
-
-def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="got 'shared'"):
-        training_seed(0, 0, 0, 0, policy="shared")  # type: ignore[arg-type]
 
 
 def test_seeds_are_those_of_studies_made_before() -> None:

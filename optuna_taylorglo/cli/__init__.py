@@ -1,15 +1,5 @@
 """``taylorglo``: the whole search by one command, and everything that follows from it.
 
-    taylorglo check RECIPE                     is anything wrong with it? nothing is recorded
-    taylorglo run studies/digits_cnn.yaml      create or resume a study and search
-    taylorglo status STUDY                     how far it is
-    taylorglo export STUDY                     its best loss as a file
-    taylorglo baseline STUDY                   cross-entropy at the candidates' budget
-    taylorglo evaluate STUDY                   is its winner really better? full trainings
-    taylorglo sweep STUDY --over fraction      the same with less data, wrong labels …
-    taylorglo report STUDY                     one page about it
-    taylorglo dashboard STUDY                  watch it in the browser
-
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
@@ -19,7 +9,7 @@ import argparse
 import logging
 from collections.abc import Sequence
 
-from optuna_taylorglo.cli import evaluate, output, run, status
+from optuna_taylorglo.cli import evaluate, run, studies
 from optuna_taylorglo.cli.options import add_version_option
 from optuna_taylorglo.process import (
     DONE,
@@ -43,7 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_version_option(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (run, status, evaluate, output):
+    for module in (run, studies, evaluate):
         module.add_commands(commands)
     return parser
 

@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
-import logging
-import math
 import statistics
 import threading
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.progress import PlainConsole, fitness_line
+from optuna_taylorglo.cli.progress import PlainConsole
 from optuna_taylorglo.cli.workers import add_workers_option, trained_by_workers
-from optuna_taylorglo.errors import StudyError, UsageError
-from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
+from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.process import DONE
+from optuna_taylorglo.report.dashboard import fitness_line
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.text import write_atomically
 from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES
 
-BASELINE_SEEDS = 3
-"""Trainings with cross-entropy by default."""
+if TYPE_CHECKING:
+    from optuna_taylorglo.verdict.sweep import SavedSweep
 
 _VALUES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "fraction": ("above 0 and at most 1, such as 0.1,0.3,1", lambda value: 0 < value <= 1),
     "label_noise": ("at least 0 and at most 1, such as 0,0.2,0.4", lambda value: 0 <= value <= 1),
     "length": (
         "whole numbers of at least 1, such as 100,400",
-        lambda value: value >= 1 and math.isfinite(value) and value == round(value),
+        lambda value: value >= 1 and value.is_integer(),
     ),
 }
 """What a sweep may vary, and which values are allowed, in words and as a test."""
 
 
-def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
-    """Add the commands to the command line."""
+def add_commands(commands: options.Commands) -> None:
     help = "train with cross-entropy as candidates are trained"
-    parser = options.add_study_command(commands, "baseline", baseline, help)
-    options.add_seeds_option(parser, BASELINE_SEEDS, "trainings")
-    options.add_machine_options(parser)
+    parser = options.add_command(commands, baseline, help, machine=True)
+    options.add_seeds_option(parser, 3, "trainings")
 
     help = "compare the winner with baselines by full trainings on the test set"
-    parser = options.add_study_command(commands, "evaluate", evaluate, help)
+    parser = options.add_command(commands, evaluate, help, machine=True)
     options.add_seeds_option(parser, 10, "trainings per loss")
     parser.add_argument(
         "--against",
@@ -55,62 +52,37 @@ def add_commands(commands: options.Commands[argparse.ArgumentParser]) -> None:
         "best-standard is the best of all standard losses, tuned with the budget that the search "
         "had (%(default)s)",
     )
-    options.add_output_option(parser, "verdict", "files to write (%(default)s.*)")
+    options.add_output_option(parser, Path("verdict"), "files to write (%(default)s.*)")
     add_workers_option(parser)
-    options.add_machine_options(parser)
 
     help = "vary training data, label noise or evaluation length"
-    parser = options.add_study_command(commands, "sweep", sweep, help)
-    parser.add_argument(
+    parser = options.add_command(commands, sweep, help, machine=True)
+    add = parser.add_argument
+    add(
         "--over",
         required=True,
         choices=list(_VALUES),
         help="fraction of the training data, share of wrong labels, or length of an evaluation "
         "(does a short one rank candidates as a long one does?)",
     )
-    parser.add_argument(
-        "--values", required=True, type=_numbers, help="values, separated by commas"
-    )
+    add("--values", required=True, type=_numbers, help="values, separated by commas")
     options.add_seeds_option(parser, 3, "trainings per point")
-    parser.add_argument(
-        "--candidates",
-        type=options.up_to(options.MOST_TRAININGS),
-        default=12,
-        help="candidates for length (%(default)s)",
-    )
+    most, help = options.up_to(options.MOST_TRAININGS), "candidates for length (%(default)s)"
+    add("--candidates", type=most, default=12, help=help)
     options.add_output_option(parser, None, "file; default: sweep-SETTING.json")
     add_workers_option(parser)
-    options.add_machine_options(parser)
 
 
-def baseline(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def baseline(arguments: Namespace, stop: threading.Event) -> int:
     """Train with cross-entropy at the candidates' own budget, and store the results."""
-    opened, runtime = options.open_study_of(arguments), options.RuntimeOptions.of(arguments)
-    return _train_cross_entropy(opened, runtime, arguments.seeds, stop)
-
-
-def run_baseline(study_name: str, url: str, runtime: options.RuntimeOptions) -> int:
-    """The same in a process of its own; returns the exit code."""
-    configure_logging(verbose=runtime.verbose, quiet=runtime.quiet)
-    stop = stop_on_signals()
-
-    def train() -> int:
-        opened = options.open_study_at(study_name, url)
-        return _train_cross_entropy(opened, runtime, BASELINE_SEEDS, stop)
-
-    return exit_code(train, logging.getLogger(__name__), study_name)
-
-
-def _train_cross_entropy(
-    opened: options.OpenedStudy, runtime: options.RuntimeOptions, seeds: int, stop: threading.Event
-) -> int:
     from optuna_taylorglo.training.training import Training
     from optuna_taylorglo.verdict.baselines import evaluate_cross_entropy
 
-    training = Training(opened.recipe, runtime.machine())
-    values = evaluate_cross_entropy(opened.study, training, seeds, stop)
+    study, recipe, _ = options.open_study_of(arguments)
+    training = Training(recipe, options.machine_of(arguments))
+    values = evaluate_cross_entropy(study, training, arguments.seeds, stop)
     console = PlainConsole()
-    console.print(fitness_line(SearchHistory(opened.study, opened.recipe)))
+    console.print(fitness_line(SearchHistory(study, recipe)))
     if diverged := values.count(None):
         console.print(
             f"{diverged} of {len(values)} trainings with cross-entropy diverged, and are not in "
@@ -119,7 +91,7 @@ def _train_cross_entropy(
     return DONE
 
 
-def evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def evaluate(arguments: Namespace, stop: threading.Event) -> int:
     """Train what is not trained yet, and print and write the verdict."""
     options.check_output(arguments.output.with_name(arguments.output.name + ".md"))
     opened = options.open_study_of(arguments)
@@ -127,45 +99,39 @@ def evaluate(arguments: argparse.Namespace, stop: threading.Event) -> int:
     from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.verdict import compare, output
     from optuna_taylorglo.verdict.baselines import LearningRates
-    from optuna_taylorglo.verdict.selection import loss_name, selected_loss
+    from optuna_taylorglo.verdict.selection import loss_name
 
-    seeds, against = arguments.seeds, arguments.against.split(",")
+    (study, recipe, _), seeds = opened, arguments.seeds
+    against = arguments.against.split(",")
     compare.check_comparison(seeds, against)
-    rates = LearningRates.find(opened.study, opened.recipe, options.machine_of(arguments))
+    rates = LearningRates.find(study, recipe, options.machine_of(arguments))
     console = PlainConsole()
     with trained_by_workers(opened, arguments, stop, console) as train:
-        verdict = compare.evaluate(
-            opened.study, opened.recipe, train, seeds=seeds, against=against, rates=rates
-        )
-        before = None
-        with contextlib.suppress(StudyError):  # of another version, and replaced now
-            before = output.load_verdict(train.evaluation_study)
+        verdict = compare.evaluate(study, recipe, train, seeds=seeds, against=against, rates=rates)
         output.save_verdict(train.evaluation_study, verdict)
-    refresh_if_installed(opened.study)
-    budget, name = opened.recipe.budget, loss_name(verdict.trial)
-    length = f"after {budget.full} {budget.unit}, {seeds} trainings each"
+    refresh_if_installed(study)
+    length = f"after {recipe.budget.full} {recipe.budget.unit}, {seeds} trainings each"
     table = Table(*output.SHORT_HEADER, title=f"{verdict.test_metric} {length}")
     for row in output.short_rows(verdict):
         table.add_row(*row)
     console.print(table)
-    console.print(f"Winner: {name} of study {opened.study.study_name}", highlight=False)
-    if before is not None and not output.is_about(before, selected_loss(opened.study)):
-        other = loss_name(before.trial)
-        console.print(f"It replaces the verdict about another loss, {other}.", highlight=False)
-    console.print(verdict.text, highlight=False)
+    console.print(f"Winner: {loss_name(verdict.trial)} of study {study.study_name}")
+    console.print(verdict.text)
     files = output.write_verdict(verdict, arguments.output)
-    console.print("Written to " + ", ".join(str(file) for file in files))
+    console.print("Written to " + ", ".join(map(str, files)))
     return DONE
 
 
-def sweep(arguments: argparse.Namespace, stop: threading.Event) -> int:
+def sweep(arguments: Namespace, stop: threading.Event) -> int:
     """Train with one setting varied, and print, save and write the results."""
     over, values, seeds = arguments.over, arguments.values, arguments.seeds
-    _check_values(over, values)
+    allowed, is_right = _VALUES[over]
+    if wrong := [f"{value:g}" for value in values if not is_right(value)]:
+        raise UsageError(f"--values {', '.join(wrong)} not allowed for {over}, must be {allowed}.")
     path = arguments.output or Path(f"sweep-{over}.json")
     options.check_output(path)
     opened = options.open_study_of(arguments)
-    study, recipe = opened.study, opened.recipe
+    study, recipe, _ = opened
 
     from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.training.training import test_metric
@@ -176,51 +142,50 @@ def sweep(arguments: argparse.Namespace, stop: threading.Event) -> int:
     content: object
     with trained_by_workers(opened, arguments, stop, console) as train:
         if over == "length":
-            unit, lengths = recipe.budget.unit, [round(value) for value in values]
-            agreements = rank_agreement(study, recipe, lengths, arguments.candidates, train)
-            title = f"Rank agreement with {agreements[0].longest} {unit}"
-            table = Table(unit, "Spearman", "p", "candidates", title=title)
-            for a in agreements:
-                cells = (str(a.length), f"{a.spearman:.3f}", f"{a.p_value:.2g}")
-                table.add_row(*cells, str(a.n_candidates))
-            content = [asdict(agreement) for agreement in agreements]
-            saved = SavedSweep(over, unit, agreements=tuple(agreements))
+            lengths = [round(value) for value in values]
+            found = rank_agreement(study, recipe, lengths, arguments.candidates, train)
+            saved = SavedSweep(over, recipe.budget.unit, agreements=tuple(found))
+            content = [asdict(agreement) for agreement in found]
         else:
-            selected, metric = selected_loss(study), test_metric(recipe)
-            swept = sweep_data(selected.loss, recipe, over, values, seeds, train)
-            title = f"{metric} by {over}, {seeds} trainings each"
-            table = Table("loss", *(f"{value:g}" for value in values), title=title)
-            for label, by_value in swept.accuracies.items():
-                diverged = swept.diverged[label]
-                table.add_row(label, *(_cell(by_value[v], diverged[v]) for v in values))
-            table.caption = f"The evolved loss is {selected.name}."
-            if swept.divergence is not None:
-                table.caption += f" Trainings that diverged count as {swept.divergence:.4f}."
-            content = swept.accuracies
-            saved = SavedSweep(over, metric, swept, loss=selected.name)
+            selected = selected_loss(study)
+            data = sweep_data(selected.loss, recipe, over, values, seeds, train)
+            saved = SavedSweep(over, test_metric(recipe), data, loss=selected.name)
+            content = data.accuracies
         save_sweep(train.evaluation_study, saved)
     refresh_if_installed(study)
-    console.print(table)
+    console.print(_sweep_table(saved, values, seeds))
     write_atomically(path, json.dumps(content, indent=2) + "\n")
     console.print(f"Written to {path}")
     return DONE
 
 
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 0.1,0.3,1") from None
-
-
-def _check_values(over: str, values: list[float]) -> None:
-    allowed, is_right = _VALUES[over]
-    if wrong := [value for value in values if not is_right(value)]:
-        shown = ", ".join(f"{value:g}" for value in wrong)
-        raise UsageError(f"--values {shown} not allowed for {over}, must be {allowed}.")
+def _sweep_table(sweep: SavedSweep, values: list[float], seeds: int) -> Table:
+    if sweep.data is None:
+        title = f"Rank agreement with {sweep.agreements[0].longest} {sweep.measured}"
+        table = Table(sweep.measured, "Spearman", "p", "candidates", title=title)
+        for a in sweep.agreements:
+            spearman, p_value = f"{a.spearman:.3f}", f"{a.p_value:.2g}"
+            table.add_row(str(a.length), spearman, p_value, str(a.n_candidates))
+        return table
+    title = f"{sweep.measured} by {sweep.over}, {seeds} trainings each"
+    table = Table("loss", *(f"{value:g}" for value in values), title=title)
+    for label, by_value in sweep.data.accuracies.items():
+        diverged = sweep.data.diverged[label]
+        table.add_row(label, *(_cell(by_value[v], diverged[v]) for v in values))
+    table.caption = f"The evolved loss is {sweep.loss}."
+    if sweep.data.divergence is not None:
+        table.caption += f" Trainings that diverged count as {sweep.data.divergence:.4f}."
+    return table
 
 
 def _cell(values: list[float], diverged: int) -> str:
     spread = f" ({statistics.stdev(values):.4f})" if len(values) > 1 else ""
     ended = f", {diverged} of {len(values)} diverged" if diverged else ""
     return f"{statistics.fmean(values):.4f}{spread}{ended}"
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no list such as 0.1,0.3,1") from None

@@ -7,11 +7,13 @@ import logging
 import math
 import os
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from optuna.study import Study
 
@@ -27,69 +29,54 @@ if TYPE_CHECKING:
     from optuna_taylorglo.training.preflight import Preflight
     from optuna_taylorglo.training.runtime import PrecisionName, RuntimeConfig
 
-Commands = argparse._SubParsersAction
-Action = Callable[[argparse.Namespace, threading.Event], int]
+Commands: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
+Action = Callable[[Namespace, threading.Event], int]
 
+# So that a typing error starts no endless work.
 MOST_TRAININGS = 1000
-"""Largest number of trainings of one kind, so that a typing error starts no endless work."""
-
 MOST_PROCESSES = 1000
-"""Largest number of processes or threads."""
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class OpenedStudy:
-    """A study with a recipe, and where it is.
-
-    Attributes:
-        study: The study.
-        recipe: Its recipe.
-        url: Its storage.
-    """
+class OpenedStudy(NamedTuple):
+    """A study with a recipe, and the URL of its storage."""
 
     study: Study
     recipe: Recipe
     url: str
 
 
-def open_study_at(study_name: str, url: str) -> OpenedStudy:
-    """Open a study that exists.
-
-    Raises:
-        UsageError: If there is no such study, or it has no recipe.
-    """
-    study = open_study(study_name, url)
+def open_study_of(arguments: Namespace) -> OpenedStudy:
+    """The study of a command; a `UsageError` says if there is none, or it has no recipe."""
+    url = resolve_storage_url(arguments.storage)
+    study = open_study(arguments.study, url)
     return OpenedStudy(study, attach_recipe(study), url)
 
 
-def open_study_of(arguments: argparse.Namespace) -> OpenedStudy:
-    """The study that a command of `add_study_command` is about; errors as `open_study_at`."""
-    return open_study_at(arguments.study, resolve_storage_url(arguments.storage))
-
-
 def add_command(
-    commands: Commands[argparse.ArgumentParser], name: str, action: Action, help: str
-) -> argparse.ArgumentParser:
-    """Add a command with the options that all have."""
-    parser = commands.add_parser(name, help=help)
-    add_storage_option(parser)
-    add_verbosity_options(parser)
+    commands: Commands,
+    action: Action,
+    help: str,
+    *,
+    study: bool = True,
+    storage: bool = True,
+    machine: bool = False,
+) -> ArgumentParser:
+    """Add a command with the name of its function, and with options that several have."""
+    parser = commands.add_parser(action.__name__, help=help)
     parser.set_defaults(action=action)
+    if study:
+        parser.add_argument("study", help="name of the study")
+    if storage:
+        add_storage_option(parser)
+    add_verbosity_options(parser)
+    if machine:
+        add_machine_options(parser)
     return parser
 
 
-def add_study_command(
-    commands: Commands[argparse.ArgumentParser], name: str, action: Action, help: str
-) -> argparse.ArgumentParser:
-    """Add a command about an existing study, which `open_study_of` opens."""
-    parser = add_command(commands, name, action, help)
-    parser.add_argument("study", help="name of the study")
-    return parser
-
-
-def add_storage_option(parser: argparse.ArgumentParser) -> None:
+def add_storage_option(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--storage",
         metavar="URL",
@@ -98,49 +85,40 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_verbosity_options(parser: argparse.ArgumentParser) -> None:
-    """How much is logged, also by the workers that a command starts."""
+def add_verbosity_options(parser: ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
     parser.add_argument("-q", "--quiet", action="store_true", help="log errors only")
 
 
-def add_version_option(parser: argparse.ArgumentParser) -> None:
+def add_version_option(parser: ArgumentParser) -> None:
     version = f"%(prog)s {__version__}"
     parser.add_argument("--version", action="version", version=version, help="show the version")
 
 
-def add_seeds_option(parser: argparse.ArgumentParser, default: int, help: str) -> None:
-    parser.add_argument(
-        "--seeds", type=up_to(MOST_TRAININGS), default=default, help=f"{help} (%(default)s)"
-    )
+def add_seeds_option(parser: ArgumentParser, default: int, help: str) -> None:
+    help += " (%(default)s)"
+    parser.add_argument("--seeds", type=up_to(MOST_TRAININGS), default=default, help=help)
 
 
 def add_output_option(
-    parser: argparse.ArgumentParser, default: str | None, help: str = "file (%(default)s)"
+    parser: ArgumentParser, default: Path | None, help: str = "file (%(default)s)"
 ) -> None:
-    path = None if default is None else Path(default)
-    parser.add_argument("--output", "-o", type=Path, default=path, help=help)
+    parser.add_argument("--output", "-o", type=Path, default=default, help=help)
 
 
 def check_output(path: Path) -> None:
-    """Make sure, before anything is trained, that a file can be written; make its folder.
-
-    Raises:
-        UsageError: If it cannot.
-    """
+    """Make sure, before anything is trained, that a file can be written; make its folder."""
+    if path.is_dir():
+        raise UsageError(f"--output {path} cannot be written: it is a folder.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise UsageError(
-            f"--output {path} cannot be written: {path.parent} is no folder, and none can be made "
-            f"({error.strerror})."
-        ) from error
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else f"no permission to write to {path.parent}"
-        raise UsageError(f"--output {path} cannot be written: {reason}.")
+        reason = f"{error.strerror}: {path.parent}"
+        raise UsageError(f"--output {path} cannot be written ({reason}).") from error
 
 
-def add_machine_options(parser: argparse.ArgumentParser) -> None:
+def add_machine_options(parser: ArgumentParser) -> None:
     """Add the options of this machine, which `RuntimeOptions.of` reads."""
     add = parser.add_argument_group("this machine").add_argument
     add("--data-dir", type=Path, default=Path("data"), help="where data sets are (%(default)s)")
@@ -159,6 +137,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--allow",
+        dest="allowed_packages",
         action="append",
         default=[],
         metavar="PACKAGE",
@@ -168,40 +147,30 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """The options of `add_machine_options`, in a form that can be sent to another process.
-
-    Attributes:
-        data_dir: Where data sets are.
-        device: Such as "auto" or "cuda:1".
-        precision: "auto", or a precision of Lightning's.
-        threads: CPU threads of a process.
-        allowed_packages: Packages, besides the bundled ones, whose classes a recipe may name.
-        verbose: Whether to log more.
-        quiet: Whether to log errors only.
-    """
+    """The options of `add_machine_options` and how much to log, to be sent to another process."""
 
     data_dir: Path = Path("data")
     device: str = "auto"
     precision: PrecisionName = "auto"
     threads: int = 1
-    allowed_packages: tuple[str, ...] = ()
+    allowed_packages: Sequence[str] = ()
     verbose: bool = False
     quiet: bool = False
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> RuntimeOptions:
+    def of(cls, arguments: Namespace) -> RuntimeOptions:
         """The options of a command."""
-        names = ("data_dir", "device", "precision", "threads", "verbose", "quiet")
-        given = {name: getattr(arguments, name) for name in names}
-        return cls(allowed_packages=tuple(arguments.allow), **given)
+        return cls(**{each.name: getattr(arguments, each.name) for each in fields(cls)})
 
     def flags(self) -> list[str]:
-        """The options of the machine that are not at their default, as a command line has them."""
+        """The options that are not at their default, as a command line has them."""
         flags = []
         for name in ("data_dir", "device", "precision", "threads"):
             if getattr(self, name) != getattr(RuntimeOptions, name):
                 flags += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
-        return flags + [word for name in self.allowed_packages for word in ("--allow", name)]
+        for name in self.allowed_packages:
+            flags += ["--allow", name]
+        return flags + ["-v"] * self.verbose + ["-q"] * self.quiet
 
     def machine(self) -> RuntimeConfig:
         """The runtime that they describe, set up for training."""
@@ -211,12 +180,13 @@ class RuntimeOptions:
         # Takes seconds to import: wrong usage is answered before.
         from optuna_taylorglo.training.runtime import RuntimeConfig
 
-        runtime = RuntimeConfig(self.data_dir, self.device, self.precision, self.allowed_packages)
+        allowed = tuple(self.allowed_packages)
+        runtime = RuntimeConfig(self.data_dir, self.device, self.precision, allowed)
         runtime.prepare(threads=self.threads)
         return runtime
 
 
-def machine_of(arguments: argparse.Namespace) -> RuntimeConfig:
+def machine_of(arguments: Namespace) -> RuntimeConfig:
     """The runtime that the options of `add_machine_options` describe, set up for training."""
     return RuntimeOptions.of(arguments).machine()
 
@@ -224,13 +194,7 @@ def machine_of(arguments: argparse.Namespace) -> RuntimeConfig:
 def dry_run(recipe: Recipe, runtime: RuntimeConfig, path: Path | None = None) -> Preflight:
     """Take one training step and one validation batch, and log what looks wrong.
 
-    Args:
-        recipe: The recipe.
-        runtime: This machine.
-        path: The recipe's file, whose line an error names; None for a recipe out of a study.
-
-    Raises:
-        UsageError: If it cannot work; the message says what to change.
+    Errors name the line of the recipe's file; `path` is None for a recipe out of a study.
     """
     from optuna_taylorglo.training.preflight import preflight
 
@@ -250,8 +214,7 @@ def up_to(most: float) -> Callable[[str], int]:
     """Whole numbers of at least 1 and at most so much, for argparse."""
 
     def number(text: str) -> int:
-        value = int(text)
-        if not 1 <= value <= most:
+        if not 1 <= (value := int(text)) <= most:
             allowed = "at least 1" if most == math.inf else f"from 1 to {most}"
             raise argparse.ArgumentTypeError(f"{value} is not allowed, must be {allowed}")
         return value
@@ -264,7 +227,6 @@ positive = up_to(math.inf)
 
 def seconds(text: str) -> float:
     """A time above 0, for argparse."""
-    value = float(text)
-    if not 0 < value < math.inf:
+    if not 0 < (value := float(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{value} is not allowed, must be above 0")
     return value

@@ -6,24 +6,28 @@ import importlib
 import inspect
 import sys
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from optuna_taylorglo.errors import RecipeError
-
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
-    from pytorch_lightning.loggers import Logger
-    from torch import nn
+from optuna_taylorglo.recipes.settings import DOTTED_PATH
 
 BUNDLED_PACKAGE = "lightning_modules"
 
+_LIGHTNING_BASES = {
+    "data.class_path": "LightningDataModule",
+    "trainer.callbacks": "Callback",
+    "trainer.loggers": "loggers.Logger",
+}
 
-def model_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type[nn.Module]:
-    """The class of a recipe's `model.class_path`: a net, or a LightningModule, itself a net.
+
+def _import_class(field: str, class_path: str, allowed_packages: Sequence[str] = ()) -> type[Any]:
+    """The class that a field of a recipe names.
 
     Args:
+        field: Dotted path of the field, which decides what the class must be a subclass of.
         class_path: Dotted path of a class at the top level of a module.
         allowed_packages: Packages or modules besides the bundled ones; each allows its submodules.
 
@@ -31,79 +35,57 @@ def model_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type[n
         RecipeError: If the path is outside the allowed packages, cannot be imported, or names
             anything but a subclass of the right kind that is defined inside the allowed packages.
     """
-    from torch import nn
-
-    cls = _import_class("model.class_path", class_path, allowed_packages)
-    return _subclass("model.class_path", cls, class_path, (nn.Module,))
-
-
-def data_module_class(
-    class_path: str, allowed_packages: Sequence[str] = ()
-) -> type[pl.LightningDataModule]:
-    """The LightningDataModule class, of either Lightning, of a recipe's `data.class_path`."""
-    return _lightning_class("data.class_path", class_path, allowed_packages, "LightningDataModule")
-
-
-def callback_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type[pl.Callback]:
-    """The class, of either Lightning, of one of a recipe's `trainer.callbacks`."""
-    return _lightning_class("trainer.callbacks", class_path, allowed_packages, "Callback")
-
-
-def logger_class(class_path: str, allowed_packages: Sequence[str] = ()) -> type[Logger]:
-    """The class, of either Lightning, of one of a recipe's `trainer.loggers`."""
-    return _lightning_class("trainer.loggers", class_path, allowed_packages, "loggers.Logger")
-
-
-def _lightning_class(
-    field: str, class_path: str, allowed_packages: Sequence[str], base: str
-) -> type[Any]:
-    import pytorch_lightning  # noqa: F401 (the one that is always installed)
-
-    cls = _import_class(field, class_path, allowed_packages)
-    # Only now is the Lightning imported that it comes from.
-    bases = tuple(attrgetter(base)(lightning) for lightning in imported_lightnings())
-    return _subclass(field, cls, class_path, bases)
-
-
-def _subclass(
-    field: str, cls: type[Any], class_path: str, bases: tuple[type[Any], ...]
-) -> type[Any]:
-    if not issubclass(cls, bases):
-        modules = " or ".join(base.__module__ for base in bases)
-        kind = f"must be a subclass of {bases[0].__name__} ({modules})"
-        raise RecipeError(field, f"{class_path!r} is not allowed, {kind}")
-    return cls
-
-
-def _import_class(field: str, class_path: str, allowed_packages: Sequence[str]) -> type[Any]:
     allowed = (BUNDLED_PACKAGE, *allowed_packages)
-    for package in allowed:
-        if not _is_plain_path(package):
-            raise ValueError(f"allowed package {package!r} must be a name such as my_package")
+    if wrong := [package for package in allowed if not _is_plain_path(package)]:
+        raise ValueError(f"allowed package {wrong[0]!r} must be a name such as my_package")
+
+    def refuse(problem: str) -> NoReturn:
+        raise RecipeError(field, f"{class_path!r} {problem}")
 
     def require_inside(module: str, problem: str) -> None:
         if not any(module == name or module.startswith(f"{name}.") for name in allowed):
-            raise RecipeError(
-                field,
-                f"{class_path!r} {problem} the allowed packages ({', '.join(allowed)}); if you "
-                f"trust it, start the worker with --allow {module.partition('.')[0]}",
+            refuse(
+                f"{problem} the allowed packages ({', '.join(allowed)}); if you trust it, start "
+                f"the worker with --allow {module.partition('.')[0]}"
             )
 
     module_name, _, class_name = class_path.rpartition(".")
     if not module_name or not _is_plain_path(class_path):
-        kind = "must be a dotted path to a class, such as my_package.module.ClassName"
-        raise RecipeError(field, f"{class_path!r} is not allowed, {kind}")
+        refuse(f"is not allowed, {DOTTED_PATH}")
     require_inside(module_name, "lies outside")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise RecipeError(field, f"{class_path!r} cannot be imported: {error}") from error
+        refuse(f"cannot be imported: {error}")
     cls = vars(module).get(class_name)
     if not isinstance(cls, type):
         kind = "has no such name" if cls is None else f"holds {type(cls).__name__}, not a class"
-        raise RecipeError(field, f"{class_path!r} is not a class: {module_name} {kind}")
+        refuse(f"is not a class: {module_name} {kind}")
     require_inside(cls.__module__, f"is defined in {cls.__module__}, outside")
+    bases = _bases(field)
+    if not issubclass(cls, bases):
+        modules = " or ".join(base.__module__ for base in bases)
+        refuse(f"is not allowed, must be a subclass of {bases[0].__name__} ({modules})")
     return cls
+
+
+model_class = partial(_import_class, "model.class_path")
+data_module_class = partial(_import_class, "data.class_path")
+callback_class = partial(_import_class, "trainer.callbacks")
+logger_class = partial(_import_class, "trainer.loggers")
+
+
+def _bases(field: str) -> tuple[type, ...]:
+    """Of a model nn.Module, also of a LightningModule; else a class of each Lightning in use.
+
+    To be called after the import of the class, which imports the Lightning that it comes from.
+    """
+    import pytorch_lightning  # noqa: F401 (the one that is always installed)
+    from torch import nn
+
+    if field not in _LIGHTNING_BASES:
+        return (nn.Module,)
+    return tuple(map(attrgetter(_LIGHTNING_BASES[field]), imported_lightnings()))
 
 
 def _is_plain_path(path: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
-from optuna_taylorglo.errors import RecipeError, RecipeMismatch
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.validation import show
 
@@ -32,34 +32,20 @@ def bundled_recipes() -> dict[str, Path]:
 
 
 def find_recipe(path_or_name: str | os.PathLike[str]) -> Path:
-    """The file of a recipe.
-
-    Args:
-        path_or_name: A path, which wins if it exists, or the name of a bundled recipe.
-
-    Raises:
-        RecipeError: If there is neither.
-    """
+    """The file of a recipe: a path, which wins if it exists, or the name of a bundled recipe."""
     path, recipes = Path(path_or_name), bundled_recipes()
     if path.exists():
         return path
     if str(path) in recipes:
         return recipes[str(path)]
     near = difflib.get_close_matches(path.stem.lower(), recipes, n=5, cutoff=0.5)
-    raise RecipeError(
-        "",
-        "No such file, and no bundled recipe has this name; "
-        + (f"near to it are {', '.join(near)}" if near else f"there are {', '.join(recipes)}"),
-        str(path),
-    )
+    hint = f"near to it are {', '.join(near)}" if near else f"there are {', '.join(recipes)}"
+    problem = f"No such file, and no bundled recipe has this name; {hint}"
+    raise RecipeError("", problem, str(path))
 
 
 def load_recipe(path: str | os.PathLike[str]) -> Recipe:
-    """Reads a recipe from a YAML file.
-
-    Raises:
-        RecipeError: If the file cannot be read, is no YAML mapping, or breaks a rule.
-    """
+    """Read a recipe from a YAML file, or raise a `RecipeError` that says what is wrong with it."""
     source = os.fspath(path)
     try:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_RecipeLoader)
@@ -104,11 +90,10 @@ class _RecipeLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                problem, mark = f"duplicate key {show(key)}", key_node.start_mark
-                raise yaml.constructor.ConstructorError(None, None, problem, mark)
-            if isinstance(key, Hashable):
+            if isinstance(key := self.construct_object(key_node, deep=True), Hashable):
+                if key in seen:
+                    problem, mark = f"duplicate key {show(key)}", key_node.start_mark
+                    raise yaml.constructor.ConstructorError(None, None, problem, mark)
                 seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -155,14 +140,11 @@ def _as_json(value: object) -> str:
 
 
 def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
-    """The recipe with which a study with results continues when it is given a file.
+    """The recipe with which a study with results continues; None if they differ in what counts.
 
     No candidate and no training depends on how many generations there will be, nor on how the
     winner is selected. The greater number of generations holds, so that workers with an older file
     can join a search that was made longer.
-
-    Returns:
-        The recipe; None if the two differ in anything else.
     """
     generations = max(in_study.search.n_generations, in_file.search.n_generations)
     ours, theirs = (
@@ -175,57 +157,27 @@ def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
 
 
 def replace_recipe(study: optuna.Study, recipe: Recipe) -> None:
-    """Saves a recipe in the study in place of the one that is there."""
+    """Save a recipe in the study in place of the one that is there."""
     study.set_user_attr(RECIPE, {"schema": SCHEMA_VERSION, "recipe": recipe.to_dict()})
 
 
-def freeze(study: optuna.Study, recipe: Recipe) -> None:
-    """Saves the recipe in the study, or makes sure that the study holds the same one.
-
-    Storages have no "write if absent": of two different recipes that are frozen in the same few
-    milliseconds the last one written stands, and the other caller may already have returned.
-    Calling again is cheap and tells.
-
-    Raises:
-        RecipeMismatch: If the study holds a different recipe.
-        RecipeError: If the study's own recipe is unreadable.
-    """
-    if frozen_recipe(study) is None:
-        replace_recipe(study, recipe)
-    # Read back, since another worker may have been the first at the same moment.
-    in_study = frozen_recipe(study)
-    if in_study is not None and (differences := recipe_differences(in_study, recipe)):
-        raise RecipeMismatch(study.study_name, differences)
-
-
 def frozen_recipe(study: optuna.Study) -> Recipe | None:
-    """The recipe saved in the study, or None when it has none yet.
-
-    Raises:
-        RecipeError: If the attribute holds no recipe that this version can read.
-    """
+    """The recipe saved in the study, or None when it has none yet."""
     envelope = study.user_attrs.get(RECIPE)
     if envelope is None:
         return None
     source = f"study {study.study_name!r}, attribute {RECIPE}"
     if not isinstance(envelope, dict) or not {"schema", "recipe"} <= envelope.keys():
         raise RecipeError("", f"{show(envelope)} is not a frozen recipe", source)
-    if envelope["schema"] != SCHEMA_VERSION:
-        raise RecipeError(
-            "schema",
-            f"{show(envelope['schema'])} is not allowed, this version of optuna-taylorglo reads "
-            f"{SCHEMA_VERSION}: install the version that started the study",
-            source,
-        )
+    if (version := envelope["schema"]) != SCHEMA_VERSION:
+        problem = f"{show(version)} is not allowed, this version of optuna-taylorglo reads "
+        problem += f"{SCHEMA_VERSION}: install the version that started the study"
+        raise RecipeError("schema", problem, source)
     return recipe_from_dict(envelope["recipe"], source)
 
 
 def settled_recipe(study: optuna.Study) -> Recipe | None:
-    """The frozen recipe, with balanced class weights as the first worker computed them.
-
-    Raises:
-        RecipeError: If it is none that this version can read.
-    """
+    """The frozen recipe, with balanced class weights as the first worker computed them."""
     recipe, weights = frozen_recipe(study), study.user_attrs.get(CLASS_WEIGHTS)
     if recipe is None or recipe.loss.class_weights != "balanced" or not weights:
         return recipe

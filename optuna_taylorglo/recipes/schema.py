@@ -1,16 +1,14 @@
-"""The recipe: all of its sections, and its reference for people and editors."""
+"""The recipe: what is measured, the losses that are searched, and all sections together."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic.json_schema import GenerateJsonSchema
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.settings import (
@@ -30,7 +28,6 @@ from optuna_taylorglo.recipes.settings import (
     Unit,
     WholeNumber,
 )
-from optuna_taylorglo.validation import PlainModel, nested_models, show
 
 _VARIABLES = [("x", *outputs, *t) for t in ((), ("t",)) for outputs in ("y", "z", "yz")]
 
@@ -222,15 +219,7 @@ class Recipe(Section):
 
 
 def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:
-    """Builds a recipe from plain values.
-
-    Args:
-        content: The content of a YAML or JSON file.
-        source: Where it came from, for messages.
-
-    Raises:
-        RecipeError: If it is no mapping or breaks a rule.
-    """
+    """Build a recipe from the content of a YAML or JSON file; errors name its `source`."""
     try:
         return Recipe.from_plain(content)
     except RecipeError as error:
@@ -260,54 +249,4 @@ def own_loss_warning(fitness: FitnessSettings) -> str:
 
 
 SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
-
-
-class _Untitled(GenerateJsonSchema):
-    """Without titles that only repeat the names of fields."""
-
-    def field_title_should_be_set(self, schema: object) -> bool:
-        return False
-
-
-def recipe_json_schema() -> str:
-    """The JSON schema of recipes, by which editors complete and check single fields."""
-    schema = Recipe.model_json_schema(schema_generator=_Untitled)
-    content = {"$schema": GenerateJsonSchema.schema_dialect, **schema}
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def recipe_reference() -> str:
-    """A Markdown table of every field: its type, default and meaning."""
-    rows = [("Field", "Type", "Default", "Meaning"), ("---",) * 4, *_rows(Recipe)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def _rows(section: type[PlainModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
-    """A row for each field, and for each of those within it."""
-    schemas, inner = section.model_json_schema()["properties"], nested_models(section)
-    for name, field in section.model_fields.items():
-        meaning = " ".join((field.description or "").split())
-        default = show(field.get_default(call_default_factory=True))
-        is_section = name in inner and get_origin(field.annotation) is not tuple
-        if not is_section:
-            default = "required" if field.is_required() else f"`{default}`"
-            yield f"`{prefix}{name}`", _type(schemas[name]), default, meaning
-        elif field.default is None:
-            yield f"`{prefix}{name}`", "the fields below", "`null`", meaning or "Left out: none."
-        if is_section:
-            yield from _rows(inner[name], f"{prefix}{name}.")
-
-
-_LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-
-
-def _type(schema: Mapping[str, Any]) -> str:
-    """A field's JSON schema in short, such as ``integer ≥ 1, ≤ 100``."""
-    if "anyOf" in schema:
-        return " or ".join(map(_type, schema["anyOf"]))
-    if "enum" in schema or "const" in schema:
-        return ", ".join(schema.get("enum") or [schema["const"]])
-    if schema.get("type") == "array":
-        return f"list of {_type(schema.get('items') or schema['prefixItems'][0])}"
-    limits = [f"{sign} {schema[key]}" for key, sign in _LIMITS.items() if key in schema]
-    return f"{schema.get('type', 'mapping')} {', '.join(limits)}".strip()
+"""The JSON schema of recipes, by which editors complete and check single fields."""

@@ -26,6 +26,8 @@ MOST_CANDIDATES = 10_000
 MOST_GENERATIONS = 100_000
 MOST_TRAININGS = 1000
 
+DOTTED_PATH = "must be a dotted path to a class, such as my_package.module.ClassName"
+
 
 class Section(PlainModel):
     """A part of the recipe."""
@@ -78,7 +80,7 @@ def _whole(value: object) -> object:
 
 def _class_path(path: str) -> str:
     if "." not in path or not all(part.isidentifier() for part in path.split(".")):
-        raise ValueError("must be a dotted path to a class, such as my_package.module.ClassName")
+        raise ValueError(DOTTED_PATH)
     return path
 
 

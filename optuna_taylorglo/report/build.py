@@ -21,7 +21,7 @@ from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.tree import formula
-from optuna_taylorglo.report.dashboard import draw_figures
+from optuna_taylorglo.report.dashboard import draw_figures, fitness_line
 from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.storages import shown_url
@@ -36,7 +36,6 @@ from optuna_taylorglo.verdict.output import (
 )
 from optuna_taylorglo.verdict.selection import (
     SelectedLoss,
-    Selection,
     is_undecided,
     load_selection,
     loss_name,
@@ -65,19 +64,15 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
     Args:
         study: A study that a worker has begun on; it need not be finished.
         path: The HTML file to write.
-        storage: Storage URL or journal path for the commands in the report; its password is
-            masked. None if it is the default one.
-
-    Raises:
-        StudyError: If no worker has begun on the study.
+        storage: URL for the commands in the report, where its password is masked; None if it is
+            the default one.
     """
     from plotly.offline import get_plotlyjs
 
     history = read_history(study)
     if history is None:
         raise StudyError(
-            f"study {study.study_name!r} has no recipe: no worker has begun on it, so there is "
-            "nothing to report."
+            f"study {study.study_name!r}: no worker has begun on it, so there is nothing to report."
         )
     recipe = history.recipe
     evaluation_study = find_evaluation_study(study)
@@ -86,10 +81,9 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
     winner = None if history.best is None else selected_loss(study)
     selection = load_selection(study)
     own_optimizer = has_own_optimizer(study, recipe) is True
-    other_loss = ""
-    if verdict is not None and winner is not None and not is_about(verdict, winner):
-        other_loss = _about_another(verdict, winner)
     counts = [f"{n} {_OUTCOMES[state]}" for state, n in history.counts.items() if n]
+    started = [t.datetime_start for t in history.trials if t.datetime_start]
+    ended = [t.datetime_complete for t in history.trials if t.datetime_complete]
     # Text comes from a database that others write to: the template escapes all of it.
     environment = Environment(
         loader=PackageLoader("optuna_taylorglo", "report"),
@@ -103,8 +97,7 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         written=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         history=history,
         recipe=recipe,
-        numbers=_numbers(history, winner, selection, verdict),
-        settings=_settings(recipe.to_dict(), own_optimizer),
+        fitness=fitness_line(history, selection).splitlines(),
         recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
         own_optimizer=own_optimizer,
         winner=None if winner is None else _winner(history, winner),
@@ -113,14 +106,12 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         advice=None if selection is None else evaluation_advice(selection, recipe),
         outcomes=", ".join(counts) or "none yet",
         verdict=verdict,
-        other_loss=other_loss,
+        other_loss=_about_another(verdict, winner),
         verdict_table=None if verdict is None else (HEADER, rows(verdict)),
         sweeps=sweeps,
         storage=None if storage is None else shown_url(storage),
-        started=min((t.datetime_start for t in history.trials if t.datetime_start), default=None),
-        ended=max(
-            (t.datetime_complete for t in history.trials if t.datetime_complete), default=None
-        ),
+        started=min(started, default=None),
+        ended=max(ended, default=None),
         versions=[
             ("Python", platform.python_version()),
             ("optuna-taylorglo", __version__),
@@ -137,24 +128,10 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
     write_atomically(Path(path), page)
 
 
-def _settings(recipe: dict[str, Any], own_optimizer: bool) -> list[tuple[str, str]]:
-    """The sections of a recipe, each as one line."""
-    if own_optimizer:
-        recipe = recipe | {"optimizer": "the module's own", "schedule": None}
-    return [(name, _one_line(value)) for name, value in recipe.items() if value is not None]
-
-
-def _one_line(value: Any) -> str:
-    if not isinstance(value, dict):
-        return str(value)
-    text = yaml.safe_dump(
-        value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf")
-    )
-    return text.strip()[1:-1]
-
-
-def _about_another(verdict: Verdict, winner: SelectedLoss) -> str:
-    """Why the loss of the verdict is not the winner's."""
+def _about_another(verdict: Verdict | None, winner: SelectedLoss | None) -> str:
+    """Why the loss of the verdict is not the winner's; empty if it is."""
+    if verdict is None or winner is None or is_about(verdict, winner):
+        return ""
     before, now = loss_name(verdict.trial), winner.name
     difference = f"{before}, not about the winner, {now}"
     if before == now:
@@ -162,43 +139,12 @@ def _about_another(verdict: Verdict, winner: SelectedLoss) -> str:
     return f"The verdict is about {difference}: it was made when that was the winner."
 
 
-def _numbers(
-    history: SearchHistory,
-    winner: SelectedLoss | None,
-    selection: Selection | None,
-    verdict: Verdict | None,
-) -> list[tuple[str, str]]:
-    """The most important numbers, each with what it measures."""
-    metric, cross_entropy = history.recipe.fitness.metric, history.cross_entropy
-    numbers = []
-    if selection is not None:
-        text = f"{metric} of the winner, mean of {len(selection.winner.values)} full trainings"
-        numbers.append((f"{selection.winner.mean:.4f}", text))
-    elif winner is not None and winner.trial is not None:
-        text = f"{metric} of the best candidate, one training"
-        numbers.append((f"{winner.trial.values[0]:.4f}", text))
-    if cross_entropy is not None:
-        budget = "same" if selection is None else "evaluations'"
-        seeds = f"mean of {len(cross_entropy.by_seed)} seeds"
-        text = f"{metric} of cross-entropy at the {budget} budget, {seeds}"
-        numbers.append((f"{cross_entropy.mean:.4f}", text))
-    if verdict is not None:
-        for sample in verdict.samples[:2]:
-            text = f"{verdict.test_metric} of {sample.label}, {len(sample.values)} full trainings"
-            numbers.append((f"{sample.mean:.4f}", text))
-    text = f"candidates evaluated in {history.n_finished} generations"
-    numbers.append((str(history.n_filled), text))
-    if history.recipe.search.method == "glo":
-        numbers.append((str(history.n_reused), "trees equal to one of them, not evaluated again"))
-    return numbers
-
-
 def _winner(history: SearchHistory, winner: SelectedLoss) -> dict[str, Any]:
     """The reported loss."""
     from optuna_taylorglo.losses.describe import describe
 
-    loss, attributes = winner.loss, {} if winner.trial is None else winner.trial.user_attrs
-    described, facts = describe(loss, history.n_classes)
+    attributes = {} if winner.trial is None else winner.trial.user_attrs
+    described, facts = describe(winner.loss, history.n_classes)
     first_line, *description = described.splitlines()
     # People count from 1.
     place = [attributes[key] + 1 for key in (GENERATION, INDEX) if key in attributes]
@@ -207,7 +153,7 @@ def _winner(history: SearchHistory, winner: SelectedLoss) -> dict[str, Any]:
         "place": "(generation {}, candidate {})".format(*place) if place else "",
         "formula": first_line,
         "description": description,
-        "parameters": _parameters(loss),
+        "parameters": _parameters(winner.loss),
         "folded": facts.get("folded"),
     }
 
@@ -217,11 +163,13 @@ def _parameters(loss: EvolvedLoss) -> list[tuple[str, str, str]]:
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
     if isinstance(loss, TreeLoss):
-        pairs = zip(loss.tree.nodes(), loss.coefficients, strict=True)
-        return [(f"c_{i}", formula(node), repr(value)) for i, (node, value) in enumerate(pairs)]
-    form = loss.form
-    named = list(zip(form.parameter_names, form.parameter_meanings, loss.theta, strict=True))
-    if loss.anchor is not None:
-        named.append(("log_scale", "logarithm of the whole loss's scale", loss.anchor.log_scale))
-        named.append(("smoothing", "label smoothing of cross-entropy", loss.anchor.smoothing))
-    return [(name, meaning, repr(value)) for name, meaning, value in named]
+        meanings = [formula(node) for node in loss.tree.nodes()]
+        names, values = [f"c_{i}" for i in range(len(meanings))], loss.coefficients
+    else:
+        names, meanings = list(loss.form.parameter_names), list(loss.form.parameter_meanings)
+        values = loss.theta
+        if loss.anchor is not None:
+            names += ["log_scale", "smoothing"]
+            meanings += ["logarithm of the whole loss's scale", "label smoothing of cross-entropy"]
+            values += loss.anchor.log_scale, loss.anchor.smoothing
+    return list(zip(names, meanings, map(repr, values), strict=True))

@@ -15,13 +15,12 @@ from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_taylorglo.attributes import DRAWN, SAVED_LOSS
-from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.attributes import DRAWN
 from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.verdict.output import evaluation_advice, load_verdict
-from optuna_taylorglo.verdict.selection import load_selection, selected_loss
+from optuna_taylorglo.verdict.selection import Selection, load_selection, selected_loss
 from optuna_taylorglo.verdict.sweep import load_sweeps
 
 if TYPE_CHECKING:
@@ -45,16 +44,10 @@ def is_installed() -> bool:
 
 
 class DashboardRefresher:
-    """Shows finished generations in the dashboard, for a small share of a worker's time.
-
-    Args:
-        study: The study.
-        completed: Returns the number of finished generations.
-    """
+    """Shows finished generations, as `completed` counts them, for a small share of the time."""
 
     def __init__(self, study: Study, completed: Callable[[], int]) -> None:
-        self._study = study
-        self._completed = completed
+        self._study, self._completed = study, completed
         # The first figures take about a second, most of it for imports.
         self._due = time.monotonic() + 1.0 / DRAWING_SHARE
 
@@ -83,10 +76,7 @@ def refresh_if_installed(study: Study) -> None:
 
 
 def refresh(study: Study) -> None:
-    """Push figures and notes of a study to the dashboard, in place of older ones.
-
-    Trials that were the best so far get a note that describes their loss.
-    """
+    """Push figures and notes to the dashboard; trials that were the best so far get one, too."""
     from optuna_dashboard import get_note, save_note, save_plotly_graph_object
 
     history = read_history(study)
@@ -106,14 +96,9 @@ def refresh(study: Study) -> None:
 
 
 def draw_figures(study: Study, *, further: bool = False) -> dict[str, go.Figure]:
-    """Draw everything that there is to show of a study, its newest verdict and its sweeps.
+    """All figures of a study, its newest verdict and its sweeps, by name and without empty ones.
 
-    Args:
-        study: The study.
-        further: Whether to add figures that are only in the report.
-
-    Returns:
-        Figures by name, without the empty ones.
+    `further` adds those that are only in the report.
     """
     from optuna_taylorglo import visualization
     from optuna_taylorglo.visualization._sweep import draw_sweep
@@ -141,24 +126,44 @@ def draw_figures(study: Study, *, further: bool = False) -> dict[str, go.Figure]
 
 def _note(study: Study, history: SearchHistory) -> str:
     """The state of a search in Markdown."""
-    recipe, metric = history.recipe, history.recipe.fitness.metric
-    chosen, selection = selected_loss(study), load_selection(study)
+    recipe, chosen, selection = history.recipe, selected_loss(study), load_selection(study)
     generations = f"{history.n_finished} of {recipe.search.total_generations} generations"
-    lines = [f"**Search**: {generations}, {history.n_filled} candidates evaluated.", ""]
+    paragraphs = [
+        f"**Search**: {generations}, {history.n_filled} candidates evaluated.",
+        f"**{'Best so far' if selection is None else 'Winner'}**: {chosen.name}",
+        "\n".join(f"- {line}" for line in _description(chosen.loss)),
+        *fitness_line(history, selection).splitlines(),
+    ]
     if selection is not None:
-        mean, n = f"{selection.winner.mean:.4f}", len(selection.winner.values)
-        lines.append(f"**Winner**: {chosen.name}, {metric} {mean} (mean of {n} full trainings).")
-    elif history.best is not None:
-        lines.append(
-            f"**Best so far**: {chosen.name}, {metric} {history.best.values[0]:.4f} (one training; "
-            "expect worse on other seeds)."
+        paragraphs.append(evaluation_advice(selection, recipe))
+    return "\n\n".join(paragraphs)
+
+
+def fitness_line(history: SearchHistory, selection: Selection | None = None) -> str:
+    """Best candidate and cross-entropy, each with how its number was measured."""
+    recipe, parts, mean, budget = history.recipe, [], None, "same"
+    metric = recipe.fitness.metric
+    if selection is not None:
+        winner, budget = selection.winner, "evaluations'"
+        # Cross-entropy is trained for the length of an evaluation.
+        mean = winner.mean if recipe.budget.evaluation == recipe.budget.full else None
+        parts.append(
+            f"{metric}: {winner.mean:.4f}, mean of {len(winner.values)} full trainings of "
+            f"{winner.name}, the best of {len(selection.finalists)} losses"
         )
-    lines += ["", *(f"- {line}" for line in _description(chosen.loss))]
-    if selection is not None:
-        lines += ["", evaluation_advice(selection, recipe)]
-    if history.cross_entropy is not None:
-        lines += ["", f"**Cross-entropy** at the same budget: {history.cross_entropy}."]
-    return "\n".join(lines)
+    elif history.best is not None:
+        parts.append(
+            f"{metric}: {history.best.values[0]:.4f}, one training of the best of "
+            f"{len(history.ranked)} candidates (expect worse on other seeds)"
+        )
+    if (reference := history.cross_entropy) is not None:
+        parts.append(f"cross-entropy at the {budget} budget: {reference}")
+        if mean is not None and recipe.fitness.sign * (mean - reference.mean) <= 0:
+            parts.append(
+                "On validation the winner is not better than cross-entropy: this search found no "
+                "loss to use instead."
+            )
+    return "\n".join(parts) or "No candidate is complete yet."
 
 
 def _description(loss: EvolvedLoss) -> list[str]:
@@ -167,34 +172,14 @@ def _description(loss: EvolvedLoss) -> list[str]:
     return str(describe(loss, loss.n_classes or 2)).splitlines()
 
 
-def save_best_loss(study: Study, artifact_dir: Path = ARTIFACT_DIR) -> None:
-    """Save the winner as an artifact of the study, unless it is there already."""
-    try:
-        loss = selected_loss(study).loss
-    except StudyError:  # no trial is complete
-        return
-    settings = loss.settings()
-    if study.user_attrs.get(SAVED_LOSS) != settings:
-        # Of the study: Optuna refuses changes to a finished trial.
-        _upload(study, "best_loss.json", loss.save, artifact_dir)
-        study.set_user_attr(SAVED_LOSS, settings)
-
-
 def save_network(trial: Trial, module: LightningModule, artifact_dir: Path = ARTIFACT_DIR) -> None:
     """Save the weights of a trained module as an artifact of its trial, for ``torch.load``."""
     import torch
 
-    _upload(trial, "network.pt", lambda file: torch.save(module.state_dict(), file), artifact_dir)
-
-
-def _upload(
-    owner: Study | Trial, name: str, save: Callable[[Path], object], artifact_dir: Path
-) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / name
-        save(file)
-        store = _artifact_store(artifact_dir)
-        upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=owner)
+        file, store = Path(directory) / "network.pt", _artifact_store(artifact_dir)
+        torch.save(module.state_dict(), file)
+        upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
 
 
 def _artifact_store(artifact_dir: Path) -> FileSystemArtifactStore:

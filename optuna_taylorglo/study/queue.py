@@ -388,9 +388,3 @@ def failure_of(trial: FrozenTrial) -> Failure | None:
     """The exception that a trial ended with; None if its worker was killed."""
     content = trial.user_attrs.get(ERROR)
     return None if content is None else Failure(**content)
-
-
-def last_exception(study: Study) -> Failure | None:
-    """The newest exception that a trial of a study ended with, if there is one."""
-    failures = map(failure_of, reversed(counted_trials(study)))
-    return next(filter(None, failures), None)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import optuna
 import pytest
+import yaml
+from drawn_studies import GENERATIONS, POPULATION, searched_study
 from optuna.trial import TrialState, create_trial
 from searches import load, small_recipe
 
-from optuna_taylorglo import cli
-from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RELEASED
+from optuna_taylorglo import cli, load_loss
+from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli import workers
-from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.cli.options import RuntimeOptions
+from optuna_taylorglo.cli.run import _selection_progress
+from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe
+from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.search.study import attach_recipe
-from optuna_taylorglo.study.queue import Failure
+from optuna_taylorglo.study.open import create_evaluation_study
 
 
 class Idle:
@@ -37,7 +40,7 @@ class Idle:
 
 @pytest.fixture
 def idle_run(tmp_path, monkeypatch, sqlite_url):
-    """Runs the verb with words, on a recipe, without workers."""
+    """Runs the command with words, on a recipe, without workers."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPTUNA_STORAGE", sqlite_url)
     monkeypatch.setattr(workers, "LocalProcesses", Idle)
@@ -49,48 +52,35 @@ def idle_run(tmp_path, monkeypatch, sqlite_url):
     return run
 
 
-@pytest.mark.parametrize(
-    ("said", "verbose", "quiet"), [([], False, False), (["-v"], True, False), (["-q"], False, True)]
-)
-def test_workers_and_baseline_say_as_much_as_they_were_told(idle_run, said, verbose, quiet):
-    _, processes = idle_run("--workers", "2", "--device", "cpu", *said)
-    baseline, *workers = processes.jobs
-    assert len(workers) == 2
-    assert baseline.arguments[0] == "tiny"
-    told = [baseline.arguments[-1], *(job.arguments[0].runtime for job in workers)]
-    assert {(each.verbose, each.quiet, each.device) for each in told} == {(verbose, quiet, "cpu")}
-
-
-def test_the_recipe_is_in_the_study_before_workers_start(idle_run, sqlite_url, tmp_path):
-    """They are told its name only."""
-    _, processes = idle_run("--study-name", "other", "--workers", "1")
+@pytest.mark.parametrize("said", [[], ["-v"], ["-q"]])
+def test_workers_and_baseline_are_told_what_the_command_was(idle_run, sqlite_url, tmp_path, said):
+    """They find the recipe in the study."""
+    machine = ["--workers", "2", "--device", "cpu"]
+    _, processes = idle_run("--study-name", "other", *machine, *said)
     assert processes.calls == ["start", "stop"]
-    config = processes.jobs[1].arguments[0]
+    baseline, *workers = processes.jobs
+    assert baseline.run is cli.main
+    heard = cli.build_parser().parse_args(baseline.arguments[0])
+    assert (heard.command, heard.study, heard.storage) == ("baseline", "other", sqlite_url)
+    told = [RuntimeOptions.of(heard), *(job.arguments[0].runtime for job in workers)]
+    expected = RuntimeOptions.of(cli.build_parser().parse_args(["run", "r", *machine, *said]))
+    assert told == [expected] * 3
+    config = workers[0].arguments[0]
     assert (config.study_name, config.recipe, config.check) == ("other", None, False)
-    assert attach_recipe(load(sqlite_url, "other"), None) == load_recipe(tmp_path / "tiny.yaml")
+    assert attach_recipe(load(sqlite_url, "other")) == load_recipe(tmp_path / "tiny.yaml")
 
 
-def test_a_study_gets_the_direction_of_its_fitness(idle_run, sqlite_url, tmp_path, capsys):
-    small_recipe(tmp_path / "tiny.yaml", fitness={"metric": "val_nll", "mode": "min"})
-    idle_run("--workers", "1")
-    assert load(sqlite_url, "tiny").direction == optuna.study.StudyDirection.MINIMIZE
-    assert "Warning" not in capsys.readouterr().out
-
-
-def test_a_metric_that_is_called_loss_is_warned_of_at_the_start(idle_run, tmp_path, capsys):
-    small_recipe(
-        tmp_path / "tiny.yaml",
-        fitness={"metric": "val_loss"},
-        model={"class_path": "own_nets.LogsItsLoss", "init_args": {}},
-        optimizer=None,
-    )
+def test_a_study_gets_the_direction_of_its_fitness(idle_run, sqlite_url, tmp_path, caplog):
+    changes = {"model": {"class_path": "own_nets.LogsItsLoss", "init_args": {}}, "optimizer": None}
+    fitness = {"metric": "val_loss", "mode": "min"}
+    small_recipe(tmp_path / "tiny.yaml", fitness=fitness, **changes)
     idle_run("--workers", "1", "--allow", "own_nets")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Warning: fitness.metric val_loss, and it is maximized" in said
-    assert said.index("Warning") < said.index("Study tiny")
+    assert load(sqlite_url, "tiny").direction == optuna.study.StudyDirection.MINIMIZE
+    # Which is warned of, as it may be each candidate's own loss.
+    assert "fitness.metric val_loss: if it is computed by self.criterion" in caplog.text
 
 
-def test_a_search_without_a_single_result_says_what_may_help(idle_run, caplog, tmp_path):
+def test_a_search_without_a_result_says_what_may_help(idle_run, caplog, tmp_path):
     code, _ = idle_run("--workers", "1")
     assert code == cli.FAILED
     assert "no candidate of study 'tiny' trained at all" in caplog.text
@@ -98,19 +88,44 @@ def test_a_search_without_a_single_result_says_what_may_help(idle_run, caplog, t
     assert not (tmp_path / "best_loss.json").exists()
 
 
-def test_where_trainings_raised_the_exception_is_shown_in_place_of_advice(
-    idle_run, caplog, sqlite_url
+def kept_search(url, recipe_file, **changes):
+    """A complete search, and its recipe as a file."""
+    drawn = searched_study(name="tiny", **changes)
+    recipe_file.write_text(yaml.safe_dump(frozen_recipe(drawn).to_dict()))
+    optuna.copy_study(from_study_name="tiny", from_storage=drawn._storage, to_storage=url)
+    return load(url, "tiny")
+
+
+def test_workers_are_started_to_select_the_winner(idle_run, sqlite_url, tmp_path, capsys):
+    study = kept_search(sqlite_url, tmp_path / "tiny.yaml", selection={"candidates": 2})
+    evaluation_study = create_evaluation_study(study, sqlite_url)
+    for key, state in (("a", TrialState.FAIL), ("a", TrialState.WAITING), ("b", TrialState.FAIL)):
+        attributes = {KEY: key, TASK: {"loss": {"name": "finalist"}}}
+        evaluation_study.add_trial(create_trial(state=state, user_attrs=attributes))
+    assert _selection_progress(study) == (1, 2)
+    _, processes = idle_run("--workers", "1")
+    assert processes.calls == ["start", "stop"]
+    assert "selection of the winner: 2 trainings" in capsys.readouterr().out
+
+
+def test_a_complete_search_is_not_run_again_unless_it_is_made_longer(
+    idle_run, sqlite_url, tmp_path, capsys, monkeypatch
 ):
-    idle_run("--workers", "1")
-    caplog.clear()
-    study = load(sqlite_url, "tiny")
-    failure = Failure("RuntimeError", "no such layer")
-    failed = create_trial(
-        state=TrialState.FAIL,
-        user_attrs={GENERATION: 0, INDEX: 0, RELEASED: True, ERROR: asdict(failure)},
-    )
-    study.add_trial(failed)
-    code, _ = idle_run("--workers", "1")
-    assert code == cli.FAILED
-    assert "RuntimeError: no such layer" in caplog.text
-    assert "learning rate" not in caplog.text
+    study = kept_search(sqlite_url, tmp_path / "tiny.yaml")
+    Idle.last = None
+    monkeypatch.setattr(cli.options, "dry_run", lambda *_: pytest.fail("tried again"))
+    code, processes = idle_run("--allow", "my_nets", "--threads", "2")
+    assert (code, processes) == (cli.DONE, None)
+    out = capsys.readouterr().out
+    assert "Winner: trial" in out
+    assert "one training of the best of" in out
+    assert "Canonical form" in out
+    # The command that is advised works as it stands.
+    assert "taylorglo evaluate tiny --threads 2 --allow my_nets\n" in out
+    assert load_loss("best_loss.json").origin.study == "tiny"
+
+    code, processes = idle_run("--n-generations", str(GENERATIONS + 1), "--workers", "1")
+    assert (code, processes.calls) == (cli.DONE, ["start", "stop"])
+    history = SearchHistory(study, attach_recipe(study))
+    assert (history.n_finished, history.finished) == (GENERATIONS, False)
+    assert history.n_slots == POPULATION * (GENERATIONS + 1)

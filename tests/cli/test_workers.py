@@ -74,7 +74,7 @@ def test_workers_are_told_the_users_options(tmp_path, monkeypatch):
         (config,) = job.arguments
         assert isinstance(config, WorkerConfig)
         assert (config.study_name, config.storage, config.check) == ("s", url, False)
-        assert (config.runtime.allowed_packages, config.runtime.threads) == (("mine",), 2)
+        assert (config.runtime.allowed_packages, config.runtime.threads) == (["mine"], 2)
         assert config.runtime.verbose
         assert job.environment == {"CUDA_VISIBLE_DEVICES": str(number)}
         assert pickle.loads(pickle.dumps(config)) == config

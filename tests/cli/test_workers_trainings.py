@@ -28,7 +28,7 @@ class OneAtATime:
 
     def poll(self) -> bool:
         (line,) = self.live._bar.tasks
-        self.shown.append(f"{line.fields['stage']} {line.fields['count']}")
+        self.shown.append(f"{line.description} {line.completed}/{line.total}")
         trial = self.queue.claim()
         assert trial is not None
         self.queue.finish(trial, 0.5)

@@ -1,9 +1,5 @@
 """Pages: links lead somewhere, commands parse, examples run, the recipe reference is current.
 
-Run as a program, it updates the table of docs/recipes.md and the JSON schema::
-
-    python tests/docs/test_docs.py
-
 A block of Python or shell has a mark on the line before it:
 
 - ``<!-- run -->``: it is run here, in a folder with finished searches. Python blocks of a page are
@@ -30,22 +26,16 @@ import pytest
 import torch
 import yaml
 from kept_studies import keep_complete_study
+from recipe_reference import RECIPES, recipe_json_schema, recipes_page
 from searches import ROOT
 
 from optuna_taylorglo import TaylorLoss, cli, worker
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.recipes.schema import (
-    SCHEMA_FILE,
-    recipe_from_dict,
-    recipe_json_schema,
-    recipe_reference,
-)
+from optuna_taylorglo.recipes.schema import SCHEMA_FILE, recipe_from_dict
 
-RECIPES = ROOT / "docs" / "recipes.md"
 FOLDERS = ("studies", "benchmarks", "docs")
 PAGES = [ROOT / "README.md", *(page for f in FOLDERS for page in sorted(ROOT.glob(f"{f}/**/*.md")))]
-GENERATED = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end -->\n)", re.DOTALL)
-UPDATE = "bring it up to date: python tests/docs/test_docs.py"
+UPDATE = "bring it up to date: python tests/helpers/recipe_reference.py"
 
 FENCED = re.compile(r"^(?:(<!-- [^\n]* -->)\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN, OUTPUT = "<!-- run -->", "<!-- output -->"
@@ -243,18 +233,6 @@ def test_marked_commands_succeed(
             assert PROGRAMS[program].main(words) == 0, shlex.join([program, *words])
 
 
-def with_current_reference(text: str) -> str:
-    """The recipe page with the table that the models give."""
-    assert len(GENERATED.findall(text)) == 1, "the page must have one generated part"
-    return GENERATED.sub(lambda _: f"\n{recipe_reference()}\n", text)
-
-
 def test_recipe_reference_and_json_schema_are_current() -> None:
-    text = RECIPES.read_text(encoding="utf-8")
-    assert text == with_current_reference(text), UPDATE
+    assert RECIPES.read_text(encoding="utf-8") == recipes_page(), UPDATE
     assert SCHEMA_FILE.read_text(encoding="utf-8") == recipe_json_schema(), UPDATE
-
-
-if __name__ == "__main__":
-    RECIPES.write_text(with_current_reference(RECIPES.read_text("utf-8")), "utf-8")
-    SCHEMA_FILE.write_text(recipe_json_schema(), "utf-8")

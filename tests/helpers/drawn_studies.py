@@ -12,7 +12,7 @@ from searches import DIGITS
 from verdicts import sample
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, CURVE, KEY, N_CLASSES
-from optuna_taylorglo.recipes.load import freeze, frozen_recipe
+from optuna_taylorglo.recipes.load import frozen_recipe, replace_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.study.open import evaluation_study_name
@@ -39,7 +39,7 @@ def searched_study(
     recipe = recipe_from_dict(content)
     sampler = make_sampler(recipe, 10)
     study = optuna.create_study(study_name=name, direction="maximize", sampler=sampler)
-    freeze(study, recipe)
+    replace_recipe(study, recipe)
     study.set_user_attr(N_CLASSES, 10)
     study.set_user_attr(CROSS_ENTROPY, {"11": 0.4, "12": 0.6})
 

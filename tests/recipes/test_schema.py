@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from optuna_taylorglo.recipes.schema import (
     LossSettings,
     own_loss_warning,
     recipe_from_dict,
-    recipe_reference,
     search_size,
 )
 from optuna_taylorglo.recipes.settings import Component, SearchSettings
@@ -35,94 +32,63 @@ BAD_VALUES: list[tuple[str, object, str]] = [
     # Names.
     ("serach", {}, "unknown field, did you mean search?"),
     ("lr", 0.1, "unknown field, did you mean optimizer.lr?"),
-    ("search.momentum", 0.9, "unknown field, did you mean optimizer.momentum?"),
     ("search.lambda", 28, "unknown field, known are method, popsize, sigma"),
     ("search.popsise", 28, "unknown field, did you mean popsize?"),
     ("search.glo", {"max_dept": 3}, "unknown field, did you mean max_depth?"),
-    ("search.start", {"los": "baikal"}, "unknown field, did you mean loss?"),
     ("data_dir", "/data", "belongs to the machine, not to the recipe: give the worker --data-dir"),
-    ("search.device", "cuda", "belongs to the machine, not to the recipe: give the worker --dev"),
     ("data.init_args", {"data_dir": "/data"}, "data_dir belongs to the machine"),
     ("trainer.max_steps", 5, "belongs to the budget"),
-    ("trainer.devices", 2, "belongs to the machine, not to the recipe: give the worker --device"),
     ("trainer.limit_val_batches", 2, "would change the data that losses are judged by"),
     ("trainer.val_check_interval", 2, "is decided by the search"),
     ("trainer.logger", True, "did you mean loggers, a list?"),
     # Types.
     ("data", "Digits", '"Digits" is not allowed, must be a mapping with the fields class_path, in'),
-    ("data.class_path", "Digits", '"Digits" is not allowed, must be a dotted path to a class'),
     ("data.class_path", "os.system('x')", "must be a dotted path to a class"),
     ("model.class_path", 3, "3 is not allowed, must be text"),
     ("model.init_args", [1], "[1] is not allowed, must be a mapping"),
     ("model.init_args", {True: 1}, "must be a mapping from names"),
     ("model.init_args", {"width": float("nan")}, "Out of range float values"),
-    ("model.init_args", {"net": object()}, "not JSON serializable"),
     ("optimizer.name", "SGD", "\"SGD\" is not allowed, must be 'sgd', 'adam' or 'adamw' (did yo"),
     ("optimizer.lr", True, "true is not allowed, must be a number"),
     ("optimizer.lr", "fast", '"fast" is not allowed, must be a number, and this is text'),
     ("optimizer.lr", float("nan"), "NaN is not allowed, must be a finite number"),
     ("optimizer.lr", 10**400, "... is not allowed, must be a number"),
     ("optimizer.nesterov", 1, "1 is not allowed, must be true or false"),
-    ("schedule.milestones", 81, "81 is not allowed, must be a list"),
     ("schedule.milestones", [122, 81], "must be an ascending list of whole numbers"),
     ("trainer.callbacks", "my.Callback", "must be a list"),
     ("checkpoint", "weights.pt", "must be a mapping with the fields path, skip"),
-    ("checkpoint.path", "", "must not be empty"),
     ("batch_size", 2.5, "2.5 is not allowed, must be a whole number"),
     ("batch_size", "64", "must be a whole number, and this is text"),
-    ("batch_size", None, "null is not allowed, must be a whole number"),
-    ("budget.evaluation", "auto", "must be a whole number, and this is text"),
-    ("early_stop", True, "must be a mapping with the fields unit, at, keep"),
+    ("checkpoint.path", "", "must not be empty"),
     ("loss.variables", "xy", "must be a list"),
     ("loss.variables", ["x", "t"], "must be x, then y or z or both, then perhaps t"),
-    ("loss.variables", ["y", "x"], '["y", "x"] is not allowed, must be x, then y'),
     ("loss.class_weights", "balancd", "must be balanced or a list of finite numbers above 0"),
     ("loss.class_weights", [1.0, 0], "must be balanced or a list of finite numbers above 0"),
     ("search.scale", "normalised", "did you mean normalized?"),
-    ("search.start", {"loss": ""}, "must not be empty"),
     # The test set judges nothing in a search.
     ("fitness.metric", "test_accuracy", "never one of the test set"),
-    ("fitness.metric", "TestAccuracy", "never one of the test set"),
     ("fitness.metric", "val_accuracy\n", "must be the name of a validation metric"),
     # Limits; what would fill the memory, or overflow a counter, is refused at the door.
     ("optimizer.lr", 0, "0 is not allowed, must be greater than 0"),
-    ("optimizer.momentum", 1, "1 is not allowed, must be less than 1"),
     ("search.popsize", 1, f"{LEAST} 2"),
     ("search.popsize", 10**12, f"1000000000000 is not allowed, {MOST} 10000"),
-    ("search.n_generations", 10**12, f"{MOST} 100000"),
-    ("search.glo", {"popsize": 10**9}, f"{MOST} 10000"),
-    ("search.glo", {"max_depth": 18}, f"{MOST} 17"),
-    ("search.glo", {"coefficients": {"sigma": 0}}, "must be greater than 0"),
-    ("search.repeats", 10**12, f"{MOST} 1000"),
-    ("search.seed", 2**32, f"{MOST} 4294967295"),
-    ("early_abort.attempts", 10**12, f"{MOST} 1000"),
-    ("early_abort.at", 10**12, f"{MOST} 1000000000"),
-    ("early_stop.at", 0, f"{LEAST} 1"),
-    ("batch_size", 10**12, f"{MOST} 10000000"),
-    ("budget.evaluation", 10**12, f"{MOST} 1000000000"),
     ("budget.full", 0, f"{LEAST} 1"),
-    ("schedule.warmup", 10**12, f"{MOST} 1000000000"),
     ("schedule.milestones", [1, 10**12], f"{MOST} 1000000000"),
-    ("trainer.accumulate_grad_batches", 10**12, f"{MOST} 1000000000"),
-    ("loss.order", 99, f"{MOST} 10"),
-    ("loss.ignore_index", -(10**30), f"{LEAST} -1000000000"),
-    ("selection.candidates", 101, f"{MOST} 100"),
 ]
 
 START = {"start": {"loss": "baikal"}}
 XZ, XYT = {"variables": ["x", "z"]}, {"variables": ["x", "y", "t"]}
 ANCHORED = {"base": "cross_entropy"}
 ADAM = {"name": "adam", "lr": 0.1}
+F1, NLL = {"metric": "val_f1"}, {"metric": "val_nll", "mode": "min"}
 BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
     ({"optimizer": ADAM | {"momentum": 0.9}}, "optimizer.momentum", "adam has no momentum"),
-    ({"optimizer": ADAM | {"nesterov": True}}, "optimizer.nesterov", "adam has no nesterov"),
     (
         {"optimizer": {"name": "sgd", "lr": 1, "nesterov": True}},
         "optimizer.nesterov",
         "with momentum 0.0: it needs a momentum above 0",
     ),
     ({"schedule": {"kind": "cosine", "milestones": [5]}}, "schedule.milestones", "has no milest"),
-    ({"schedule": {"kind": "cosine", "gamma": 0.5}}, "schedule.gamma", "has no gamma"),
     ({"schedule": {"kind": "one_cycle", "warmup": 5}}, "schedule.warmup", "rise of its own"),
     (
         {"schedule": {"milestones": [5, 9], "warmup": 5}},
@@ -145,18 +111,9 @@ BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
     ({"search": glo(elite=100)}, "search.glo.elite", "with popsize 100: it must be below"),
     *(
         ({"search": glo() | change}, f"search.{next(iter(change))}", "settings are in search.glo")
-        for change in (
-            {"popsize": 9},
-            {"n_generations": 9},
-            {"sigma": 1.0},
-            {"space": "canonical"},
-            {"filter": "steady"},
-            {"overlap": 3},
-            START,
-        )
+        for change in ({"popsize": 9}, {"filter": "steady"}, START)
     ),
     ({"search": glo(), "loss": {"order": 4}}, "loss.order", "trees have no order"),
-    ({"search": glo(), "loss": ANCHORED}, "loss.base", "trees have no base"),
     ({"search": {"space": "canonical"}, "loss": {"order": 4}}, "search.space", "use theta"),
     ({"search": {"space": "canonical"}, "loss": XZ}, "search.space", "use theta"),
     ({"search": {"filter": "trainable"}, "loss": XYT}, "search.filter", "use none"),
@@ -165,6 +122,9 @@ BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
     ({"search": {"scale": "normalized"}}, "search.scale", 'with search.filter "none"'),
     ({"loss": ANCHORED | XZ}, "loss.base", "leave out z"),
     ({"loss": ANCHORED | {"label_smoothing": 0.1}}, "loss.label_smoothing", "is searched"),
+    # The default threshold is an accuracy.
+    ({"fitness": F1, "early_abort": {}}, "early_abort.threshold", "the metric is val_f1"),
+    ({"fitness": NLL, "early_abort": {"at": 3}}, "early_abort.threshold", "with mode min"),
 ]
 
 
@@ -192,19 +152,17 @@ def test_fields_that_do_not_go_together_are_refused(
     assert expected in error.problem
 
 
-@pytest.mark.parametrize("content", [None, [], "text", 3])
+@pytest.mark.parametrize("content", [None, [], "text"])
 def test_what_is_no_mapping_is_refused(content: object) -> None:
     assert "must be a mapping with the fields data, model" in str(refusal(content))
     assert not SCHEMA.is_valid(content)
 
 
-@pytest.mark.parametrize("field", ["data", "class_path", "lr", "full"])
-def test_missing_fields_are_named(field: str) -> None:
-    paths = {"class_path": "model.class_path", "lr": "optimizer.lr", "full": "budget.full"}
+@pytest.mark.parametrize("path", ["data", "model.class_path", "budget.full"])
+def test_missing_fields_are_named(path: str) -> None:
     content = minimal()
-    path = paths.get(field, field)
-    section = content[path.split(".")[0]] if "." in path else content
-    del section[field]
+    *sections, field = path.split(".")
+    del (content[sections[0]] if sections else content)[field]
     assert f"my.yaml: {path}: is missing" in str(refusal(content))
     assert not SCHEMA.is_valid(content)
 
@@ -234,26 +192,15 @@ def test_defaults_are_the_papers_search() -> None:
     )
     search = recipe.search
     assert (search.popsize, search.sigma, search.n_generations) == (28, 1.2, 60)
-    assert (search.method, search.total_generations, search.total_candidates) == (
-        "taylor",
-        60,
-        28 * 60,
-    )
     assert search_size(search) == "60 generations of 28 candidates"
+    # The paper's evaluations on MNIST end in their fourth epoch, before the abort's.
     abort = EarlyAbortSettings(unit="epochs", at=10, threshold=0.15, attempts=3)
-    assert recipe.early_abort == abort
-    # The paper's evaluations on MNIST end in their fourth epoch.
     budget = {"unit": "epochs", "evaluation": 4, "full": 36}
     assert recipe_from_dict(minimal(budget=budget, early_abort={})).early_abort == abort
 
-
-def test_glo_has_the_papers_sizes_by_default() -> None:
     search = recipe_from_dict(minimal(search=glo())).search
     assert (search.total_candidates, search.total_generations) == (11_120, 135)
     assert search_size(search) == "100 generations of 100 trees, then 35 of 32 sets of coefficients"
-    assert search_size(
-        recipe_from_dict(minimal(search=glo(coefficients={"n_generations": 0}))).search
-    ).endswith("100 trees")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +216,8 @@ def test_glo_has_the_papers_sizes_by_default() -> None:
         {"trainer": {"gradient_clip_val": 1, "callbacks": [{"class_path": "my.Callback"}]}},
         {"loss": {"class_weights": [1, 2.5], "label_smoothing": 0.1, "ignore_index": 0}},
         {"loss": {"class_weights": "balanced", "variables": ["x", "y", "z", "t"]}},
-        {"fitness": {"metric": "val_nll", "mode": "min"}, "selection": {}},
+        {"fitness": NLL, "selection": {}, "early_abort": {"threshold": 2.0}},
+        {"fitness": {"metric": "val_balanced_accuracy"}, "early_abort": {}},
     ],
 )
 def test_recipes_round_trip_through_json(sections: dict[str, Any]) -> None:
@@ -277,28 +225,6 @@ def test_recipes_round_trip_through_json(sections: dict[str, Any]) -> None:
     content = json.loads(json.dumps(recipe.to_dict()))
     assert recipe_from_dict(content) == recipe
     SCHEMA.validate(content)
-
-
-@pytest.mark.parametrize(
-    ("fitness", "abort", "is_allowed"),
-    [
-        ({}, {}, True),
-        ({"metric": "val_balanced_accuracy"}, {}, True),
-        ({"metric": "val_f1"}, {}, False),
-        ({"metric": "val_f1"}, {"threshold": 0.15}, True),
-        ({"metric": "val_nll", "mode": "min"}, {"at": 3}, False),
-        ({"metric": "val_nll", "mode": "min"}, None, True),
-    ],
-)
-def test_a_threshold_is_an_accuracy_unless_it_is_given(
-    fitness: dict[str, str], abort: dict[str, float] | None, is_allowed: bool
-) -> None:
-    content = minimal(fitness=fitness, early_abort=abort)
-    if is_allowed:
-        recipe = recipe_from_dict(content)
-        assert recipe_from_dict(recipe.to_dict()) == recipe
-    else:
-        assert refusal(content).field == "early_abort.threshold"
 
 
 def test_a_metric_that_is_probably_the_loss_itself_is_warned_of() -> None:
@@ -320,39 +246,10 @@ def test_sections_are_checked_when_built_or_changed_in_python() -> None:
         recipe.changed(batch_sise=3)
     with pytest.raises(ValueError, match="frozen"):
         recipe.batch_size = 3  # type: ignore[misc]
-
-
-def test_a_recipe_has_its_own_copy_of_arguments() -> None:
     arguments: dict[str, Any] = {"widths": [8, 16]}
     component = Component(class_path="lightning_modules.nets.mlp.MLP", init_args=arguments)
     arguments["widths"].append(32)
     assert component.init_args == {"widths": [8, 16]}
-
-
-def _names(schema: dict[str, Any], prefix: str = "") -> set[str]:
-    """Dotted paths of all fields of an object of the JSON schema, without those of lists."""
-    names = set()
-    for name, field in schema["properties"].items():
-        parts = [field, *field.get("anyOf", []), *field.get("allOf", [])]
-        names.add(prefix + name)
-        for part in parts:
-            if "$ref" in part:
-                inner = SCHEMA.schema["$defs"][part["$ref"].rpartition("/")[2]]
-                names |= _names(inner, f"{prefix}{name}.")
-    return names
-
-
-def test_the_reference_has_every_field_with_its_limits_and_default() -> None:
-    reference = recipe_reference()
-    rows = [line.split(" | ") for line in reference.splitlines()]
-    assert {len(row) for row in rows} == {4}
-    always = {"data", "model", "schedule", "trainer", "budget", "fitness", "loss", "search"}
-    always.add("search.glo.coefficients")
-    assert {row[0].strip("| `") for row in rows[2:]} == _names(SCHEMA.schema) - always
-    assert "| `search.sigma` | number > 0, < 100 | `1.2` | First step size" in reference
-    assert (
-        "| `batch_size` | integer ≥ 1, ≤ 10000000 | required | Examples per batch. |" in reference
-    )
 
 
 @pytest.mark.parametrize(
@@ -372,9 +269,7 @@ def test_recipes_are_accepted_by_the_json_schema(path: Any) -> None:
     ("path", "value"),
     [
         ("serach", {}),
-        ("search.popsise", 3),
         ("optimizer.name", "SGD"),
-        ("optimizer.lr", "fast"),
         ("optimizer.lr", 0),
         ("batch_size", 2.5),
         ("schedule.milestones", [0]),
@@ -386,13 +281,3 @@ def test_recipes_are_accepted_by_the_json_schema(path: Any) -> None:
 def test_editors_refuse_wrong_fields(path: str, value: object) -> None:
     Draft202012Validator.check_schema(SCHEMA.schema)
     assert not SCHEMA.is_valid(recipe_with(path, value))
-
-
-def test_importing_the_recipe_is_light() -> None:
-    code = (
-        "import sys\n"
-        "from optuna_taylorglo.recipes import class_paths, load\n"
-        "print([m for m in ('torch', 'pytorch_lightning', 'optuna') if m in sys.modules])"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"

@@ -8,66 +8,62 @@ from types import SimpleNamespace
 import browser
 import optuna
 import pytest
-from drawn_studies import save_sweeps, searched_study, verdict_with_curves
+from drawn_studies import searched_study
+from kept_studies import keep_complete_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
-from searches import process, small_recipe, wait_until
+from searches import process, wait_until
 from torch import nn
 from verdicts import Recorder
 
-from optuna_taylorglo import cli, worker
-from optuna_taylorglo.losses.files import load_loss
-from optuna_taylorglo.process import DONE
+from optuna_taylorglo import cli
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.history import winner
 from optuna_taylorglo.study.open import open_study
-from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose, selected_loss
+from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose
 
 SEARCH = {"taylorglo-evolution", "taylorglo-loss-functions", "taylorglo-search-state"}
 
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory):
-    """A directory with a finished search, made by a worker that drew as it went."""
+    """A directory with a finished search, of which a worker drew the end."""
     directory = tmp_path_factory.mktemp("dashboard")
-    recipe = small_recipe(directory / "recipe.yaml", early_abort=None)
-    url = f"sqlite:///{directory}/taylorglo.db"
-    optuna.create_study(study_name="digits", storage=url, direction="maximize")
-    words = ["--study-name", "digits", "--storage", url, "--recipe", str(recipe)]
-    assert worker.main([*words, "--data-dir", str(directory / "data")]) == DONE
-    return directory, url
+    keep_complete_study(directory, "digits")
+    study = open_study("digits", f"sqlite:///{directory}/taylorglo.db")
+    dashboard.DashboardRefresher(study, lambda: 2).refresh_at_end()
+    return directory, study
 
 
 def graph_ids(study):
     return set(list_graph_object_ids(study._storage.get_study_system_attrs(study._study_id)))
 
 
-def test_the_worker_drew_all_generations_in_the_end(searched, monkeypatch):
-    study = open_study("digits", searched[1])
-    assert graph_ids(study) == SEARCH
+def test_a_worker_draws_all_generations_in_the_end(searched, monkeypatch):
+    _, study = searched
+    names = "learning-curves", "comparison", "sweep-fraction", "sweep-label_noise", "sweep-length"
+    assert graph_ids(study) == SEARCH | {f"taylorglo-{name}" for name in names}
     best = winner(study)
-    assert f"trial {best.number}, val_accuracy {best.value:.4f}" in get_note(study)
+    assert f"**Best so far**: trial {best.number}" in get_note(study)
+    assert f"val_accuracy: {best.value:.4f}, one training" in get_note(study)
     assert "first gradient" in get_note(study)
     assert get_note(optuna.trial.Trial(study, best._trial_id)).startswith("Best of its time.")
+    dashboard.refresh(study)
+    assert len(graph_ids(study)) == len(SEARCH) + len(names), "in place of older ones"
     # Another worker does not draw them again.
     monkeypatch.setattr(dashboard, "refresh", lambda study: pytest.fail("drawn again"))
     dashboard.DashboardRefresher(study, lambda: 2).refresh_at_end()
 
 
-def test_the_note_and_the_artifact_are_of_the_selected_loss(tmp_path):
+def test_the_note_is_of_the_selected_loss():
     study = searched_study(selection={"candidates": 4})
     recorder = Recorder(lambda task: 0.75 if task.loss.label == FINAL_MEAN else 0.5)
     choose(study, frozen_recipe(study), recorder)
     dashboard.refresh(study)
-    assert "**Winner**: the mean of the final distribution, val_accuracy 0.7500" in get_note(study)
-    for _ in range(2):
-        dashboard.save_best_loss(study, tmp_path)
-    (artifact,) = tmp_path.iterdir()
-    (meta,) = get_all_artifact_meta(study)
-    assert meta.filename == "best_loss.json"
-    assert load_loss(artifact).theta == selected_loss(study).loss.theta
+    assert "**Winner**: the mean of the final distribution" in get_note(study)
+    assert "val_accuracy: 0.7500, mean of" in get_note(study)
 
 
 def test_a_network_is_an_artifact_of_its_trial(tmp_path):
@@ -75,16 +71,6 @@ def test_a_network_is_an_artifact_of_its_trial(tmp_path):
     dashboard.save_network(trial, nn.Linear(2, 2), tmp_path)
     (network,) = get_all_artifact_meta(trial)
     assert network.filename == "network.pt"
-
-
-def test_verdicts_and_sweeps_are_shown_with_the_search():
-    study = searched_study()
-    verdict_with_curves(study)
-    save_sweeps(study)
-    for _ in range(2):
-        dashboard.refresh(study)
-    names = "learning-curves", "comparison", "sweep-fraction", "sweep-label_noise", "sweep-length"
-    assert graph_ids(study) == SEARCH | {f"taylorglo-{name}" for name in names}
 
 
 def test_drawing_takes_no_more_than_its_share_of_the_time(monkeypatch):
@@ -103,12 +89,11 @@ def test_drawing_takes_no_more_than_its_share_of_the_time(monkeypatch):
     assert drawn == []
     clock.now += 1.0 / dashboard.DRAWING_SHARE
     refresher.refresh_if_due()
-    assert drawn == [1]
-    clock.now += 3.0 / dashboard.DRAWING_SHARE
-    refresher.refresh_if_due()
-    assert drawn == [1]  # There is nothing new.
     completed = 2
     refresher.refresh_if_due()
+    clock.now += 3.0 / dashboard.DRAWING_SHARE
+    refresher.refresh_if_due()
+    refresher.refresh_if_due()  # there is nothing new
     completed = 3
     clock.now += 0.9 * 3.0 / dashboard.DRAWING_SHARE
     refresher.refresh_if_due()
@@ -118,21 +103,16 @@ def test_drawing_takes_no_more_than_its_share_of_the_time(monkeypatch):
 
 
 def test_a_drawing_that_fails_is_only_logged(monkeypatch, caplog):
-    def fail(study):
-        raise RuntimeError("no ink")
-
-    monkeypatch.setattr(dashboard, "refresh", fail)
+    monkeypatch.setattr(dashboard, "refresh", lambda study: 1 / 0)
     dashboard.DashboardRefresher(optuna.create_study(), lambda: 1).refresh_at_end()
-    assert "could not be drawn: no ink" in caplog.text
+    assert "could not be drawn: division by zero" in caplog.text
 
 
-def test_a_search_without_a_complete_candidate_has_a_note_that_says_so(tmp_path):
+def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
     study = searched_study(0)
     dashboard.refresh(study)
-    dashboard.save_best_loss(study, tmp_path)
     assert get_note(study) == "No candidate is complete yet."
     assert graph_ids(study) == set()
-    assert list(tmp_path.iterdir()) == []
 
 
 @browser.needs_browser

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, N_CLASSES
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.load import freeze, frozen_recipe
+from optuna_taylorglo.recipes.load import frozen_recipe, replace_recipe
 from optuna_taylorglo.search.history import (
     CrossEntropy,
     SearchHistory,
@@ -151,7 +151,7 @@ def test_a_study_nobody_has_begun_has_slots_but_no_history(study):
     fresh = optuna.create_study(direction="maximize")
     assert read_history(fresh) is None
     recipe = frozen_recipe(study)
-    freeze(fresh, recipe)
+    replace_recipe(fresh, recipe)
     assert read_history(fresh) is None
     history = SearchHistory(fresh, recipe)
     assert (history.n_finished, history.n_filled) == (0, 0)

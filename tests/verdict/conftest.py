@@ -6,7 +6,7 @@ from optuna.trial import create_trial
 from searches import small_recipe
 
 from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.recipes.load import freeze, load_recipe
+from optuna_taylorglo.recipes.load import load_recipe, replace_recipe
 
 THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.0)
 
@@ -19,7 +19,7 @@ def recipe(tmp_path_factory):
 @pytest.fixture
 def study(recipe):
     study = optuna.create_study(direction="maximize")
-    freeze(study, recipe)
+    replace_recipe(study, recipe)
     study.set_user_attr(N_CLASSES, 10)
     for number, value in enumerate((0.9, 0.99, 0.98, 0.5)):
         theta = dict(zip((f"theta_{i}" for i in range(8)), THETA, strict=True))

@@ -1,0 +1,215 @@
+"""``taylorglo status``, ``export``, ``report`` and ``dashboard``: what a study holds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from argparse import Namespace
+from datetime import datetime
+from pathlib import Path
+
+import optuna
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
+from rich.table import Table
+
+from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX, RECIPE
+from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.progress import PlainConsole
+from optuna_taylorglo.errors import OperationError, UsageError
+from optuna_taylorglo.process import DONE
+from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.report.dashboard import fitness_line, is_installed, refresh, serve
+from optuna_taylorglo.search.history import SearchHistory, trial_loss
+from optuna_taylorglo.study.heartbeat import WorkerProcess
+from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage
+from optuna_taylorglo.study.optuna_private import study_id_of
+from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
+from optuna_taylorglo.verdict.selection import is_undecided, load_selection, selected_loss
+
+_RECENT = 50
+"""Evaluations by which the rate of a search is measured."""
+
+
+def add_commands(commands: options.Commands) -> None:
+    help = "how far a search is and who works on it, or which studies there are"
+    parser = options.add_command(commands, status, help, study=False)
+    parser.add_argument("study", nargs="?", help="name of the study; default: a list of all")
+
+    help = "write the winner, or a trial's loss, to a file"
+    parser = options.add_command(commands, export, help)
+    parser.add_argument("--trial", type=int, help="number of a trial; default: the winner")
+    options.add_output_option(parser, Path("best_loss.json"))
+
+    parser = options.add_command(commands, report, "write a page about a study that works offline")
+    options.add_output_option(parser, Path("report.html"))
+
+    parser = options.add_command(commands, dashboard, "watch a study in the browser")
+    parser.add_argument("--port", type=options.up_to(65535), default=8080, help="(%(default)s)")
+
+
+def status(arguments: Namespace, stop: threading.Event) -> int:
+    """Print the state of a study, or a line for each."""
+    if arguments.study is None:
+        _list_studies(resolve_storage_url(arguments.storage), PlainConsole())
+    else:
+        _show_study(options.open_study_of(arguments), PlainConsole())
+    return DONE
+
+
+def _list_studies(url: str, console: Console) -> None:
+    check_file_exists(url)
+    storage = open_storage(url)
+    table = Table("study", "data", "model", "generation", "best", "state")
+    for name in sorted(optuna.get_all_study_names(storage)):
+        study = optuna.load_study(study_name=name, storage=storage)
+        if EVALUATION_OF not in study.user_attrs:
+            table.add_row(name, *_cells(study))
+    console.print(f"Studies in {shown_url(url)}" + ("" if table.row_count else ": none"))
+    if table.row_count:
+        console.print(table)
+
+
+def _cells(study: Study) -> tuple[str, ...]:
+    recipe = settled_recipe(study) if RECIPE in study.user_attrs else None
+    if recipe is None:
+        return "", "", "", "", "no worker has begun"
+    history, running = SearchHistory(study, recipe), _running(study)
+    data, model = (part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model))
+    best = "" if history.best is None else f"{history.best.values[0]:.4f}"
+    if running:
+        state = f"{len(running)} training"
+    elif not history.finished:
+        state = "interrupted" if history.trials else "not begun"
+    else:
+        state = "winner not selected" if is_undecided(study, recipe) else "complete"
+    return data, model, f"{history.n_finished} of {recipe.search.total_generations}", best, state
+
+
+def _show_study(opened: options.OpenedStudy, console: Console) -> None:
+    """Generations, trials by state, workers, time left, and the best."""
+    study, recipe, url = opened
+    history, running = SearchHistory(study, recipe), _running(study)
+    console.print(f"Study {study.study_name} in {shown_url(url)}")
+    console.print(
+        f"Generations: {history.n_finished} of {recipe.search.total_generations} complete, "
+        f"{history.n_filled} of {history.n_slots} candidates evaluated"
+    )
+    if recipe.search.method == "glo":
+        console.print(f"Equal functions: {history.n_reused} trees were not evaluated again")
+    states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
+    console.print(f"Trials: {states or 'none yet'}")
+    _show_workers(running, console)
+    left = seconds_left(history)
+    if running and not history.finished and left is not None:
+        console.print(f"Time left: about {duration(left)} for the search at the current rate")
+    selection = load_selection(study)
+    if selection is not None:
+        console.print(f"Winner: {selection.winner.name}")
+    elif recipe.selection is not None and history.finished:
+        console.print("Winner: not selected yet")
+    console.print(fitness_line(history, selection))
+
+
+def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
+    """Running trials of a search and of its evaluation study, each with what it is."""
+    found, evaluation_study = [], find_evaluation_study(study)
+    for each in filter(None, (study, evaluation_study)):
+        for trial in each.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            attrs, name = trial.user_attrs, f"trial {trial.number}"
+            if GENERATION in attrs:
+                name = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
+            elif each is evaluation_study:
+                name = f"training {trial.number}: {attrs.get('loss')}"
+            found.append((name, trial))
+    return found
+
+
+def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> None:
+    if not running:
+        console.print("Workers: none is training")
+        return
+    table = Table("worker", "does", "for", "last heartbeat", title="Workers that train now")
+    for name, trial in running:
+        worker, start = WorkerProcess.of(trial), trial.datetime_start
+        since = "" if start is None else duration((datetime.now() - start).total_seconds())
+        heartbeat = "none" if worker is None else f"{duration(worker.silent_seconds)} ago"
+        table.add_row(str(worker or "unknown"), name, since, heartbeat)
+    console.print(table)
+
+
+def seconds_left(history: SearchHistory) -> float | None:
+    """Time until the search is over at the rate of its latest evaluations; None if unknown."""
+    ended = sorted(
+        trial.datetime_complete
+        for trial in history.trials
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.datetime_complete
+    )[-_RECENT:]
+    if len(ended) < 2:
+        return None
+    seconds = (ended[-1] - ended[0]).total_seconds() / (len(ended) - 1)
+    return (history.n_slots - history.n_filled) * seconds
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "40 s", "12 min", "3 h 20 min"."""
+    if round(seconds) < 120:
+        return f"{round(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def export(arguments: Namespace, stop: threading.Event) -> int:
+    """Write the winner, or a trial's loss, to a file."""
+    options.check_output(arguments.output)
+    study = options.open_study_of(arguments).study
+    if arguments.trial is None:
+        selected = selected_loss(study)
+        loss, name = selected.loss, selected.name
+    else:
+        trials = study.get_trials(deepcopy=False)
+        if not 0 <= arguments.trial < len(trials):
+            which = f"study {study.study_name!r}, which has {len(trials)} trials, numbered from 0"
+            raise UsageError(f"--trial {arguments.trial} is not in {which}.")
+        trial = trials[arguments.trial]
+        loss, name = trial_loss(study, trial), f"trial {trial.number}"
+    loss.save(arguments.output)
+    PlainConsole().print(f"Loss of {name} written to {arguments.output}.", soft_wrap=True)
+    return DONE
+
+
+def report(arguments: Namespace, stop: threading.Event) -> int:
+    """Write a page about a study, with the newest verdict if there is one."""
+    options.check_output(arguments.output)
+    opened = options.open_study_of(arguments)
+
+    from optuna_taylorglo.report.build import write_report
+
+    storage = None if opened.url == resolve_storage_url() else opened.url
+    write_report(opened.study, arguments.output, storage=storage)
+    PlainConsole().print(f"Report written to {arguments.output}.", soft_wrap=True)
+    return DONE
+
+
+def dashboard(arguments: Namespace, stop: threading.Event) -> int:
+    """Serve the Optuna dashboard with our figures, on this machine only, until Ctrl-C."""
+    if not is_installed():
+        raise UsageError(
+            "the dashboard is not installed: pip install 'optuna-taylorglo[dashboard]'."
+        )
+    study = options.open_study_of(arguments).study
+    refresh(study)
+    try:
+        socket.create_server(("127.0.0.1", arguments.port)).close()
+    except OSError as error:
+        raise UsageError(f"--port {arguments.port} cannot be used: {error.strerror}.") from error
+    # The server blocks in a thread of its own, so that this one can wait for a signal.
+    server = threading.Thread(target=serve, args=(study, arguments.port), daemon=True)
+    address = f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study_id_of(study)}"
+    PlainConsole().print(f"Dashboard of study {study.study_name}: {address}\nCtrl-C ends it.")
+    server.start()
+    while not stop.wait(0.5):
+        if not server.is_alive():
+            raise OperationError("the dashboard's server has ended; its message is above.")
+    return DONE

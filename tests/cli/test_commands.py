@@ -1,0 +1,289 @@
+"""Commands about a study that exists, none of which trains; and what they refuse."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+
+import optuna
+import pytest
+import sqlalchemy
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState, create_trial
+from searches import small_recipe
+
+from optuna_taylorglo import cli, load_loss, worker
+from optuna_taylorglo.attributes import N_CLASSES
+from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
+from optuna_taylorglo.cli.studies import duration, seconds_left
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.search.candidates import make_sampler
+from optuna_taylorglo.search.history import SearchHistory, ranked_trials
+from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.study.open import create_evaluation_study, create_study
+from optuna_taylorglo.study.optuna_private import storage_of, study_id_of
+from optuna_taylorglo.verdict.selection import selected_loss
+
+NAME = "x[/red]y\x1b[31m"
+COMMANDS = [["status"], ["status", NAME], ["export", NAME], ["report", NAME]]
+
+
+@pytest.fixture
+def make_search(tmp_path, monkeypatch):
+    """Makes a search of two generations of four, in the storage that commands look at."""
+
+    def make(url: str) -> optuna.Study:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("OPTUNA_STORAGE", url)
+        monkeypatch.setenv("COLUMNS", "160")
+        study = create_study(NAME, url)
+        recipe = attach_recipe(study, load_recipe(small_recipe(tmp_path / "recipe.yaml")))
+        study.set_user_attr(N_CLASSES, 10)
+        study.sampler = make_sampler(recipe, 10)
+        return study
+
+    return make
+
+
+@pytest.fixture
+def study(make_search, sqlite_url):
+    """A search with a complete generation."""
+    study = make_search(sqlite_url)
+    queue = GenerationScheduler(study)
+    for value in (0.25, 0.5, 0.125, 0.375):
+        queue.finish(queue.claim(), value)
+    return study
+
+
+def test_status_shows_workers_and_the_time_left(study, sqlite_url, capsys):
+    GenerationScheduler(study).claim()
+    assert cli.main(["status", NAME]) == cli.DONE
+    out = capsys.readouterr().out
+    assert "Generations: 1 of 2 complete, 4 of 8 candidates evaluated" in out
+    (line,) = [li for li in out.splitlines() if f"{socket.gethostname()}:{os.getpid()}" in li]
+    assert "generation 2, candidate 1" in line
+    assert "s ago" in line, "no last heartbeat"
+    assert "Time left: about" in out
+
+    evaluation_study = create_evaluation_study(study, sqlite_url)
+    evaluation_study.ask()  # as another program does
+    study.tell(4, state=TrialState.FAIL)
+    assert cli.main(["status", NAME]) == cli.DONE
+    (line,) = [li for li in capsys.readouterr().out.splitlines() if "training 0" in li]
+    assert "unknown" in line
+    evaluation_study.tell(0, state=TrialState.FAIL)
+    assert cli.main(["status", NAME]) == cli.DONE
+    out = capsys.readouterr().out
+    assert "Workers: none is training" in out
+    assert "Time left" not in out
+
+
+def test_status_without_a_name_has_a_line_for_each_study(study, sqlite_url, capsys):
+    create_evaluation_study(study, sqlite_url)
+    create_study("second", sqlite_url)
+    for state in ("interrupted", "1 training"):
+        assert cli.main(["status"]) == cli.DONE
+        out = capsys.readouterr().out
+        (line,) = [line for line in out.splitlines() if "Digits" in line]
+        for part in (r"x[/red]y\x1b[31m", "DigitsCNN", "1 of 2", "0.5000", state):
+            assert part in line
+        assert "no worker has begun" in out
+        assert "verdict" not in out
+        GenerationScheduler(study).claim()
+
+
+def test_the_time_left_follows_from_the_rate():
+    def ended(n):
+        trial = create_trial(value=0.5)
+        trial.datetime_complete = datetime(2026, 1, 1) + timedelta(seconds=10 * n)
+        return trial
+
+    def history(count):
+        return SimpleNamespace(trials=[ended(n) for n in range(count)], n_slots=10, n_filled=4)
+
+    assert seconds_left(history(5)) == 60
+    assert seconds_left(history(1)) is None
+    said = [duration(s) for s in (0.4, 119, 150, 3600 * 3 + 1200)]
+    assert said == ["0 s", "119 s", "2 min", "3 h 20 min"]
+
+
+def test_only_looking_writes_nothing_and_shows_names_as_they_are(study, capsys):
+    """So it works on a database that we may only read."""
+    written: list[str] = []
+
+    def watch(conn, cursor, statement, parameters, context, executemany):
+        if statement.split(None, 1)[0].upper() in ("INSERT", "UPDATE", "DELETE", "REPLACE"):
+            written.append(statement)
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", watch)
+    try:
+        for words in COMMANDS:
+            assert cli.main(words) == cli.DONE
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", watch)
+    assert written == []
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("storage", ["sqlite:///none.db", "none.journal"])
+def test_only_looking_creates_no_file(tmp_path, monkeypatch, caplog, storage):
+    monkeypatch.chdir(tmp_path)
+    for words in (["status"], ["status", "s"], ["export", "s"], ["report", "s"]):
+        caplog.clear()
+        assert cli.main([*words, "--storage", storage]) == cli.USAGE
+        assert "does not exist" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trials_that_are_no_candidates_are_never_the_best(study, capsys):
+    names = SearchHistory(study, attach_recipe(study)).names
+
+    def add(value, params=None):
+        space = {name: FloatDistribution(-math.inf, math.inf) for name in params or {}}
+        study.add_trial(create_trial(value=value, params=params or {}, distributions=space))
+
+    add(99.0)
+    add(98.0, {"lr": 0.1})
+    add(97.0, dict.fromkeys(names[1:], 1.0))
+    add(math.inf, dict.fromkeys(names, 1.0))
+    add(96.0, dict.fromkeys(names, math.inf))
+    assert [trial.value for trial in ranked_trials(study)] == [0.5, 0.375, 0.25, 0.125]
+    history = SearchHistory(study, attach_recipe(study))
+    assert history.best.number == selected_loss(study).trial.number == 1
+    assert all(c.fitness is None or c.fitness <= 0.5 for c in history.candidates)
+    for words in COMMANDS:
+        assert cli.main(words) == cli.DONE
+        assert "99" not in capsys.readouterr().out
+    assert load_loss("best_loss.json").origin.trial == 1
+
+
+@pytest.mark.parametrize("storage", ["sqlite_url", "journal_path"])
+def test_a_study_that_is_deleted_is_told_in_one_line(
+    make_search, request, monkeypatch, caplog, storage
+):
+    study = make_search(request.getfixturevalue(storage))
+    queue = GenerationScheduler(study)
+    trial = queue.claim()
+    storage_of(study).delete_study(study_id_of(study))
+    works = [lambda: attach_recipe(study), lambda: GenerationScheduler(study).claim()]
+    if storage != "journal_path":  # a journal keeps the trials, and goes on until the next claim
+        works += [lambda: queue.finish(trial, 0.5), lambda: trial.report(0.5, 1)]
+    for work in works:
+        caplog.clear()
+        monkeypatch.setattr(options, "open_study_of", lambda *_, work=work: work())
+        assert cli.main(["status", "gone"]) == cli.FAILED
+        assert "study 'gone' was deleted while this command worked on it" in caplog.text
+        assert "Traceback" not in caplog.text
+
+
+def test_a_trial_s_loss_is_exported_into_a_folder_that_is_made(study, tmp_path, caplog):
+    words = ["export", NAME, "-o", "new/folder/loss.json", "--trial"]
+    assert cli.main([*words, "3"]) == cli.DONE
+    assert load_loss(tmp_path / "new" / "folder" / "loss.json").origin.trial == 3
+    assert cli.main([*words, "10000"]) == cli.USAGE
+    assert "--trial 10000 is not in study" in caplog.text
+    assert "which has 4 trials" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run nowhere.yaml", "nowhere.yaml"),
+        ("status nothing", "there is no study 'nothing'"),
+        ("export empty", "has no recipe yet"),
+        ("baseline empty", "has no recipe yet"),
+        ("status s --storage oracle://host/db", "oracle"),
+        # What cannot be written is told before anything else.
+        *((f"{command} -o file/out", "cannot be written") for command in ("run r", "evaluate s")),
+        ("sweep s --over length --values 1 -o file/out", "cannot be written"),
+        ("report s -o .", "it is a folder"),
+        ("sweep s --over fraction --values 0.1,2,nan", "2, nan not allowed for fraction, must be"),
+        ("sweep s --over fraction --values 0,0.5", "0 not allowed for fraction"),
+        ("sweep s --over label_noise --values 0,1,1.5,-1", "1.5, -1 not allowed for label_noise"),
+        ("sweep s --over length --values 100,0.5,inf", "0.5, inf not allowed for length"),
+    ],
+)
+def test_wrong_usage(tmp_path, monkeypatch, caplog, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    url = "sqlite:///taylorglo.db"
+    optuna.create_study(study_name="empty", storage=url, direction="maximize")
+    assert cli.main(words.split()) == cli.USAGE
+    assert message in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "message"),
+    [
+        (cli.main, "evolve", "evolve"),
+        (cli.main, "dashboard s --port 65536", "65536 is not allowed, must be from 1 to 65535"),
+        (cli.main, "evaluate s --seeds 1000000000000", "must be from 1 to 1000"),
+        (cli.main, "run r --workers 100000", "must be from 1 to 1000"),
+        (cli.main, "run r --n-generations 0", "0 is not allowed, must be at least 1"),
+        (cli.main, "sweep s --over length --values 1,a", "no list such as"),
+        (worker.main, "--study-name s --timeout nan", "--timeout"),
+        (worker.main, "--study-name s --timeout inf", "--timeout"),
+        (worker.main, "--study-name s --grace-period 0", "--grace-period"),
+        (
+            worker.main,
+            "--study-name s --heartbeat-interval 9 --grace-period 9",
+            "--heartbeat-interval 9 must be shorter than --grace-period 9",
+        ),
+    ],
+)
+def test_wrong_options(main, words, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(words.split())
+    assert exit_.value.code == cli.USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_named(study, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert cli.main(["dashboard", NAME, "--port", port]) == cli.USAGE
+    assert f"--port {port} cannot be used" in caplog.text
+
+
+MACHINE = ["--data-dir", "my data", "--device", "cuda:1", "--precision", "bf16-mixed"]
+MACHINE += ["--threads", "3", "--allow", "mine", "--allow", "yours.nets"]
+
+
+@pytest.mark.parametrize("words", [[], ["-v"], ["--quiet"], [*MACHINE, "-v"]], ids=" ".join)
+def test_options_of_the_machine_reach_workers_and_other_commands(words):
+    parse = cli.build_parser().parse_args
+    said = RuntimeOptions.of(worker.build_parser().parse_args(["--study-name", "s", *words]))
+    for command in ("run r.yaml", "evaluate s", "sweep s --over length --values 1,2"):
+        assert RuntimeOptions.of(parse([*command.split(), *words])) == said
+    assert RuntimeOptions.of(parse(["baseline", "s", *said.flags()])) == said
+    assert len(said.flags()) == len(words)
+
+
+def test_options_become_a_machine_whose_modules_may_lie_in_the_working_directory(
+    tmp_path, monkeypatch
+):
+    """As for ``python -m``; the script's own folder is what stands in the path otherwise."""
+    import sys
+
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["/somewhere"])
+    parse, threads = worker.build_parser().parse_args, torch.get_num_threads()
+    words = ["--study-name", "s", "--device", "cpu", "--precision", "32-true", "--threads", "2"]
+    try:
+        machine_of(parse(words))
+        assert sys.path == ["/somewhere"]
+        machine = machine_of(parse([*words, "--allow", "mine"]))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert sys.path == [str(tmp_path), "/somewhere"]
+    assert machine.allowed_packages == ("mine",)
+    assert (machine.torch_device.type, machine.resolved_precision) == ("cpu", "32-true")
