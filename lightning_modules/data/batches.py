@@ -24,17 +24,11 @@ from optuna_taylorglo.errors import UsageError
 
 
 class Draws(NamedTuple):
-    """One random draw an image.
+    """One random draw an image."""
 
-    Attributes:
-        flip: Whether to mirror, bool, shape (N,).
-        shift: Row and column of the crop in the padded image, shape (N, 2).
-        hole: Row and column of the hole's center, shape (N, 2).
-    """
-
-    flip: Tensor
-    shift: Tensor
-    hole: Tensor
+    flip: Tensor  # whether to mirror, bool, shape (N,)
+    shift: Tensor  # row and column of the crop in the padded image, shape (N, 2)
+    hole: Tensor  # row and column of the hole's center, shape (N, 2)
 
 
 @dataclass(frozen=True)
@@ -105,31 +99,19 @@ class Augmentation:
 
 
 class RawBatch(NamedTuple):
-    """Images as they are stored.
+    """Images as they are stored."""
 
-    Attributes:
-        images: uint8, shape (N, H, W, C).
-        labels: int64, shape (N,).
-        draws: The images' augmentation, if any.
-    """
-
-    images: Tensor
-    labels: Tensor
-    draws: Draws | None = None
+    images: Tensor  # uint8, shape (N, H, W, C)
+    labels: Tensor  # int64, shape (N,)
+    draws: Draws | None = None  # the images' augmentation, if any
 
 
 class Subset(NamedTuple):
-    """Some of the images of an array.
+    """Some of the images of an array."""
 
-    Attributes:
-        images: The whole array, uint8, shape (M, H, W, C).
-        indices: Which images, ascending, shape (N,).
-        labels: Their labels, shape (N,).
-    """
-
-    images: npt.NDArray[np.uint8]
-    indices: Indices
-    labels: Labels
+    images: npt.NDArray[np.uint8]  # the whole array, shape (M, H, W, C)
+    indices: Indices  # which images, ascending, shape (N,)
+    labels: Labels  # of these images, shape (N,)
 
     def take(self, positions: Indices) -> tuple[Tensor, Tensor]:
         """Return the images and labels at some positions of the subset, as new tensors."""
@@ -138,23 +120,22 @@ class Subset(NamedTuple):
         return torch.from_numpy(images), torch.from_numpy(labels)
 
 
+@dataclass
 class EvaluationBatches:
     """All images of a subset in order; the last batch may be smaller."""
 
-    def __init__(self, subset: Subset, batch_size: int) -> None:
-        self._subset = subset
-        self._batch_size = batch_size
+    subset: Subset
+    batch_size: int
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return math.ceil(len(self._subset.indices) / self._batch_size)
+        return math.ceil(len(self.subset.indices) / self.batch_size)
 
     def __iter__(self) -> Iterator[RawBatch]:
         """Yield the batches."""
-        size = len(self._subset.indices)
-        for first in range(0, size, self._batch_size):
-            positions = np.arange(first, min(first + self._batch_size, size))
-            yield RawBatch(*self._subset.take(positions))
+        positions = np.arange(len(self.subset.indices))
+        for first in range(0, len(positions), self.batch_size):
+            yield RawBatch(*self.subset.take(positions[first : first + self.batch_size]))
 
 
 class TrainingBatches:

@@ -102,11 +102,11 @@ def refuse_lost_settings(criterion: object, loss: LossSettings) -> None:
             f"  loss: {{{field}: {value}}}\nor take it out of the module",
         )
 
-    weight, given = own("weight", None), loss.class_weights
+    weight = own("weight", None)
     if isinstance(weight, Tensor) and weight.ndim == 1:
         weights = [float(f"{w:.6g}") for w in weight.tolist()]
-        is_given = isinstance(given, tuple) and len(given) == len(weights)
-        if not is_given or not np.allclose(weights, given):
+        given = loss.class_weights if isinstance(loss.class_weights, tuple) else ()
+        if len(given) != len(weights) or not np.allclose(weights, given):
             raise lost("weight", "class_weights", weights)
     for name in ("label_smoothing", "ignore_index"):
         default = LossSettings.model_fields[name].default

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -29,7 +29,7 @@ def resolve_precision(requested: PrecisionName, device: torch.device | str) -> s
         has_bfloat16 = torch.cuda.get_device_capability(device) >= (8, 0)
     elif device.type == "cpu":
         # Public only in recent releases of PyTorch; older ones train in float32.
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         has_bfloat16 = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     if has_bfloat16:
         precision = "bf16-mixed"
