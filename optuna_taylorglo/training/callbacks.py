@@ -199,9 +199,8 @@ def scale_learning_rates(optimizers: Sequence[Any], factor: float) -> None:
     if not optimizers:
         raise CannotScale("it gives the Trainer no optimizer")
     for optimizer in optimizers:
-        is_usual = isinstance(optimizer, Optimizer)
-        if not is_usual or any("lr" not in group for group in optimizer.param_groups):
-            name = type(optimizer).__name__
-            raise CannotScale(f"its optimizer {name} is not a torch.optim.Optimizer with a rate lr")
+        is_torchs = isinstance(optimizer, Optimizer)
+        if not is_torchs or any("lr" not in group for group in optimizer.param_groups):
+            raise CannotScale(f"its optimizer {type(optimizer).__name__} has no learning rate")
         optimizer.register_step_pre_hook(before_step)
         optimizer.register_step_post_hook(after_step)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -72,7 +71,7 @@ def _labels(loader: Any) -> Iterator[Tensor]:
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         # A shuffled loader that drops its last batch would count other labels each time.
         loader = DataLoader(loader.dataset, loader.batch_size or 1, collate_fn=loader.collate_fn)
-    for batch in islice(loader, len(loader)):
+    for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise RecipeError(
                 FIELD,
