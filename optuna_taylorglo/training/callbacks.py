@@ -60,9 +60,9 @@ class TrainingCallback(pl.Callback):
         checks: Steps at which to validate; the last one ends the training.
         on_validation: Called with step and metric.
         stop: Ends the training when set.
-        epoch_length: Optimizer steps of an epoch, if validations are at the end of one; None if
-            they are between batches.
-        batches_per_step: Batches whose gradients make one optimizer step.
+        epoch_length: Optimizer steps of an epoch, if a batch may hold several; validations are then
+            at the ends of epochs.
+        batches_per_step: Batches whose gradients make one optimizer step, otherwise.
         learning_rate_factor: On the learning rates of the module's optimizers.
         with_curve: Validate now and then for the curve, at steps about evenly apart.
         validations: The metric at each step in `checks` that was reached, in this order.
@@ -96,18 +96,15 @@ class TrainingCallback(pl.Callback):
         if any(schedule.reduce_on_plateau for schedule in trainer.lr_scheduler_configs):
             self._curve_due = math.inf
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.epoch_length is not None:
-            end = (trainer.current_epoch + 1) * self.epoch_length
-            trainer.check_val_every_n_epoch = 1 if end in self.checks else NEVER
-
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self.epoch_length is None:
-            ends_step = (batch_idx + 1) % self.batches_per_step == 0 or trainer.is_last_batch
-            due = ends_step and trainer.global_step + 1 in self.checks
-            trainer.val_check_batch = 1 if due else NEVER
+        ends_step, step = trainer.is_last_batch, trainer.global_step + 1
+        if self.epoch_length is not None:
+            step = (trainer.current_epoch + 1) * self.epoch_length
+        elif (batch_idx + 1) % self.batches_per_step == 0:
+            ends_step = True
+        trainer.val_check_batch = 1 if ends_step and step in self.checks else NEVER
         set_progress(pl_module.criterion, trainer.global_step / self._total_steps)
 
     def on_train_batch_end(

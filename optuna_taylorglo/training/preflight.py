@@ -26,21 +26,13 @@ from optuna_taylorglo.training.training import Training, test_metric
 
 
 class Preflight(NamedTuple):
-    """What a dry run found about a recipe that works.
-
-    Attributes:
-        n_classes: Number of classes of the data.
-        steps_per_pass: Optimizer steps of one pass over the training data.
-        n_parameters: Trainable parameters of the model.
-        metric: The fitness after one step, on one batch of validation.
-        warnings: What looks wrong and may be meant.
-    """
+    """What a dry run found about a recipe that works."""
 
     n_classes: int
-    steps_per_pass: int
-    n_parameters: int
-    metric: float
-    warnings: tuple[str, ...]
+    steps_per_pass: int  # optimizer steps of one pass over the training data
+    n_parameters: int  # those that can be trained
+    metric: float  # the fitness after one step, on one batch of validation
+    warnings: tuple[str, ...]  # what looks wrong and may be meant
 
 
 def preflight(recipe: Recipe, runtime: RuntimeConfig) -> Preflight:
@@ -177,13 +169,11 @@ class _Observer(pl.Callback):
                 "in no optimizer and stay as they are"
             )
 
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *args: Any) -> None:
         self._check(batch, "train_dataloader")
 
     def on_validation_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, *args: Any, **kwargs: Any
+        self, trainer: Any, pl_module: Any, batch: Any, *args: Any
     ) -> None:
         self._check(batch, "val_dataloader")
 
@@ -191,11 +181,8 @@ class _Observer(pl.Callback):
         for tensor in _tensors(batch):
             if not tensor.isfinite().all():
                 share = 1 - float(tensor.isfinite().float().mean())
-                raise _data_error(
-                    self._recipe,
-                    f"{share:.1%} of the numbers in the first batch of {loader} are NaN or "
-                    "infinite",
-                )
+                problem = f"{share:.1%} of the numbers in the first batch of {loader} are NaN or"
+                raise _data_error(self._recipe, f"{problem} infinite")
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
@@ -211,24 +198,27 @@ def _warnings(training: Training, value: float) -> Iterator[str]:
     """What a search does without, but a verdict needs, or candidates would be misjudged by."""
     recipe = training.recipe
     model, data, metric = recipe.model.class_path, recipe.data.class_path, recipe.fitness.metric
+    needed = "which `taylorglo evaluate` will need"
     if training.own_optimizer and not training.model_has("test_step"):
-        yield (
-            f"model.class_path: {model} has no test_step that logs {test_metric(recipe)}, which "
-            "`taylorglo evaluate` will need"
-        )
+        logs = f"that logs {test_metric(recipe)}"
+        yield f"model.class_path: {model} has no test_step {logs}, {needed}"
     if not training.data_has("test_dataloader"):
-        yield (
-            f"data.class_path: {data} has no test_dataloader, which `taylorglo evaluate` will need"
-        )
+        yield f"data.class_path: {data} has no test_dataloader, {needed}"
     if not math.isfinite(value):
         yield f"fitness.metric: {metric} is {value} on one batch"
-    batches = [_tensors(training.first_validation_batch(seed)) for seed in (0, 1)]
-    if not all(torch.equal(a, b) for a, b in zip(*batches, strict=False)):
+    first, other = (_first_validation_batch(training, seed) for seed in (0, 1))
+    if not all(map(torch.equal, first, other)):
         yield (
             "data.class_path: the first batch of validation is another one with another seed; let "
             "the split not depend on `seed`, nor shuffle validation, or candidates are judged on "
             "different data"
         )
+
+
+def _first_validation_batch(training: Training, seed: int) -> Iterator[Tensor]:
+    data = training.build_data(seed)
+    data.setup("fit")
+    return _tensors(next(iter(data.val_dataloader())))
 
 
 def _model_error(recipe: Recipe, problem: str) -> RecipeError:

@@ -113,15 +113,16 @@ class Training:
         recipe, fitness = self.recipe, self.recipe.fitness
         pl.seed_everything(seed, verbose=False)
         module = self._build_module(criterion)
-        data = self._build_data(seed)
+        data = self.build_data(seed)
         checks = {steps, *(step for step in check_at if step < steps)}
         if fitness.take == "best":
             checks |= set(range(self.steps_per_pass, steps, self.steps_per_pass))
+        n_accumulate = recipe.trainer.accumulate_grad_batches
         epoch_length = None
         if isinstance(data, ImageData):
             # A batch may hold several steps, so validations are at the ends of epochs.
             epoch_length = math.gcd(*checks)
-            data.steps_per_epoch = epoch_length * recipe.trainer.accumulate_grad_batches
+            data.steps_per_epoch = epoch_length * n_accumulate
             if not self.own_optimizer:
                 data.fill_batches()
         watch = TrainingCallback(
@@ -130,7 +131,7 @@ class Training:
             on_validation=on_validation,
             stop=stop,
             epoch_length=epoch_length,
-            batches_per_step=recipe.trainer.accumulate_grad_batches,
+            batches_per_step=n_accumulate,
             learning_rate_factor=self._learning_rate_factor,
             with_curve=on_curve is not None,
         )
@@ -208,7 +209,7 @@ class Training:
         def refused(problem: str) -> RecipeError:
             return RecipeError("data.class_path", f"{recipe.data.class_path} {problem}")
 
-        data = self._build_data(seed=0)
+        data = self.build_data(seed=0)
         data.prepare_data()
         data.setup("fit")
         n_classes = getattr(data, "num_classes", None)
@@ -257,7 +258,7 @@ class Training:
             if unused:
                 logger.warning("%s: not used, %s configures its own", field, name)
 
-    def _build_data(self, seed: int) -> pl.LightningDataModule:
+    def build_data(self, seed: int) -> pl.LightningDataModule:
         data: pl.LightningDataModule = build(
             self._data_class,
             self.recipe.data,
@@ -320,36 +321,35 @@ class Training:
         self, watch: TrainingCallback, steps: int, dry_run: pl.Callback | None
     ) -> pl.Trainer:
         lightning, options = self._lightning, self.recipe.trainer
-        callbacks = [build(cls, c, "trainer.callbacks") for cls, c in self._callbacks]
-        loggers = [build(cls, c, "trainer.loggers") for cls, c in self._loggers]
-        settings: dict[str, Any] = {}
-        if self.own_optimizer:  # a `Classifier` does it itself
-            settings |= options.model_dump(
-                include={"accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"}
-            )
-        if watch.epoch_length is not None:
-            settings["max_epochs"] = steps // watch.epoch_length
-        else:
-            settings |= {"max_steps": steps, "max_epochs": -1}
-            settings |= {"val_check_interval": NEVER, "check_val_every_n_epoch": None}
+        callbacks = [build(cls, part, "trainer.callbacks") for cls, part in self._callbacks]
+        loggers = [build(cls, part, "trainer.loggers") for cls, part in self._loggers]
         writes = lightning.callbacks.Checkpoint
         if dry_run is not None:
             callbacks = [dry_run, *(c for c in callbacks if not isinstance(c, writes))]
             loggers = [lightning.loggers.logger.DummyLogger() for _ in loggers]
-            settings["limit_val_batches"] = 1
+        gradients: dict[str, Any] = {}
+        if self.own_optimizer:  # a `Classifier` does it itself
+            gradients = options.model_dump(
+                include={"accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"}
+            )
         device = self.runtime.torch_device
         trainer: pl.Trainer = lightning.Trainer(
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
             precision=self._precision,
+            deterministic=options.deterministic or None,
+            max_steps=steps,
+            max_epochs=-1,
+            val_check_interval=NEVER,  # `watch` decides when
+            check_val_every_n_epoch=None,
+            limit_val_batches=None if dry_run is None else 1,
+            num_sanity_val_steps=0,
             callbacks=[watch, *callbacks],
             logger=loggers or False,
-            deterministic=options.deterministic or None,
             enable_checkpointing=any(isinstance(callback, writes) for callback in callbacks),
             enable_progress_bar=False,
             enable_model_summary=False,
-            num_sanity_val_steps=0,
-            **settings,
+            **gradients,
         )
         return trainer
 
@@ -362,12 +362,6 @@ class Training:
         """Whether the data module has a hook of its own."""
         base = self._lightning.LightningDataModule
         return getattr(self._data_class, hook) is not getattr(base, hook)
-
-    def first_validation_batch(self, seed: int) -> Any:
-        """What the data module with a seed gives first, as its loader gives it."""
-        data = self._build_data(seed)
-        data.setup("fit")
-        return next(iter(data.val_dataloader()))
 
 
 def test_metric(recipe: Recipe) -> str:

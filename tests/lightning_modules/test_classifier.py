@@ -127,11 +127,10 @@ def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
             [1.0] * 3 + [0.1] * 9 + [0.01] * 6,
         ),
         (ScheduleSettings(unit="epochs", milestones=(1,), gamma=0.5), [1.0] * 9 + [0.5] * 9),
-        (None, [1.0] * 18),
     ],
 )
 def test_schedules_count_optimizer_steps_or_epochs(
-    schedule: ScheduleSettings | None,
+    schedule: ScheduleSettings,
     expected: list[float],
     mnist: Callable[..., MNIST],
     make_trainer: MakeTrainer,

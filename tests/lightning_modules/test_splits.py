@@ -32,13 +32,6 @@ def test_choices_and_noise_never_change() -> None:
         assert hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()[:16] == expected
 
 
-@pytest.mark.parametrize("stratified", [False, True])
-def test_split_parts_are_disjoint_and_complete(stratified: bool) -> None:
-    rest, held_out = split(LABELS, 137, stratified)
-    assert len(held_out) == 137
-    assert sorted([*rest, *held_out]) == list(range(1000))
-
-
 def test_stratified_choice_keeps_shares_to_the_nearest_image() -> None:
     uneven = np.array([0] * 70 + [1] * 20 + [2] * 10)
     assert np.bincount(uneven[stratified_choice(uneven, 50)]).tolist() == [35, 10, 5]

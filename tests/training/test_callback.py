@@ -102,19 +102,6 @@ def test_the_criterion_is_told_how_far_training_is(training: Training) -> None:
     assert criterion.told == pytest.approx([step / 8 for step in range(8)])
 
 
-def test_what_hears_a_validation_can_end_the_training(training: Training) -> None:
-    class Enough(Exception):
-        pass
-
-    def raise_(step: int, value: float) -> None:
-        raise Enough(f"{step}")
-
-    criterion = Counting()
-    with pytest.raises(Enough, match="4"):
-        training.run(criterion, seed=0, steps=6, check_at=[4], on_validation=raise_)
-    assert criterion.steps == 4
-
-
 def test_progress_counts_optimizer_steps(tmp_path: Path) -> None:
     for model in (None, "own_optimizers.Scheduled"):
         criterion, options = Counting(), {"accumulate_grad_batches": 2}

@@ -35,7 +35,7 @@ class Reference:
     def __init__(self, training: Training) -> None:
         pl.seed_everything(1, verbose=False)
         self.net = training._build_module(CE).net
-        data: Any = training._build_data(1)
+        data: Any = training.build_data(1)
         data.setup("fit")
         self.batches = (data.on_after_batch_transfer(b, 0) for b in data.train_dataloader())
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.02, momentum=0.9)
