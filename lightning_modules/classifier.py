@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -15,8 +15,6 @@ from torchmetrics import Metric
 
 from lightning_modules.metrics import build_metric
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings, TrainerSettings
-
-Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 class Classifier(LightningModule):
