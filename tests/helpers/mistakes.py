@@ -190,6 +190,10 @@ class NoValidationStep(Own):
     validation_step = pl.LightningModule.validation_step
 
 
+class NoTestStep(Own):
+    test_step = pl.LightningModule.test_step
+
+
 class NoTrainingStep(Own):
     training_step = pl.LightningModule.training_step
 

@@ -141,6 +141,7 @@ def test_parts_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], problem:
     [
         ({"data": "SplitBySeed"}, "the split not depend on `seed`"),
         ({"data": "NoTest"}, "has no test_dataloader"),
+        (OWN | {"model": "NoTestStep"}, "has no test_step that logs test_accuracy"),
         (OWN | {"model": "TrainsHalf"}, "6 of 15 trainable parameters are in no optimizer"),
     ],
 )

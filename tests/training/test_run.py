@@ -15,6 +15,7 @@ from trainings import Validations, digits_training, trained
 
 from lightning_modules.data import Digits
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.losses.taylor import TaylorLoss
 
 STEPS_PER_PASS = 16
 CE = nn.CrossEntropyLoss()
@@ -110,6 +111,15 @@ def test_a_module_without_the_metric_is_told_which_one(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="OwnModule, which logs val_accuracy") as caught:
         training.run(CE, seed=0, steps=2)
     assert caught.value.field == "fitness.metric"
+
+
+def test_the_likelihood_does_not_depend_on_the_loss_that_trained(tmp_path: Path) -> None:
+    training = digits_training(tmp_path, fitness={"metric": "val_nll", "mode": "min"})
+    # Half the loss at twice the rate is the same training.
+    half = TaylorLoss([0.0] * 8, base="cross_entropy", log_scale=torch.tensor(0.5).log())
+    twice = training.at_learning_rate(2 * training.recipe.optimizer.lr)
+    found = twice.run(half, seed=0, steps=10)
+    assert found == pytest.approx(training.run(CE, seed=0, steps=10), rel=1e-4)
 
 
 @pytest.mark.parametrize(
