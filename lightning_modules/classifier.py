@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -15,8 +15,6 @@ from torchmetrics import Metric
 
 from lightning_modules.metrics import build_metric
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings, TrainerSettings
-
-Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 class Classifier(LightningModule):
@@ -79,10 +77,9 @@ class Classifier(LightningModule):
         self.batch_size = batch_size
         self.total_steps: float | None = None
         self.metric_names = dict.fromkeys(["accuracy", "balanced_accuracy", "loss", metric])
-        for stage in ("val", "test"):
-            for name in self.metric_names:
-                built = build_metric(name, num_classes, ignore_index)
-                setattr(self, f"{stage}_{name}", built)
+        for name in self.metric_names:
+            for stage in ("val", "test"):
+                setattr(self, f"{stage}_{name}", build_metric(name, num_classes, ignore_index))
         self._n_accumulated = 0
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -102,9 +99,8 @@ class Classifier(LightningModule):
         optimizer = build_optimizer(self.optimizer_settings, self.net.parameters(), fused=fused)
         if self.schedule_settings.is_constant:
             return optimizer
-        return [optimizer], [
-            build_schedule(self.schedule_settings, optimizer, self.schedule_length)
-        ]
+        schedule = build_schedule(self.schedule_settings, optimizer, self.schedule_length)
+        return [optimizer], [schedule]
 
     def on_train_start(self) -> None:
         """Count the steps of the training, unless the attribute is set."""
@@ -148,10 +144,8 @@ class Classifier(LightningModule):
     def on_before_optimizer_step(self, optimizer: optim.Optimizer) -> None:
         """Clip gradients, which are not scaled any more here."""
         settings = self.trainer_settings
-        if settings.gradient_clip_val is not None:
-            self.clip_gradients(
-                optimizer, settings.gradient_clip_val, settings.gradient_clip_algorithm
-            )
+        if (clip := settings.gradient_clip_val) is not None:
+            self.clip_gradients(optimizer, clip, settings.gradient_clip_algorithm)
 
     def on_train_epoch_end(self) -> None:
         """Let a schedule in epochs advance."""

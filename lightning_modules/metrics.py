@@ -7,8 +7,9 @@ axis of classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -74,29 +75,22 @@ def metric_of(fitness: FitnessSettings, n_classes: int) -> str:
 
 
 def build_metric(name: str, num_classes: int, ignore_index: int) -> Metric:
-    """Build a metric.
+    """Build one of `MODES`, or "loss"; "accuracy" and "loss" are plain means.
 
     Args:
-        name: One of `MODES`, or "loss"; "accuracy" and "loss" are plain means.
+        name: Which one.
         num_classes: Number of classes.
         ignore_index: Label that does not count.
     """
-    builders: dict[str, Callable[[], Metric]] = {
-        "accuracy": MeanMetric,
-        "loss": MeanMetric,
-        "balanced_accuracy": lambda: BalancedAccuracy(ignore_index),
-        "f1": lambda: MulticlassF1Score(
-            num_classes, average="macro", ignore_index=ignore_index, validate_args=False
-        ),
-        "top5_accuracy": lambda: MulticlassAccuracy(
-            num_classes, top_k=5, average="micro", ignore_index=ignore_index, validate_args=False
-        ),
-        "ece": lambda: CalibrationError(
-            num_classes, ignore_index=ignore_index, validate_args=False
-        ),
-        "nll": lambda: NegativeLogLikelihood(ignore_index),
+    of_classes: dict[str, Any] = {"num_classes": num_classes, "validate_args": False}
+    builders: dict[str, Callable[..., Metric]] = {
+        "balanced_accuracy": BalancedAccuracy,
+        "nll": NegativeLogLikelihood,
+        "f1": partial(MulticlassF1Score, average="macro", **of_classes),
+        "top5_accuracy": partial(MulticlassAccuracy, top_k=5, average="micro", **of_classes),
+        "ece": partial(CalibrationError, **of_classes),
     }
-    return builders[name]()
+    return builders[name](ignore_index=ignore_index) if name in builders else MeanMetric()
 
 
 class CalibrationError(MulticlassCalibrationError):
@@ -108,15 +102,8 @@ class CalibrationError(MulticlassCalibrationError):
         super().update(preds.softmax(dim=1), target)
 
 
-class NegativeLogLikelihood(Metric):
-    """Cross-entropy of the predictions, whatever loss trained the network.
-
-    `MeanMetric` would leave out a batch whose value is NaN, and so judge a network that diverged
-    by the rest.
-
-    Args:
-        ignore_index: Label that does not count.
-    """
+class _Mean(Metric):
+    """A mean of parts over the labels that count, of which those without labels are left out."""
 
     full_state_update = False
     total: Tensor
@@ -125,8 +112,21 @@ class NegativeLogLikelihood(Metric):
     def __init__(self, ignore_index: int) -> None:
         super().__init__()
         self.ignore_index = ignore_index
-        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
-        self.add_state("counted", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        for name in ("total", "counted"):
+            self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def compute(self) -> Tensor:
+        """Return the mean of all batches."""
+        seen = self.counted > 0
+        return (self.total[seen] / self.counted[seen]).mean()
+
+
+class NegativeLogLikelihood(_Mean):
+    """Cross-entropy of the predictions, whatever loss trained the network.
+
+    `MeanMetric` would leave out a batch whose value is NaN, and so judge a network that diverged
+    by the rest.
+    """
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Count a batch of logits and labels."""
@@ -134,30 +134,9 @@ class NegativeLogLikelihood(Metric):
         self.total = self.total + sum_
         self.counted = self.counted + (labels != self.ignore_index).sum()
 
-    def compute(self) -> Tensor:
-        """Return the mean over all labels that count."""
-        return self.total / self.counted
 
-
-class BalancedAccuracy(Metric):
-    """The mean over classes of the share of their images that are recognized.
-
-    A class without images does not count. The number of classes is that of the logits.
-
-    Args:
-        ignore_index: Label that does not count.
-    """
-
-    full_state_update = False
-    recognized: Tensor
-    images: Tensor
-
-    def __init__(self, ignore_index: int) -> None:
-        super().__init__()
-        self.ignore_index = ignore_index
-        # Scalars, which the first batch turns into vectors (classes,).
-        self.add_state("recognized", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+class BalancedAccuracy(_Mean):
+    """The mean over classes of the share of their images that are recognized."""
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Count a batch of logits and labels."""
@@ -166,10 +145,5 @@ class BalancedAccuracy(Metric):
         # Unlike bincount this never waits for the device.
         of_class = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
         of_class = of_class & (labels != self.ignore_index)[:, None]
-        self.recognized = self.recognized + (of_class & correct[:, None]).sum(dim=0)
-        self.images = self.images + of_class.sum(dim=0)
-
-    def compute(self) -> Tensor:
-        """Return the mean over the classes that were seen."""
-        seen = self.images > 0
-        return (self.recognized[seen] / self.images[seen]).mean()
+        self.total = self.total + (of_class & correct[:, None]).sum(dim=0)
+        self.counted = self.counted + of_class.sum(dim=0)

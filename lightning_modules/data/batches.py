@@ -24,17 +24,11 @@ from optuna_taylorglo.errors import UsageError
 
 
 class Draws(NamedTuple):
-    """One random draw an image.
+    """One random draw an image."""
 
-    Attributes:
-        flip: Whether to mirror, bool, shape (N,).
-        shift: Row and column of the crop in the padded image, shape (N, 2).
-        hole: Row and column of the hole's center, shape (N, 2).
-    """
-
-    flip: Tensor
-    shift: Tensor
-    hole: Tensor
+    flip: Tensor  # whether to mirror, bool, shape (N,)
+    shift: Tensor  # row and column of the crop in the padded image, shape (N, 2)
+    hole: Tensor  # row and column of the hole's center, shape (N, 2)
 
 
 @dataclass(frozen=True)
@@ -105,31 +99,19 @@ class Augmentation:
 
 
 class RawBatch(NamedTuple):
-    """Images as they are stored.
+    """Images as they are stored."""
 
-    Attributes:
-        images: uint8, shape (N, H, W, C).
-        labels: int64, shape (N,).
-        draws: The images' augmentation, if any.
-    """
-
-    images: Tensor
-    labels: Tensor
-    draws: Draws | None = None
+    images: Tensor  # uint8, shape (N, H, W, C)
+    labels: Tensor  # int64, shape (N,)
+    draws: Draws | None = None  # the images' augmentation, if any
 
 
 class Subset(NamedTuple):
-    """Some of the images of an array.
+    """Some of the images of an array."""
 
-    Attributes:
-        images: The whole array, uint8, shape (M, H, W, C).
-        indices: Which images, ascending, shape (N,).
-        labels: Their labels, shape (N,).
-    """
-
-    images: npt.NDArray[np.uint8]
-    indices: Indices
-    labels: Labels
+    images: npt.NDArray[np.uint8]  # the whole array, shape (M, H, W, C)
+    indices: Indices  # which images, ascending, shape (N,)
+    labels: Labels  # of these images, shape (N,)
 
     def take(self, positions: Indices) -> tuple[Tensor, Tensor]:
         """Return the images and labels at some positions of the subset, as new tensors."""
@@ -138,25 +120,25 @@ class Subset(NamedTuple):
         return torch.from_numpy(images), torch.from_numpy(labels)
 
 
+@dataclass(eq=False)
 class EvaluationBatches:
     """All images of a subset in order; the last batch may be smaller."""
 
-    def __init__(self, subset: Subset, batch_size: int) -> None:
-        self._subset = subset
-        self._batch_size = batch_size
+    subset: Subset
+    batch_size: int
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return math.ceil(len(self._subset.indices) / self._batch_size)
+        return math.ceil(len(self.subset.indices) / self.batch_size)
 
     def __iter__(self) -> Iterator[RawBatch]:
         """Yield the batches."""
-        size = len(self._subset.indices)
-        for first in range(0, size, self._batch_size):
-            positions = np.arange(first, min(first + self._batch_size, size))
-            yield RawBatch(*self._subset.take(positions))
+        positions = np.arange(len(self.subset.indices))
+        for first in range(0, len(positions), self.batch_size):
+            yield RawBatch(*self.subset.take(positions[first : first + self.batch_size]))
 
 
+@dataclass(eq=False)
 class TrainingBatches:
     """An endless stream of shuffled mini-batches, yielded an epoch at a time.
 
@@ -164,49 +146,42 @@ class TrainingBatches:
     mini-batch of a pass are dropped. Step s of the stream depends on the seed and s alone, not on
     how steps are grouped into batches or epochs.
 
-    Args:
+    Attributes:
         subset: The training images.
         batch_size: Images a mini-batch.
         seed: Decides order and augmentation.
         augmentation: What to draw for each image.
         steps_per_epoch: Mini-batches an epoch; None: a pass.
         steps_per_batch: Mini-batches that one batch holds.
-
-    Attributes:
         labels: All labels, shape (N,).
         steps_per_pass: Mini-batches a pass.
     """
 
-    def __init__(
-        self,
-        subset: Subset,
-        batch_size: int,
-        seed: int,
-        augmentation: Augmentation,
-        steps_per_epoch: int | None = None,
-        steps_per_batch: int = 1,
-    ) -> None:
-        self.labels = torch.from_numpy(subset.labels.astype(np.int64))
-        self.steps_per_pass = len(subset.indices) // batch_size
-        self._subset = subset
-        self._batch_size = batch_size
-        self._seed = seed
-        self._augmentation = augmentation
-        self._steps_per_epoch = steps_per_epoch or self.steps_per_pass
-        self._steps_per_batch = steps_per_batch
+    subset: Subset
+    batch_size: int
+    seed: int
+    augmentation: Augmentation
+    steps_per_epoch: int | None = None
+    steps_per_batch: int = 1
+
+    def __post_init__(self) -> None:
+        """Begin with the first step."""
+        self.labels = torch.from_numpy(self.subset.labels.astype(np.int64))
+        self.steps_per_pass = len(self.subset.indices) // self.batch_size
+        self._epoch_length = self.steps_per_epoch or self.steps_per_pass
         self._next_step = 0
         self._pass: tuple[int, Indices, Draws | None] = (-1, np.empty(0, np.int64), None)
 
     def __len__(self) -> int:
         """Return the number of batches an epoch."""
-        return math.ceil(self._steps_per_epoch / self._steps_per_batch)
+        return math.ceil(self._epoch_length / self.steps_per_batch)
 
     def __iter__(self) -> Iterator[RawBatch]:
         """Yield the next epoch."""
-        end = self._next_step + self._steps_per_epoch
+        end = self._next_step + self._epoch_length
         while self._next_step < end:
             first = self._next_step
-            self._next_step = min(first + self._steps_per_batch, end)
+            self._next_step = min(first + self.steps_per_batch, end)
             yield self._batch(range(first, self._next_step))
 
     def order(self, number: int) -> Indices:
@@ -219,22 +194,22 @@ class TrainingBatches:
         for step in steps:
             number, start = divmod(step, self.steps_per_pass)
             _, order, drawn = self._draw_pass(number)
-            window = slice(start * self._batch_size, (start + 1) * self._batch_size)
+            window = slice(start * self.batch_size, (start + 1) * self.batch_size)
             positions.append(order[window])
             if drawn is not None:
                 draws.append(Draws(*(tensor[window] for tensor in drawn)))
-        images, labels = self._subset.take(np.concatenate(positions))
+        images, labels = self.subset.take(np.concatenate(positions))
         joined = Draws(*map(torch.cat, zip(*draws, strict=True))) if draws else None
         return RawBatch(images, labels, joined)
 
     def _draw_pass(self, number: int) -> tuple[int, Indices, Draws | None]:
         """Number, order and augmentation of a pass; the last one is remembered."""
         if self._pass[0] != number:
-            state = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
+            state = np.random.SeedSequence((self.seed, number)).generate_state(1, np.uint64)
             generator = torch.Generator().manual_seed(int(state[0]))
-            n_images, (height, width) = len(self._subset.indices), self._subset.images.shape[1:3]
+            n_images, (height, width) = len(self.subset.indices), self.subset.images.shape[1:3]
             order = torch.randperm(n_images, generator=generator).numpy()
-            augmentation = self._augmentation
+            augmentation = self.augmentation
             drawn = augmentation.draw(n_images, height, width, generator) if augmentation else None
             self._pass = (number, order, drawn)
         return self._pass

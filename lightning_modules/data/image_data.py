@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,9 @@ STATISTICS_BLOCK = 250
 
 Part = Literal["train", "test"]
 NoiseKind = Literal["symmetric", "next_class"]
+NOISE = {"symmetric": with_symmetric_noise, "next_class": with_next_class_noise}
 UInt8Array = npt.NDArray[np.uint8]
+FloatArray = npt.NDArray[np.float64]
 
 
 class ImageData(LightningDataModule):
@@ -88,25 +90,16 @@ class ImageData(LightningDataModule):
         UsageError: If an argument is out of range.
     """
 
-    dataset: ClassVar[str]
-    """Name of the data set's folder."""
-    input_shape: ClassVar[tuple[int, int, int]]
-    """Shape (C, H, W) of one image."""
-    n_train: ClassVar[int]
-    """Images of the original's training part, validation images included."""
-    n_val: ClassVar[int]
-    """How many of those are for validation."""
-    torchvision_name: ClassVar[str]
-    """Name of the class in ``torchvision.datasets``."""
-    raw_files: ClassVar[str]
-    """What that class expects in the data folder."""
+    dataset: ClassVar[str]  # its folder's name
+    input_shape: ClassVar[tuple[int, int, int]]  # of one image, (C, H, W)
+    n_train: ClassVar[int]  # images of the original's training part, validation images included
+    n_val: ClassVar[int]  # how many of those are for validation
+    torchvision_name: ClassVar[str]  # of the class in torchvision.datasets
+    raw_files: ClassVar[str]  # what that class expects in the data folder
     num_classes: int = 10
-    max_value: ClassVar[int] = 255
-    """The value that becomes 1 when images are scaled to [0, 1]."""
-    stratified: ClassVar[bool] = False
-    """Whether the validation part has the same share of every class."""
-    standardized: ClassVar[bool] = False
-    """Whether images are standardized unless an argument says otherwise."""
+    max_value: ClassVar[int] = 255  # becomes 1 when images are scaled to [0, 1]
+    stratified: ClassVar[bool] = False  # whether the validation part has every class's share
+    standardized: ClassVar[bool] = False  # unless an argument says otherwise
 
     def __init__(
         self,
@@ -127,15 +120,16 @@ class ImageData(LightningDataModule):
         val_size: int | None = None,
     ) -> None:
         super().__init__()
-        kinds = get_args(NoiseKind)
-        _require(batch_size >= 1, "batch_size", batch_size, "at least 1")
-        _require(seed >= 0, "seed", seed, "at least 0")
-        _require(images is None or images >= 2, "images", images, "at least 2")
-        _require(0 < fraction <= 1, "fraction", fraction, "in (0, 1]")
-        _require(1 <= imbalance < math.inf, "imbalance", imbalance, "at least 1, and finite")
-        _require(0 <= label_noise <= 1, "label_noise", label_noise, "in [0, 1]")
-        _require(noise_kind in kinds, "noise_kind", noise_kind, f"one of {', '.join(kinds)}")
-        _require(val_size is None or val_size >= 1, "val_size", val_size, "at least 1")
+        for name, value, is_valid, allowed in (
+            ("batch_size", batch_size, batch_size >= 1, "at least 1"),
+            ("images", images, images is None or images >= 2, "at least 2"),
+            ("fraction", fraction, 0 < fraction <= 1, "in (0, 1]"),
+            ("imbalance", imbalance, 1 <= imbalance < math.inf, "at least 1, and finite"),
+            ("label_noise", label_noise, 0 <= label_noise <= 1, "in [0, 1]"),
+            ("noise_kind", noise_kind, noise_kind in NOISE, f"one of {', '.join(NOISE)}"),
+        ):
+            if not is_valid:
+                raise UsageError(f"{name} must be {allowed}, got {value!r}")
         self.data_dir = Path(data_dir)
         self.batch_size = batch_size
         self.seed = seed
@@ -277,7 +271,9 @@ class ImageData(LightningDataModule):
                 f"images must be at most {len(labels)}, as many as "
                 f"{self.data_dir / self.dataset} holds, got {size}"
             )
-        val_size = self.val_size or round(size * self.n_val / self.n_train)
+        val_size = self.val_size
+        if val_size is None:
+            val_size = round(size * self.n_val / self.n_train)
         if not 0 < val_size < size:
             raise UsageError(
                 f"val_size must be in [1, {size - 1}] with {size} images, got {val_size}"
@@ -300,8 +296,7 @@ class ImageData(LightningDataModule):
     def _with_noise(self, labels: Labels, *stream: int) -> Labels:
         if self.label_noise == 0:
             return labels
-        add = with_symmetric_noise if self.noise_kind == "symmetric" else with_next_class_noise
-        return add(labels, self.label_noise, self.num_classes, *stream)
+        return NOISE[self.noise_kind](labels, self.label_noise, self.num_classes, *stream)
 
 
 _known: dict[Any, Any] = {}
@@ -314,25 +309,16 @@ def _once(key: Any, make: Callable[[], Any]) -> Any:
     return _known[key]
 
 
-def channel_statistics(
-    subset: Subset,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def channel_statistics(subset: Subset) -> tuple[FloatArray, FloatArray]:
     """Mean and standard deviation of each channel over all pixels, each of shape (C,)."""
     images, indices, _ = subset
-    total, total_of_squares = np.zeros(images.shape[-1]), np.zeros(images.shape[-1])
+    sums = np.zeros((2, images.shape[-1]))  # of values and of their squares
     for first in range(0, len(indices), STATISTICS_BLOCK):
-        # Summing over the images first keeps the inner loop long and contiguous.
         block = np.take(images, indices[first : first + STATISTICS_BLOCK], axis=0)
         block = block.astype(np.float32)
-        total += block.sum(axis=0).sum(axis=(0, 1), dtype=np.float64)
-        np.multiply(block, block, out=block)
-        total_of_squares += block.sum(axis=0).sum(axis=(0, 1), dtype=np.float64)
-    pixels = len(indices) * images.shape[1] * images.shape[2]
-    mean = total / pixels
+        for sum_, values in zip(sums, (block, block * block), strict=True):
+            # Summing over the images first keeps the inner loop long and contiguous.
+            sum_ += values.sum(axis=0).sum(axis=(0, 1), dtype=np.float64)
+    mean, mean_square = sums / (len(indices) * images.shape[1] * images.shape[2])
     # A constant channel would divide by zero.
-    return mean, np.sqrt(np.maximum(total_of_squares / pixels - mean**2, 1.0))
-
-
-def _require(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise UsageError(f"{name} must be {allowed}, got {value!r}")
+    return mean, np.sqrt(np.maximum(mean_square - mean**2, 1.0))

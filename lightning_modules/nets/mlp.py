@@ -22,19 +22,12 @@ class MLP(nn.Module):
         num_classes: Number of classes.
         inputs: Values per input: 64 for an 8×8 image, 784 for 28×28.
         hidden: Width of each hidden layer.
-
-    Raises:
-        UsageError: If a width is not positive.
     """
 
     def __init__(
         self, num_classes: int = 10, inputs: int = 64, hidden: Sequence[int] = (64, 64)
     ) -> None:
         super().__init__()
-        if inputs < 1:
-            raise UsageError(f"inputs must be at least 1, got {inputs!r}")
-        if any(width < 1 for width in hidden):
-            raise UsageError(f"hidden must hold widths of at least 1, got {list(hidden)!r}")
         self.inputs = inputs
         layers: list[nn.Module] = []
         for width, next_width in pairwise((inputs, *hidden)):

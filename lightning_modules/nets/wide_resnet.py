@@ -18,7 +18,7 @@ class WideResNet(PreActivationNet):
         dropout: Dropout between the convolutions of a block (0.3 for CIFAR-10, 0.4 for SVHN).
 
     Raises:
-        UsageError: If ``depth`` is not 6n + 4 with n ≥ 1 or ``width`` is not positive.
+        UsageError: If ``depth`` is not 6n + 4 with n ≥ 1.
     """
 
     def __init__(
@@ -26,7 +26,5 @@ class WideResNet(PreActivationNet):
     ) -> None:
         if depth < 10 or (depth - 4) % 6 != 0:
             raise UsageError(f"depth must be 6n + 4 with n >= 1 (10, 16, 22, ...), got {depth!r}")
-        if width < 1:
-            raise UsageError(f"width must be at least 1, got {width!r}")
         widths = (16 * width, 32 * width, 64 * width)
         super().__init__((depth - 4) // 6, widths, num_classes, dropout)

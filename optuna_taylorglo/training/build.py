@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.settings import CheckpointSettings, Component
 
 
-def build(cls: type[Any], component: Component, field: str, offered: dict[str, Any]) -> Any:
-    """An instance of a recipe's class; what it takes of `offered` is passed besides its own."""
+def build(cls: type[Any], component: Component, field: str, **offered: Any) -> Any:
+    """An instance of a recipe's class, which also gets what its constructor takes of `offered`."""
     parameters = inspect.signature(cls).parameters
-    taken = {name: value for name, value in offered.items() if name in parameters}
-    arguments = taken | component.init_args
-    check_arguments(cls, component, field, arguments)
+    arguments = {name: value for name, value in offered.items() if name in parameters}
+    arguments |= component.init_args
+    check_arguments(cls, component, field, **arguments)
     try:
         return cls(**arguments)
     # Any other error is one inside the class, whose author needs the traceback.
@@ -27,9 +28,8 @@ def build(cls: type[Any], component: Component, field: str, offered: dict[str, A
         raise _cannot_build(component, field, error) from error
 
 
-def check_arguments(
-    cls: type[Any], component: Component, field: str, arguments: dict[str, Any]
-) -> None:
+def check_arguments(cls: type[Any], component: Component, field: str, **arguments: Any) -> None:
+    """Refuse arguments that the constructor does not take, or too few."""
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
@@ -41,10 +41,6 @@ def _cannot_build(component: Component, field: str, error: Exception) -> RecipeE
         f"{field}.init_args",
         f"{component.init_args!r} cannot build {component.class_path}: {error}",
     )
-
-
-_SHOWN = 5
-"""Names of weights in a message, at most."""
 
 
 class Checkpoint:
@@ -59,28 +55,24 @@ class Checkpoint:
     """
 
     def __init__(self, settings: CheckpointSettings, data_dir: Path) -> None:
-        self.settings = settings
+        self.skip = settings.skip
         self.path = data_dir / settings.path
         try:
             content = torch.load(self.path, map_location="cpu", weights_only=True)
-        except OSError as error:
-            reason = f"cannot be read: {error.strerror}"
-            raise RecipeError("checkpoint.path", f"{self.path} {reason}") from error
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-            raise RecipeError(
-                "checkpoint.path",
-                f"{self.path} cannot be read as weights, must be what torch.save makes of a state "
-                f"dict, or a Lightning checkpoint: {str(error).splitlines()[0]}",
+        except (OSError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+            raise self._unusable(
+                "cannot be read as weights, must be what torch.save makes of a state dict, or a "
+                f"Lightning checkpoint: {str(error).splitlines()[0]}"
             ) from error
-        if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
-            content = content["state_dict"]
+        if isinstance(content, dict):
+            content = content.get("state_dict", content)
         values = content.values() if isinstance(content, dict) else []
         if not values or not all(isinstance(value, Tensor) for value in values):
-            raise RecipeError("checkpoint.path", f"{self.path} holds no state dict")
+            raise self._unusable("holds no state dict")
         self._weights: dict[str, Tensor] = content
 
     def load_into(self, network: nn.Module) -> None:
-        """Load all weights into a network but those whose names begin with a text of ``skip``.
+        """Load all weights into a network but those whose names begin with a text of `skip`.
 
         Raises:
             RecipeError: If names or shapes do not fit.
@@ -90,22 +82,17 @@ class Checkpoint:
             # A checkpoint of a `Classifier` holds the network as `net`.
             inside = {n[4:]: value for n, value in weights.items() if n.startswith("net.")}
             weights = inside or weights
-        skip = self.settings.skip
-        given = {name: value for name, value in weights.items() if not name.startswith(skip)}
+        given = {name: value for name, value in weights.items() if not name.startswith(self.skip)}
+        fresh = {name: value for name, value in own.items() if name.startswith(self.skip)}
         try:
-            found = network.load_state_dict(given, strict=False)
-        except RuntimeError as error:  # shapes that differ
-            problem = str(error)
-        else:
-            missing = [name for name in found.missing_keys if not name.startswith(skip)]
-            problem = "; ".join(
-                f"it {what} {', '.join(names[:_SHOWN])}" + (" …" if names[_SHOWN:] else "")
-                for what, names in (("lacks", missing), ("has besides", found.unexpected_keys))
-                if names
-            )
-        if problem:
+            network.load_state_dict(given | fresh)
+        except RuntimeError as error:
             raise RecipeError(
                 "checkpoint",
-                f"{self.path} does not fit {type(network).__name__}: {problem}. Names that begin "
-                "with a text in checkpoint.skip are left out",
-            )
+                f"{self.path} does not fit {type(network).__name__}: "
+                f"{textwrap.shorten(str(error), 1000)} Names that begin with a text in "
+                "checkpoint.skip are left out",
+            ) from error
+
+    def _unusable(self, problem: str) -> RecipeError:
+        return RecipeError("checkpoint.path", f"{self.path} {problem}")

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytorch_lightning as pl
@@ -44,86 +45,66 @@ def logged_metric(trainer: pl.Trainer, module: pl.LightningModule, name: str) ->
     return float(trainer.callback_metrics[name])
 
 
+@dataclass(eq=False)
 class TrainingCallback(pl.Callback):
     """Passes validations on, ends a training that diverged or is to stop, measures its curve.
 
-    It also tells a criterion in ``t`` how far training is.
+    It also tells a criterion in `t` how far training is.
 
     A training with a curve is bit-identical to one without: random numbers that a validation for
     it draws are put back, and callbacks of the recipe do not see it. A training whose learning
     rate follows a validation metric gets none, for the same reason.
 
-    Args:
+    Attributes:
         metric: Name of the metric to pass on.
         checks: Steps at which to validate; the last one ends the training.
         on_validation: Called with step and metric.
         stop: Ends the training when set.
-        batches_per_step: Batches whose gradients make one optimizer step.
+        epoch_length: Optimizer steps of an epoch, if a batch may hold several; validations are then
+            at the ends of epochs.
+        batches_per_step: Batches whose gradients make one optimizer step, otherwise.
         learning_rate_factor: On the learning rates of the module's optimizers.
-        on_step: Called after each batch on which an optimizer step was taken.
         with_curve: Validate now and then for the curve, at steps about evenly apart.
-
-    Attributes:
-        epoch_length: Optimizer steps of an epoch, if validations are at the end of one; else
-            they are between batches.
-        values: The metric at each step in `checks` that was reached.
-        last_step: The last one.
+        validations: The metric at each step in `checks` that was reached, in this order.
         curve: The metric over the course of the training.
     """
 
-    def __init__(
-        self,
-        metric: str,
-        checks: set[int],
-        on_validation: OnValidation,
-        stop: threading.Event | None,
-        *,
-        batches_per_step: int = 1,
-        learning_rate_factor: float = 1.0,
-        on_step: Callable[[], None] = lambda: None,
-        with_curve: bool = False,
-    ) -> None:
-        self.epoch_length: int | None = None
-        self.last_step: int | None = None
-        self.values: list[float] = []
-        self.curve: Curve = []
-        self._metric = metric
-        self._checks = checks
-        self._on_validation = on_validation
-        self._stop = stop or threading.Event()
-        self._batches_per_step = batches_per_step
-        self._learning_rate_factor = learning_rate_factor
-        self._on_step = on_step
-        self._total_steps = max(checks)
-        self._steps_seen = 0
+    metric: str
+    checks: set[int]
+    on_validation: OnValidation
+    stop: threading.Event | None
+    epoch_length: int | None
+    batches_per_step: int
+    learning_rate_factor: float
+    with_curve: bool
+    validations: dict[int, float] = field(default_factory=dict, init=False)
+    curve: Curve = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._total_steps = max(self.checks)
         self._unchecked: list[Tensor] = []
-        self._curve_due = self._total_steps / POINTS if with_curve else math.inf
+        self._curve_due = self._total_steps / POINTS if self.with_curve else math.inf
         self._on_curve_validation = False
-        self._curve_times: list[float] = []
         self._began = time.perf_counter()
+        self._curve_time = 0.0
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._learning_rate_factor != 1:
-            scale_learning_rates(trainer.optimizers, self._learning_rate_factor)
+        if self.learning_rate_factor != 1:
+            scale_learning_rates(trainer.optimizers, self.learning_rate_factor)
         if isinstance(pl_module, Classifier):
             pl_module.total_steps = self._total_steps
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if any(schedule.reduce_on_plateau for schedule in trainer.lr_scheduler_configs):
             self._curve_due = math.inf
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.epoch_length is not None:
-            end = (trainer.current_epoch + 1) * self.epoch_length
-            trainer.check_val_every_n_epoch = 1 if end in self._checks else NEVER
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self.epoch_length is None:
-            ends_step = (batch_idx + 1) % self._batches_per_step == 0 or trainer.is_last_batch
-            due = ends_step and trainer.global_step + 1 in self._checks
-            trainer.val_check_batch = 1 if due else NEVER
+        ends_step, step = trainer.is_last_batch, trainer.global_step + 1
+        if self.epoch_length is not None:
+            step = (trainer.current_epoch + 1) * self.epoch_length
+        elif (batch_idx + 1) % self.batches_per_step == 0:
+            ends_step = True
+        trainer.val_check_batch = 1 if ends_step and step in self.checks else NEVER
         set_progress(pl_module.criterion, trainer.global_step / self._total_steps)
 
     def on_train_batch_end(
@@ -135,9 +116,6 @@ class TrainingCallback(pl.Callback):
             self._unchecked += loss.detach().flatten()
         if len(self._unchecked) >= CHECK_INTERVAL:
             self._check_losses(trainer)
-        if trainer.global_step > self._steps_seen:
-            self._steps_seen = trainer.global_step
-            self._on_step()
         if self._curve_due <= trainer.global_step < self._total_steps:
             self._add_to_curve(trainer)
 
@@ -149,16 +127,15 @@ class TrainingCallback(pl.Callback):
         self._check_stop()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        step, value = trainer.global_step, logged_metric(trainer, pl_module, self._metric)
-        if self._on_curve_validation or step == self._total_steps:
-            self.curve += [(step, value)] if math.isfinite(value) else []
+        step, value = trainer.global_step, logged_metric(trainer, pl_module, self.metric)
+        if math.isfinite(value) and (self._on_curve_validation or step == self._total_steps):
+            self.curve.append((step, value))
         if not self._on_curve_validation:
-            self.last_step = step
-            self.values.append(value)
-            self._on_validation(step, value)
+            self.validations[step] = value
+            self.on_validation(step, value)
 
     def _check_stop(self) -> None:
-        if self._stop.is_set():
+        if self.stop is not None and self.stop.is_set():
             raise StopRequested
 
     def _check_losses(self, trainer: pl.Trainer) -> None:
@@ -169,9 +146,7 @@ class TrainingCallback(pl.Callback):
     def _add_to_curve(self, trainer: pl.Trainer) -> None:
         """Validate for the curve, or later if that takes too large a share of the time."""
         begin = time.perf_counter()
-        # The cheapest one counts: others were slowed down by other processes.
-        spent = len(self._curve_times) * min(self._curve_times, default=0.0)
-        if spent > SHARE * (begin - self._began):
+        if self._curve_time > SHARE * (begin - self._began):
             return
         interval = self._total_steps / POINTS
         self._curve_due = (trainer.global_step // interval + 1) * interval
@@ -189,7 +164,7 @@ class TrainingCallback(pl.Callback):
         trainer.callbacks = callbacks  # type: ignore[attr-defined]
         # As Lightning does after a validation between two batches.
         connector._first_loop_iter = first
-        self._curve_times.append(time.perf_counter() - begin)
+        self._curve_time += time.perf_counter() - begin
 
 
 class CannotScale(Exception):
@@ -205,31 +180,24 @@ def scale_learning_rates(optimizers: Sequence[Any], factor: float) -> None:
         CannotScale: If an optimizer has no learning rate; later, in a step, if the module sets the
             rate while the step is under way.
     """
+
+    def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            group["own_lr"], group["scaled_lr"] = group["lr"], group["lr"] * factor
+            group["lr"] = group["scaled_lr"]
+
+    def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            # With automatic optimization the training step runs inside the optimizer's.
+            if group["lr"] is not group.pop("scaled_lr"):
+                raise CannotScale("it sets the learning rate in the middle of an optimizer's step")
+            group["lr"] = group.pop("own_lr")
+
     if not optimizers:
         raise CannotScale("it gives the Trainer no optimizer")
     for optimizer in optimizers:
-        name = type(optimizer).__name__
-        if not isinstance(optimizer, Optimizer):
-            raise CannotScale(f"its optimizer {name} is not a torch.optim.Optimizer")
-        if any("lr" not in group for group in optimizer.param_groups):
-            raise CannotScale(f"its optimizer {name} has no learning rate")
-        _scale_steps(optimizer, factor)
-
-
-def _scale_steps(optimizer: Optimizer, factor: float) -> None:
-    rates: list[tuple[Any, Any]] = []
-
-    def begin(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        rates[:] = [(group["lr"], group["lr"] * factor) for group in optimizer.param_groups]
-        for group, (_, scaled) in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = scaled
-
-    def end(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for group, (own, scaled) in zip(optimizer.param_groups, rates, strict=True):
-            # With automatic optimization the training step runs inside the optimizer's.
-            if group["lr"] is not scaled:
-                raise CannotScale("it sets the learning rate in the middle of an optimizer's step")
-            group["lr"] = own
-
-    optimizer.register_step_pre_hook(begin)
-    optimizer.register_step_post_hook(end)
+        is_torchs = isinstance(optimizer, Optimizer)
+        if not is_torchs or any("lr" not in group for group in optimizer.param_groups):
+            raise CannotScale(f"its optimizer {type(optimizer).__name__} has no learning rate")
+        optimizer.register_step_pre_hook(before_step)
+        optimizer.register_step_post_hook(after_step)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -18,12 +18,7 @@ FIELD = "loss.class_weights"
 
 
 def with_class_weights(recipe: Recipe, loader: Any, n_classes: int) -> Recipe:
-    """The recipe with a number in place of "balanced" for each class.
-
-    Args:
-        recipe: The recipe.
-        loader: Training batches of (inputs, labels).
-        n_classes: Number of classes.
+    """The recipe with a number for each class in place of "balanced".
 
     Raises:
         RecipeError: If the number of weights is another, or a class has no training example by
@@ -44,9 +39,6 @@ def balanced_weights(loader: Any, n_classes: int, ignore_index: int) -> tuple[fl
     """n/(K n_k) for each of K classes, with n_k of the n training labels.
 
     An ignored class is not one of the K and has the weight 1.
-
-    Raises:
-        RecipeError: If a label is out of range, or a class has no label.
     """
     counts = torch.zeros(n_classes, dtype=torch.int64)
     for labels in _labels(loader):
@@ -58,17 +50,17 @@ def balanced_weights(loader: Any, n_classes: int, ignore_index: int) -> tuple[fl
                 f"but there are {n_classes} classes, from 0; loss.ignore_index names one label "
                 "that does not count",
             )
-        counts += torch.bincount(labels.flatten(), minlength=n_classes)
-    counted = [k for k in range(n_classes) if k != ignore_index]
-    if empty := [k for k in counted if counts[k] == 0]:
+        counts += labels.bincount(minlength=n_classes)
+    counted = {k: n for k, n in enumerate(counts.tolist()) if k != ignore_index}
+    if empty := [k for k, n in counted.items() if n == 0]:
         raise RecipeError(
             FIELD,
             f"balanced has no weight for class {empty[0]}, which has no training label; give a "
             "list of weights",
         )
-    n = int(counts.sum())
-    weight = {k: n / (len(counted) * int(counts[k])) for k in counted}
-    return tuple(weight.get(k, 1.0) for k in range(n_classes))
+    total = sum(counted.values())
+    weights = {k: total / (len(counted) * n) for k, n in counted.items()}
+    return tuple(weights.get(k, 1.0) for k in range(n_classes))
 
 
 def _labels(loader: Any) -> Iterator[Tensor]:
@@ -79,66 +71,51 @@ def _labels(loader: Any) -> Iterator[Tensor]:
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         # A shuffled loader that drops its last batch would count other labels each time.
         loader = DataLoader(loader.dataset, loader.batch_size or 1, collate_fn=loader.collate_fn)
-    for batch in islice(loader, len(loader)):
+    for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise RecipeError(
                 FIELD,
                 "balanced counts the labels of batches (inputs, labels), which the data's are not; "
                 "give a list of weights",
             )
-        yield torch.as_tensor(batch[1]).long()
+        yield torch.as_tensor(batch[1]).long().flatten()
 
 
 def refuse_lost_settings(criterion: object, loss: LossSettings) -> None:
     """Refuse a module's own criterion whose settings would be lost when a candidate replaces it.
 
-    Args:
-        criterion: What the module's constructor made.
-        loss: The recipe's loss, which may have the same settings.
-
     Raises:
-        RecipeError: If it has not; the message names the setting and the field for it.
+        RecipeError: If the recipe's loss has not the same; the message names the field for it.
     """
 
-    def get(name: str, default: Any) -> Any:
+    def own(name: str, default: Any) -> Any:
         if isinstance(criterion, partial):
             return criterion.keywords.get(name, default)
         return getattr(criterion, name, default)
 
-    weight = get("weight", None)
-    if isinstance(weight, Tensor) and weight.ndim == 1 and not _same(weight, loss.class_weights):
-        raise _lost("weight", "class_weights", [float(f"{w:.6g}") for w in weight.tolist()])
+    def lost(name: str, field: str, value: object) -> RecipeError:
+        return RecipeError(
+            f"loss.{field}",
+            f"candidates replace the module's own criterion, whose {name}={value} would be "
+            f"dropped. Write it into the recipe, where candidates and baselines honor it:\n"
+            f"  loss: {{{field}: {value}}}\nor take it out of the module",
+        )
+
+    weight = own("weight", None)
+    if isinstance(weight, Tensor) and weight.ndim == 1:
+        weights = [float(f"{w:.6g}") for w in weight.tolist()]
+        given = loss.class_weights if isinstance(loss.class_weights, tuple) else ()
+        if len(given) != len(weights) or not np.allclose(weights, given):
+            raise lost("weight", "class_weights", weights)
     for name in ("label_smoothing", "ignore_index"):
         default = LossSettings.model_fields[name].default
-        value = get(name, default)
-        if not isinstance(value, int | float) or value in (default, getattr(loss, name)):
-            continue
-        if name == "label_smoothing" and loss.base == "cross_entropy":
-            raise RecipeError(
-                "loss.base",
-                f"cross_entropy searches label smoothing, so {name}={value} of the module's "
-                "own criterion would be dropped; take it out of the module",
-            )
-        raise _lost(name, name, value)
-    if (reduction := get("reduction", "mean")) != "mean":
+        value = own(name, default)
+        if isinstance(value, int | float) and value not in (default, getattr(loss, name)):
+            raise lost(name, name, value)
+    if (reduction := own("reduction", "mean")) != "mean":
         raise RecipeError(
             "model.class_path",
             f"the module's own criterion has reduction={reduction!r}, which would be dropped: the "
             "losses of a search are means over a batch. Take it out of the module, and multiply in "
             "training_step if you need another scale",
         )
-
-
-def _same(weight: Tensor, class_weights: object) -> bool:
-    if not isinstance(class_weights, tuple) or len(class_weights) != len(weight):
-        return False
-    return torch.allclose(weight.detach().cpu().double(), torch.tensor(class_weights).double())
-
-
-def _lost(argument: str, field: str, value: object) -> RecipeError:
-    return RecipeError(
-        f"loss.{field}",
-        f"candidates replace the module's own criterion, whose {argument}={value} would be "
-        f"dropped. Write it into the recipe, where candidates and baselines honor it:\n"
-        f"  loss: {{{field}: {value}}}\nor take it out of the module",
-    )

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
@@ -26,23 +25,14 @@ from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training, test_metric
 
 
-@dataclass(frozen=True)
-class Preflight:
-    """What a dry run found about a recipe that works.
-
-    Attributes:
-        n_classes: Number of classes of the data.
-        steps_per_pass: Optimizer steps of one pass over the training data.
-        n_parameters: Trainable parameters of the model.
-        metric: The fitness after one step, on one batch of validation.
-        warnings: What looks wrong and may be meant.
-    """
+class Preflight(NamedTuple):
+    """What a dry run found about a recipe that works."""
 
     n_classes: int
-    steps_per_pass: int
-    n_parameters: int
-    metric: float
-    warnings: tuple[str, ...]
+    steps_per_pass: int  # optimizer steps of one pass over the training data
+    n_parameters: int  # those that can be trained
+    metric: float  # the fitness after one step, on one batch of validation
+    warnings: tuple[str, ...]  # what looks wrong and may be meant
 
 
 def preflight(recipe: Recipe, runtime: RuntimeConfig) -> Preflight:
@@ -57,151 +47,107 @@ def preflight(recipe: Recipe, runtime: RuntimeConfig) -> Preflight:
         for hook, logs in (("training_step", ""), ("validation_step", " that logs fitness.metric")):
             if training.own_optimizer and not training.model_has(hook):
                 raise _model_error(recipe, f"has no {hook}; write one{logs}")
-        criterion = _CheckingLoss(recipe, training.n_classes)
-        observer = _Observer(recipe)
+        criterion, observer = _CheckingLoss(recipe, training.n_classes), _Observer(recipe)
+        value = math.nan
         try:
             value = training.run(criterion, seed=0, steps=1, dry_run=observer)
         except RuntimeError:
-            criterion.check_logits()  # PyTorch would not say which tensor has no gradient
-            raise
-        criterion.check_logits()
-        criterion.check_gradient()
-        warnings = [*observer.warnings, *_warnings(training, value)]
+            if criterion.reached != 1:  # else PyTorch would not say which tensor has no gradient
+                raise
+        if criterion.reached < len(_NOT_TRAINED):
+            raise _model_error(recipe, _NOT_TRAINED[criterion.reached])
+        warnings = (*observer.warnings, *_warnings(training, value))
     except (UsageError, StopRequested):
         raise
     except Exception as error:
         raise _explained(error, recipe) from error
     return Preflight(
-        training.n_classes, training.steps_per_pass, observer.n_parameters, value, tuple(warnings)
+        training.n_classes, training.steps_per_pass, observer.n_parameters, value, warnings
     )
 
 
-def _warnings(training: Training, value: float) -> list[str]:
-    """What a search does without, but a verdict needs, or candidates would be misjudged by."""
-    recipe = training.recipe
-    model, data, metric = recipe.model.class_path, recipe.data.class_path, recipe.fitness.metric
-    warnings = []
-    if training.own_optimizer and not training.model_has("test_step"):
-        warnings.append(
-            f"model.class_path: {model} has no test_step that logs {test_metric(recipe)}, which "
-            "`taylorglo evaluate` will need"
-        )
-    if not training.data_has("test_dataloader"):
-        warnings.append(
-            f"data.class_path: {data} has no test_dataloader, which `taylorglo evaluate` will need"
-        )
-    if not math.isfinite(value):
-        warnings.append(f"fitness.metric: {metric} is {value} on one batch")
-    batches = [_tensors(training.first_validation_batch(seed)) for seed in (0, 1)]
-    if not all(torch.equal(a, b) for a, b in zip(*batches, strict=False)):
-        warnings.append(
-            "data.class_path: the first batch of validation is another one with another seed; let "
-            "the split not depend on `seed`, nor shuffle validation, or candidates are judged on "
-            "different data"
-        )
-    return warnings
+_NOT_TRAINED = (
+    "never calls self.criterion in its training_step, so no candidate would train anything; write "
+    "`loss = self.criterion(logits, labels)` there",
+    "gives self.criterion logits without a gradient: they are detached, computed under "
+    "torch.no_grad(), or all parameters are frozen",
+    "does not train by what self.criterion returns: no gradient came back through it; return that "
+    "loss, or something computed from it, from training_step",
+)
 
 
 class _CheckingLoss(nn.Module):
-    """Cross-entropy that checks its arguments, and whether a gradient comes back.
+    """Cross-entropy that checks its arguments.
 
-    Args:
-        recipe: The recipe.
-        n_classes: Number of classes of the data.
+    Attributes:
+        reached: How far a training step came: 1, it was called; 2, with logits that need a
+            gradient; 3, which came back.
     """
 
     def __init__(self, recipe: Recipe, n_classes: int) -> None:
         super().__init__()
         self._recipe = recipe
         self._n_classes = n_classes
-        self._called = self._needed_gradient = self._got_gradient = False
+        self.reached = 0
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Cross-entropy of a batch, whose logits are (B, classes, …)."""
-        self._check_logits(logits)
-        self._check_target(logits, target)
+        if problem := self._problem_of_logits(logits):
+            raise _model_error(self._recipe, f"gives {problem}")
+        if problem := self._problem_of_labels(logits, target):
+            raise _data_error(self._recipe, f"labels {problem}")
         ignored = self._recipe.loss.ignore_index
         loss = nn.functional.cross_entropy(logits.float(), target, ignore_index=ignored)
         if torch.is_grad_enabled():
-            self._called = True
-            if loss.requires_grad:
-                self._needed_gradient = True
-                loss.register_hook(self._note_gradient)  # type: ignore[no-untyped-call]
+            self.reached = max(self.reached, 2 if loss.requires_grad else 1)
+        if loss.requires_grad:
+            loss.register_hook(self._note_gradient)  # type: ignore[no-untyped-call]
         return loss
 
-    def check_logits(self) -> None:
-        """Refuse a training step whose logits have no gradient."""
-        if self._called and not self._needed_gradient:
-            raise _model_error(
-                self._recipe,
-                "gives self.criterion logits without a gradient: they are detached, computed under "
-                "torch.no_grad(), or all parameters are frozen",
-            )
-
-    def check_gradient(self) -> None:
-        """Refuse a training step in which this criterion had no part."""
-        if not self._called:
-            raise _model_error(
-                self._recipe,
-                "never calls self.criterion in its training_step, so no candidate would train "
-                "anything; write `loss = self.criterion(logits, labels)` there",
-            )
-        if not self._got_gradient:
-            raise _model_error(
-                self._recipe,
-                "does not train by what self.criterion returns: no gradient came back through it; "
-                "return that loss, or something computed from it, from training_step",
-            )
-
     def _note_gradient(self, gradient: Tensor) -> None:
-        self._got_gradient = True
+        self.reached = 3
 
-    def _check_logits(self, logits: Tensor) -> None:
-        shape, n, problem = tuple(logits.shape), self._n_classes, ""
+    def _problem_of_logits(self, logits: Tensor) -> str:
+        shape, n = tuple(logits.shape), self._n_classes
         if logits.ndim < 2 or shape[1] != n:
-            problem = (
-                f"gives logits of shape {shape}, must be (B, {n}) or (B, {n}, …) for the {n} "
-                f"classes of {self._recipe.data.class_path}"
+            hint = ": two classes need two logits, not one" if n == 2 else ""
+            return (
+                f"logits of shape {shape}, must be (B, {n}) or (B, {n}, …) for the {n} classes of "
+                f"{self._recipe.data.class_path}{hint}"
             )
-            if logits.ndim < 2 or (n == 2 and shape[1] == 1):
-                problem += ": two classes need two logits, not one"
-        elif not logits.is_floating_point():
-            problem = f"gives logits of type {logits.dtype}, must be floating-point"
         # After the step it may be the learning rate, which is a matter of the search.
-        elif torch.is_grad_enabled() and not logits.isfinite().all():
-            problem = "gives logits that are not finite, from inputs that are"
-        elif len(logits) > 1 and (logits >= 0).all():
-            sums = logits.float().sum(dim=1)
-            # Networks may compute in bfloat16, which has three digits.
-            if torch.allclose(sums, torch.ones_like(sums), rtol=0.0, atol=0.01):
-                problem = (
-                    "gives probabilities (they are positive and sum to 1), must be logits: leave "
-                    "out the softmax at its end, the loss applies it"
-                )
-        if problem:
-            raise _model_error(self._recipe, problem)
+        if torch.is_grad_enabled() and not logits.isfinite().all():
+            return "logits that are not finite, from inputs that are"
+        sums = logits.float().sum(dim=1)
+        # Networks may compute in bfloat16, which has three digits.
+        sum_to_1 = torch.allclose(sums, torch.ones_like(sums), rtol=0.0, atol=0.01)
+        if len(logits) > 1 and (logits >= 0).all() and sum_to_1:
+            return (
+                "probabilities (they are positive and sum to 1), must be logits: leave out the "
+                "softmax at its end, the loss applies it"
+            )
+        return ""
 
-    def _check_target(self, logits: Tensor, target: Tensor) -> None:
+    def _problem_of_labels(self, logits: Tensor, target: Tensor) -> str:
         shape, expected = tuple(target.shape), (logits.shape[0], *logits.shape[2:])
-        counted = target[target != self._recipe.loss.ignore_index]
-        low, high = (int(counted.min()), int(counted.max())) if counted.numel() else (0, 0)
-        problem = ""
         if target.is_floating_point():
-            if target.shape != logits.shape:
-                problem = f"are {target.dtype} of shape {shape}, must be class indices: torch.int64"
-        elif shape != expected:
-            problem = (
+            if target.shape == logits.shape:  # probabilities of classes
+                return ""
+            return f"are {target.dtype} of shape {shape}, must be class indices: torch.int64"
+        if shape != expected:
+            return (
                 f"have shape {shape}, must be {expected} for logits of shape {tuple(logits.shape)}"
             )
-        elif target.dtype != torch.int64:
-            problem = f"are {target.dtype}, must be torch.int64: labels.long()"
-        elif low < 0 or high >= self._n_classes:
-            problem = (
-                f"reach from {low} to {high}, must be 0 to {self._n_classes - 1}, as num_classes "
-                f"is {self._n_classes}; loss.ignore_index names one that does not count"
+        if target.dtype != torch.int64:
+            return f"are {target.dtype}, must be torch.int64: labels.long()"
+        counted = target[target != self._recipe.loss.ignore_index]
+        if counted.numel() and not 0 <= counted.min() <= counted.max() < self._n_classes:
+            return (
+                f"reach from {counted.min()} to {counted.max()}, must be 0 to "
+                f"{self._n_classes - 1}, as num_classes is {self._n_classes}; loss.ignore_index "
+                "names one that does not count"
             )
-        if problem:
-            raise _data_error(self._recipe, f"labels {problem}")
+        return ""
 
 
 class _Observer(pl.Callback):
@@ -223,32 +169,20 @@ class _Observer(pl.Callback):
                 "in no optimizer and stay as they are"
             )
 
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *args: Any) -> None:
         self._check(batch, "train_dataloader")
 
     def on_validation_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, *args: Any, **kwargs: Any
+        self, trainer: Any, pl_module: Any, batch: Any, *args: Any
     ) -> None:
         self._check(batch, "val_dataloader")
 
     def _check(self, batch: Any, loader: str) -> None:
-        tensors = list(_tensors(batch))
-        if not tensors:
-            raise _data_error(
-                self._recipe,
-                f"{loader} gives {type(batch).__name__} without a tensor in it, must be "
-                "(inputs, labels)",
-            )
-        for tensor in tensors:
+        for tensor in _tensors(batch):
             if not tensor.isfinite().all():
                 share = 1 - float(tensor.isfinite().float().mean())
-                raise _data_error(
-                    self._recipe,
-                    f"{share:.1%} of the numbers in the first batch of {loader} are NaN or "
-                    "infinite",
-                )
+                problem = f"{share:.1%} of the numbers in the first batch of {loader} are NaN or"
+                raise _data_error(self._recipe, f"{problem} infinite")
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
@@ -258,6 +192,33 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
     elif isinstance(batch, Mapping | Sequence) and not isinstance(batch, str | bytes):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from _tensors(part)
+
+
+def _warnings(training: Training, value: float) -> Iterator[str]:
+    """What a search does without, but a verdict needs, or candidates would be misjudged by."""
+    recipe = training.recipe
+    model, data, metric = recipe.model.class_path, recipe.data.class_path, recipe.fitness.metric
+    needed = "which `taylorglo evaluate` will need"
+    if training.own_optimizer and not training.model_has("test_step"):
+        logs = f"that logs {test_metric(recipe)}"
+        yield f"model.class_path: {model} has no test_step {logs}, {needed}"
+    if not training.data_has("test_dataloader"):
+        yield f"data.class_path: {data} has no test_dataloader, {needed}"
+    if not math.isfinite(value):
+        yield f"fitness.metric: {metric} is {value} on one batch"
+    first, other = (_first_validation_batch(training, seed) for seed in (0, 1))
+    if not all(map(torch.equal, first, other)):
+        yield (
+            "data.class_path: the first batch of validation is another one with another seed; let "
+            "the split not depend on `seed`, nor shuffle validation, or candidates are judged on "
+            "different data"
+        )
+
+
+def _first_validation_batch(training: Training, seed: int) -> Iterator[Tensor]:
+    data = training.build_data(seed)
+    data.setup("fit")
+    return _tensors(next(iter(data.val_dataloader())))
 
 
 def _model_error(recipe: Recipe, problem: str) -> RecipeError:

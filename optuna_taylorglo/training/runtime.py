@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
@@ -18,36 +17,21 @@ logger = logging.getLogger(__name__)
 PrecisionName = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
 
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device computes in bfloat16 natively, not by emulation."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    if device.type == "cpu":
-        # Public only in recent releases of PyTorch; older ones train in float32.
-        capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    return False
-
-
 def resolve_precision(requested: PrecisionName, device: torch.device | str) -> str:
-    """The ``precision`` of a Trainer for a device; the choice is logged.
+    """The `precision` of a Trainer; "auto" takes bfloat16 where the processor computes in it.
 
-    It depends on what the processor can do, never on a timing, so equal machines choose alike.
-
-    Args:
-        requested: "auto" takes bfloat16 autocast where the processor computes in bfloat16, else
-            float32; any other name is taken as it is.
-        device: Where training will run.
-
-    Raises:
-        UsageError: If ``requested`` is not a known name.
+    The choice depends on what the processor can do, never on a timing, and is logged.
     """
-    if requested not in get_args(PrecisionName):
-        raise UsageError(f"precision must be one of {get_args(PrecisionName)}, got {requested!r}")
-    device = torch.device(device)
     if requested != "auto":
-        precision, reason = requested, "as requested"
-    elif has_bfloat16(device):
+        return requested
+    device, has_bfloat16 = torch.device(device), False
+    if device.type == "cuda":
+        has_bfloat16 = torch.cuda.get_device_capability(device) >= (8, 0)
+    elif device.type == "cpu":
+        # Public only in recent releases of PyTorch; older ones train in float32.
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        has_bfloat16 = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    if has_bfloat16:
         precision = "bf16-mixed"
         reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
     else:
@@ -79,22 +63,17 @@ class RuntimeConfig:
         Raises:
             UsageError: If this machine has no such device.
         """
-        present = {
-            "cuda": torch.cuda.is_available(),
-            "mps": torch.backends.mps.is_available(),
-            "cpu": True,
-        }
-        available = [name for name in present if present[name]]
+        available = ["cpu"]
+        if torch.backends.mps.is_available():
+            available.insert(0, "mps")
+        if torch.cuda.is_available():
+            available.insert(0, "cuda")
         if self.device == "auto":
             return torch.device(available[0])
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            device = None
-        if device is None or device.type not in available:
+        if self.device.partition(":")[0] not in available:
             names = ", ".join(["auto", *available])
             raise UsageError(f"device {self.device!r} is not on this machine; it has {names}.")
-        return device
+        return torch.device(self.device)
 
     @cached_property
     def resolved_precision(self) -> str:

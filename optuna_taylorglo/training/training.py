@@ -18,20 +18,9 @@ from lightning_modules.classifier import Classifier
 from lightning_modules.data import ImageData
 from lightning_modules.metrics import metric_of
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.class_paths import (
-    callback_class,
-    data_module_class,
-    data_module_for,
-    lightning_of,
-    logger_class,
-    model_class,
-)
+from optuna_taylorglo.recipes import class_paths
 from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning
-from optuna_taylorglo.recipes.settings import (
-    OptimizerSettings,
-    ScheduleSettings,
-    TrainerSettings,
-)
+from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings
 from optuna_taylorglo.training.build import Checkpoint, build, check_arguments
 from optuna_taylorglo.training.callbacks import (
     NEVER,
@@ -42,7 +31,7 @@ from optuna_taylorglo.training.callbacks import (
     logged_metric,
 )
 from optuna_taylorglo.training.criterion import refuse_lost_settings, with_class_weights
-from optuna_taylorglo.training.runtime import RuntimeConfig, resolve_precision
+from optuna_taylorglo.training.runtime import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -73,96 +62,97 @@ class Training:
         self.recipe = recipe
         self.runtime = runtime
         self._learning_rate_factor = 1.0
-        self._find_classes()
+        self._import_classes()
         self._checkpoint = (
             Checkpoint(recipe.checkpoint, runtime.data_dir) if recipe.checkpoint else None
         )
-        precision = recipe.trainer.precision
-        self._precision = (
-            resolve_precision(precision, runtime.torch_device)
-            if precision
-            else runtime.resolved_precision
-        )
-        data = self._build_data(seed=0)
-        data.prepare_data()
-        data.setup("fit")
-        name, n_classes = recipe.data.class_path, getattr(data, "num_classes", None)
-        if not isinstance(n_classes, int) or n_classes < 2:
-            raise RecipeError(
-                "data.class_path",
-                f"{name} has num_classes {n_classes!r}; a data module must say in this attribute "
-                "how many classes there are, at least 2",
-            )
-        self.n_classes = n_classes
-        for hook in ("train_dataloader", "val_dataloader"):
-            if not self.data_has(hook):
-                raise RecipeError("data.class_path", f"{name} has no {hook}; write one")
-        loader: Any = data.train_dataloader()
-        try:
-            batches = len(loader)
-        except TypeError as error:
-            raise RecipeError(
-                "data.class_path",
-                f"{name}: its train_dataloader does not say how many batches it has ({error}); "
-                "give its data set a __len__",
-            ) from error
-        if batches == 0:
-            raise RecipeError(
-                "batch_size",
-                f"{recipe.batch_size} leaves {name} no training batch: there are fewer examples, "
-                "and drop_last drops them",
-            )
-        # What is left at the end of an epoch makes a step, too.
-        self.steps_per_pass = math.ceil(batches / recipe.trainer.accumulate_grad_batches)
-        self.recipe = with_class_weights(recipe, loader, n_classes)
-        module = self._build_module(nn.CrossEntropyLoss())
+        self._precision = recipe.trainer.precision or runtime.resolved_precision
+        self._measure_data()
+        self._build_module(nn.CrossEntropyLoss())
         if self.own_optimizer:
-            self._check_own_module(module)
+            self._check_own_module()
 
-    def _find_classes(self) -> None:
-        """Import what the recipe names, and check the arguments of callbacks and loggers."""
-        recipe, allowed = self.recipe, self.runtime.allowed_packages
-        self._model_class = model_class(recipe.model.class_path, allowed)
-        own_lightning = lightning_of(self._model_class)
-        self.own_optimizer = own_lightning is not None
-        self._lightning: ModuleType = own_lightning or pl
-        self._data_class = data_module_for(
-            data_module_class(recipe.data.class_path, allowed), self._lightning
+    def run(
+        self,
+        criterion: nn.Module,
+        *,
+        seed: int,
+        steps: int,
+        on_validation: OnValidation = lambda step, value: None,
+        check_at: Collection[int] = (),
+        on_test_set: bool = False,
+        on_trained: OnTrained = lambda module: None,
+        stop: threading.Event | None = None,
+        dry_run: pl.Callback | None = None,
+        on_curve: OnCurve | None = None,
+    ) -> float:
+        """Train one network and return how good it is.
+
+        Args:
+            criterion: Loss with cross-entropy's signature.
+            seed: Decides initial weights, order of data, dropout and augmentation.
+            steps: Optimizer steps to take.
+            on_validation: Called with the step and the metric after each validation; what it
+                raises ends the training.
+            check_at: Steps at which to validate besides the end.
+            on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
+            on_trained: Called with the trained module.
+            stop: Ends the training with `StopRequested` when set.
+            dry_run: Watches a training that writes nothing and validates on one batch.
+            on_curve: Called in the end with the validation metric over the course of the training,
+                which is measured only if this is given, and changes nothing.
+
+        Returns:
+            The recipe's fitness, the last or the best validation's metric; or the same metric on
+            the test set after the last step.
+
+        Raises:
+            Diverged: If the loss stopped being finite.
+            StopRequested: If `stop` was set.
+        """
+        recipe, fitness = self.recipe, self.recipe.fitness
+        pl.seed_everything(seed, verbose=False)
+        module = self._build_module(criterion)
+        data = self.build_data(seed)
+        checks = {steps, *(step for step in check_at if step < steps)}
+        if fitness.take == "best":
+            checks |= set(range(self.steps_per_pass, steps, self.steps_per_pass))
+        n_accumulate = recipe.trainer.accumulate_grad_batches
+        epoch_length = None
+        if isinstance(data, ImageData):
+            # A batch may hold several steps, so validations are at the ends of epochs.
+            epoch_length = math.gcd(*checks)
+            data.steps_per_epoch = epoch_length * n_accumulate
+            if not self.own_optimizer:
+                data.fill_batches()
+        watch = TrainingCallback(
+            metric=fitness.metric,
+            checks=checks,
+            on_validation=on_validation,
+            stop=stop,
+            epoch_length=epoch_length,
+            batches_per_step=n_accumulate,
+            learning_rate_factor=self._learning_rate_factor,
+            with_curve=on_curve is not None,
         )
-        trainer = recipe.trainer
-        self._callbacks = [(callback_class(c.class_path, allowed), c) for c in trainer.callbacks]
-        self._loggers = [(logger_class(c.class_path, allowed), c) for c in trainer.loggers]
-        for field, parts in (("callbacks", self._callbacks), ("loggers", self._loggers)):
-            for cls, component in parts:
-                check_arguments(cls, component, f"trainer.{field}", component.init_args)
-
-    def _check_own_module(self, module: pl.LightningModule) -> None:
-        """Tell what of the recipe a LightningModule does not use, and refuse what it cannot do."""
-        recipe, name = self.recipe, self.recipe.model.class_path
-        if not self.model_has("configure_optimizers"):
-            raise RecipeError(
-                "model.class_path",
-                f"{name} has no configure_optimizers, so nothing would train it; write it, or name "
-                "a plain nn.Module, which the recipe's optimizer trains",
-            )
-        if warning := own_loss_warning(recipe.fitness):
-            logger.warning("%s", warning)
-        if recipe.optimizer is not None:
-            logger.warning("optimizer: not used, %s configures its own", name)
-        if recipe.schedule != ScheduleSettings():
-            logger.warning("schedule: not used, %s configures its own", name)
-        if module.automatic_optimization:
-            return
-        for field, fix in (
-            ("gradient_clip_val", "call self.clip_gradients in its training_step"),
-            ("accumulate_grad_batches", "step its optimizer every so many batches"),
-        ):
-            if (value := getattr(recipe.trainer, field)) != getattr(TrainerSettings(), field):
-                raise RecipeError(
-                    f"trainer.{field}",
-                    f"{value:g} is not allowed with {name}, whose optimization is manual "
-                    f"(automatic_optimization = False), where a Trainer cannot do it: {fix}",
-                )
+        trainer = self._build_trainer(watch, steps, dry_run)
+        with warnings.catch_warnings():
+            # Lightning advises on loaders with worker processes, which whole batches do not need.
+            warnings.filterwarnings("ignore", ".*does not have many workers.*")
+            warnings.filterwarnings("ignore", ".*`IterableDataset` has `__len__`.*")
+            trainer.fit(module, datamodule=data)
+            on_trained(module)
+            if on_curve is not None:
+                on_curve(list(watch.curve))
+            if on_test_set:
+                trainer.test(module, datamodule=data, verbose=False)
+                return logged_metric(trainer, module, test_metric(recipe))
+            if steps not in watch.validations:  # a callback of the recipe ended the training
+                trainer.validate(module, datamodule=data, verbose=False)
+        values = list(watch.validations.values())
+        if fitness.take == "last":
+            return values[-1]
+        return max(values, key=lambda value: fitness.sign * value)
 
     def in_steps(self, amount: int, unit: str) -> int:
         """A length in "steps" or "epochs" as a number of optimizer steps."""
@@ -185,104 +175,103 @@ class Training:
 
     def learning_rate_obstacle(self) -> str | None:
         """Why the learning rate cannot be multiplied, found by one step; None if it can."""
+        scaled = self.at_learning_rate_factor(0.5)
         try:
-            self.at_learning_rate_factor(0.5).run(
-                nn.CrossEntropyLoss(), seed=0, steps=1, on_step=_end_training
-            )
+            scaled.run(nn.CrossEntropyLoss(), seed=0, steps=1, dry_run=pl.Callback())
         except CannotScale as obstacle:
             return f"{self.recipe.model.class_path} cannot be multiplied: {obstacle}"
-        except _EndTraining:
-            pass
         return None
 
-    def run(
-        self,
-        criterion: nn.Module,
-        *,
-        seed: int,
-        steps: int,
-        on_validation: OnValidation = lambda step, value: None,
-        check_at: Collection[int] = (),
-        on_test_set: bool = False,
-        on_trained: OnTrained = lambda module: None,
-        on_step: Callable[[], None] = lambda: None,
-        stop: threading.Event | None = None,
-        dry_run: pl.Callback | None = None,
-        on_curve: OnCurve | None = None,
-    ) -> float:
-        """Train one network and return how good it is.
+    def _import_classes(self) -> None:
+        """Import what the recipe names, and check the arguments of callbacks and loggers."""
+        recipe, allowed = self.recipe, self.runtime.allowed_packages
+        self._model_class = class_paths.model_class(recipe.model.class_path, allowed)
+        own_lightning = class_paths.lightning_of(self._model_class)
+        self.own_optimizer = own_lightning is not None
+        self._lightning: ModuleType = own_lightning or pl
+        data_class = class_paths.data_module_class(recipe.data.class_path, allowed)
+        self._data_class = class_paths.data_module_for(data_class, self._lightning)
+        trainer = recipe.trainer
+        self._callbacks = [
+            (class_paths.callback_class(c.class_path, allowed), c) for c in trainer.callbacks
+        ]
+        self._loggers = [
+            (class_paths.logger_class(c.class_path, allowed), c) for c in trainer.loggers
+        ]
+        for field, parts in (("callbacks", self._callbacks), ("loggers", self._loggers)):
+            for cls, component in parts:
+                check_arguments(cls, component, f"trainer.{field}", **component.init_args)
 
-        Args:
-            criterion: Loss with cross-entropy's signature.
-            seed: Decides initial weights, order of data, dropout and augmentation.
-            steps: Optimizer steps to take.
-            on_validation: Called with the step and the metric after each validation; what it
-                raises ends the training.
-            check_at: Steps at which to validate besides the end.
-            on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
-            on_trained: Called with the trained module.
-            on_step: Called after each batch on which an optimizer step was taken; what it raises
-                ends the training.
-            stop: Ends the training with `StopRequested` when set.
-            dry_run: Watches a training that writes nothing and validates on one batch.
-            on_curve: Called in the end with the validation metric over the course of the training,
-                which is measured only if this is given, and changes nothing.
+    def _measure_data(self) -> None:
+        """Find the number of classes, the steps of a pass and the weights of classes."""
+        recipe = self.recipe
 
-        Returns:
-            The recipe's fitness, the last or the best validation's metric; or the same metric on
-            the test set after the last step.
+        def refused(problem: str) -> RecipeError:
+            return RecipeError("data.class_path", f"{recipe.data.class_path} {problem}")
 
-        Raises:
-            Diverged: If the loss stopped being finite.
-            StopRequested: If `stop` was set.
-        """
-        fitness = self.recipe.fitness
-        pl.seed_everything(seed, verbose=False)
-        module = self._build_module(criterion)
-        data = self._build_data(seed)
-        checks = {steps, *(step for step in check_at if step < steps)}
-        if fitness.take == "best":
-            checks |= set(range(self.steps_per_pass, steps, self.steps_per_pass))
-        watch = TrainingCallback(
-            fitness.metric,
-            checks,
-            on_validation,
-            stop,
-            batches_per_step=self.recipe.trainer.accumulate_grad_batches,
-            learning_rate_factor=self._learning_rate_factor,
-            on_step=on_step,
-            with_curve=on_curve is not None,
+        data = self.build_data(seed=0)
+        data.prepare_data()
+        data.setup("fit")
+        n_classes = getattr(data, "num_classes", None)
+        if not isinstance(n_classes, int) or n_classes < 2:
+            raise refused(
+                f"has num_classes {n_classes!r}; a data module must say in this attribute how many "
+                "classes there are, at least 2"
+            )
+        for hook in ("train_dataloader", "val_dataloader"):
+            if not self.data_has(hook):
+                raise refused(f"has no {hook}; write one")
+        loader: Any = data.train_dataloader()
+        try:
+            batches = len(loader)
+        except TypeError as error:
+            raise refused(
+                f"has a train_dataloader that does not say how many batches it has ({error}); give "
+                "its data set a __len__"
+            ) from error
+        if batches == 0:
+            raise RecipeError(
+                "batch_size",
+                f"{recipe.batch_size} leaves {recipe.data.class_path} no training batch: there are "
+                "fewer examples, and drop_last drops them",
+            )
+        self.n_classes = n_classes
+        # What is left at the end of an epoch makes a step, too.
+        self.steps_per_pass = math.ceil(batches / recipe.trainer.accumulate_grad_batches)
+        self.recipe = with_class_weights(recipe, loader, n_classes)
+
+    def _check_own_module(self) -> None:
+        """Refuse a LightningModule without an optimizer, and tell what of the recipe it leaves."""
+        recipe, name = self.recipe, self.recipe.model.class_path
+        if not self.model_has("configure_optimizers"):
+            raise RecipeError(
+                "model.class_path",
+                f"{name} has no configure_optimizers, so nothing would train it; write it, or name "
+                "a plain nn.Module, which the recipe's optimizer trains",
+            )
+        if warning := own_loss_warning(recipe.fitness):
+            logger.warning("%s", warning)
+        for field, unused in (
+            ("optimizer", recipe.optimizer is not None),
+            ("schedule", recipe.schedule != ScheduleSettings()),
+        ):
+            if unused:
+                logger.warning("%s: not used, %s configures its own", field, name)
+
+    def build_data(self, seed: int) -> pl.LightningDataModule:
+        data: pl.LightningDataModule = build(
+            self._data_class,
+            self.recipe.data,
+            "data",
+            data_dir=self.runtime.data_dir,
+            batch_size=self.recipe.batch_size,
+            seed=seed,
         )
-        trainer = self._build_trainer(watch, data, checks, dry_run)
-        with warnings.catch_warnings():
-            # Lightning advises on loaders with worker processes, which whole batches do not need.
-            warnings.filterwarnings("ignore", ".*does not have many workers.*")
-            warnings.filterwarnings("ignore", ".*`IterableDataset` has `__len__`.*")
-            trainer.fit(module, datamodule=data)
-            on_trained(module)
-            if on_curve is not None:
-                on_curve(list(watch.curve))
-            if on_test_set:
-                trainer.test(module, datamodule=data, verbose=False)
-                return logged_metric(trainer, module, test_metric(self.recipe))
-            if watch.last_step != steps:
-                trainer.validate(module, datamodule=data, verbose=False)
-        if fitness.take == "last":
-            return watch.values[-1]
-        return max(watch.values, key=lambda value: fitness.sign * value)
-
-    def _build_data(self, seed: int) -> pl.LightningDataModule:
-        offered = {
-            "data_dir": self.runtime.data_dir,
-            "batch_size": self.recipe.batch_size,
-            "seed": seed,
-        }
-        data: pl.LightningDataModule = build(self._data_class, self.recipe.data, "data", offered)
         return data
 
     def _build_module(self, criterion: nn.Module) -> pl.LightningModule:
         recipe = self.recipe
-        built = build(self._model_class, recipe.model, "model", {"num_classes": self.n_classes})
+        built = build(self._model_class, recipe.model, "model", num_classes=self.n_classes)
         if self._checkpoint is not None:
             self._checkpoint.load_into(built)
         if self.own_optimizer:
@@ -329,47 +318,38 @@ class Training:
         return schedule.changed(unit="steps", milestones=milestones, warmup=warmup)
 
     def _build_trainer(
-        self,
-        watch: TrainingCallback,
-        data: pl.LightningDataModule,
-        checks: set[int],
-        dry_run: pl.Callback | None,
+        self, watch: TrainingCallback, steps: int, dry_run: pl.Callback | None
     ) -> pl.Trainer:
         lightning, options = self._lightning, self.recipe.trainer
-        settings: dict[str, Any] = {"deterministic": options.deterministic or None}
-        if self.own_optimizer:  # a `Classifier` does it itself
-            settings |= options.model_dump(
-                include={"accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"}
-            )
-        if isinstance(data, ImageData):
-            # Validations are at the ends of epochs, since a batch may hold several steps.
-            watch.epoch_length = math.gcd(*checks)
-            data.steps_per_epoch = watch.epoch_length * options.accumulate_grad_batches
-            settings["max_epochs"] = max(checks) // watch.epoch_length
-            if not self.own_optimizer:
-                data.fill_batches()
-        else:
-            settings |= {"max_steps": max(checks), "max_epochs": -1}
-            settings |= {"val_check_interval": NEVER, "check_val_every_n_epoch": None}
-        callbacks = [build(cls, c, "trainer.callbacks", {}) for cls, c in self._callbacks]
-        loggers = [build(cls, c, "trainer.loggers", {}) for cls, c in self._loggers]
+        callbacks = [build(cls, part, "trainer.callbacks") for cls, part in self._callbacks]
+        loggers = [build(cls, part, "trainer.loggers") for cls, part in self._loggers]
         writes = lightning.callbacks.Checkpoint
         if dry_run is not None:
             callbacks = [dry_run, *(c for c in callbacks if not isinstance(c, writes))]
             loggers = [lightning.loggers.logger.DummyLogger() for _ in loggers]
-            settings["limit_val_batches"] = 1
+        gradients: dict[str, Any] = {}
+        if self.own_optimizer:  # a `Classifier` does it itself
+            gradients = options.model_dump(
+                include={"accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"}
+            )
         device = self.runtime.torch_device
         trainer: pl.Trainer = lightning.Trainer(
-            accelerator={"cuda": "gpu"}.get(device.type, device.type),
+            accelerator=device.type,
             devices=1 if device.index is None else [device.index],
             precision=self._precision,
+            deterministic=options.deterministic or None,
+            max_steps=steps,
+            max_epochs=-1,
+            val_check_interval=NEVER,  # `watch` decides when
+            check_val_every_n_epoch=None,
+            limit_val_batches=None if dry_run is None else 1,
+            num_sanity_val_steps=0,
             callbacks=[watch, *callbacks],
             logger=loggers or False,
             enable_checkpointing=any(isinstance(callback, writes) for callback in callbacks),
             enable_progress_bar=False,
             enable_model_summary=False,
-            num_sanity_val_steps=0,
-            **settings,
+            **gradients,
         )
         return trainer
 
@@ -383,21 +363,7 @@ class Training:
         base = self._lightning.LightningDataModule
         return getattr(self._data_class, hook) is not getattr(base, hook)
 
-    def first_validation_batch(self, seed: int) -> Any:
-        """What the data module with a seed gives first, as its loader gives it."""
-        data = self._build_data(seed)
-        data.setup("fit")
-        return next(iter(data.val_dataloader()))
-
 
 def test_metric(recipe: Recipe) -> str:
     """Name of the fitness metric on the test set: ``test_accuracy`` for ``val_accuracy``."""
     return "test_" + recipe.fitness.metric.removeprefix("val_")
-
-
-class _EndTraining(Exception):
-    """Ends a training after its first step."""
-
-
-def _end_training() -> None:
-    raise _EndTraining

@@ -14,28 +14,17 @@ class Points(pl.LightningDataModule):
     """Sixty points of three classes in the plane."""
 
     num_classes: Any = 3
+    inputs = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(60) % 3
 
     def __init__(self, batch_size: int = 8) -> None:
         super().__init__()
         self.batch_size = batch_size
 
-    def inputs(self) -> Tensor:
-        return torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
-
-    def labels(self) -> Tensor:
-        return torch.arange(60) % 3
-
-    def loader(self) -> Any:
-        return DataLoader(TensorDataset(self.inputs(), self.labels()), self.batch_size)
-
     def train_dataloader(self) -> Any:
-        return self.loader()
+        return DataLoader(TensorDataset(self.inputs, self.labels), self.batch_size)
 
-    def val_dataloader(self) -> Any:
-        return self.loader()
-
-    def test_dataloader(self) -> Any:
-        return self.loader()
+    val_dataloader = test_dataloader = train_dataloader
 
 
 class NoClasses(Points):
@@ -47,54 +36,39 @@ class OneClass(Points):
 
 
 class LabelsFromOne(Points):
-    def labels(self) -> Tensor:
-        return 1 + torch.arange(60) % 3
+    labels = 1 + Points.labels
 
 
 class NegativeLabels(Points):
-    def labels(self) -> Tensor:
-        return torch.arange(60) % 3 - 1
+    labels = Points.labels - 1
 
 
 class ShortLabels(Points):
-    def labels(self) -> Tensor:
-        return super().labels().to(torch.int32)
+    labels = Points.labels.to(torch.int32)
 
 
 class FloatLabels(Points):
-    def labels(self) -> Tensor:
-        return super().labels().float()
+    labels = Points.labels.float()
 
 
 class LabelsInColumns(Points):
-    def labels(self) -> Tensor:
-        return super().labels()[:, None]
+    labels = Points.labels[:, None]
 
 
 class NotANumber(Points):
-    def inputs(self) -> Tensor:
-        inputs = super().inputs()
-        inputs[3] = torch.nan
-        return inputs
+    inputs = torch.where(torch.arange(60)[:, None] == 3, torch.nan, Points.inputs)
 
 
-class NoTraining(pl.LightningDataModule):
-    num_classes = 3
-
-    def val_dataloader(self) -> Any:
-        return Points().loader()
+class NoTraining(Points):
+    train_dataloader = pl.LightningDataModule.train_dataloader
 
 
-class NoValidation(pl.LightningDataModule):
-    num_classes = 3
-
-    def train_dataloader(self) -> Any:
-        return Points().loader()
+class NoValidation(Points):
+    val_dataloader = pl.LightningDataModule.val_dataloader
 
 
-class NoTest(pl.LightningDataModule):
-    num_classes = 3
-    train_dataloader = val_dataloader = lambda self: Points().loader()
+class NoTest(Points):
+    test_dataloader = pl.LightningDataModule.test_dataloader
 
 
 class Endless(Points):
@@ -108,8 +82,7 @@ class Endless(Points):
 
 class DropsAll(Points):
     def train_dataloader(self) -> Any:
-        data = TensorDataset(self.inputs(), self.labels())
-        return DataLoader(data, batch_size=100, drop_last=True)
+        return DataLoader(TensorDataset(self.inputs), batch_size=100, drop_last=True)
 
 
 class MissingFile(Points):
@@ -121,13 +94,11 @@ class MissingFile(Points):
 class SplitBySeed(Points):
     def __init__(self, seed: int, batch_size: int = 8) -> None:
         super().__init__(batch_size)
-        self.seed = seed
+        self.order = torch.randperm(60, generator=torch.Generator().manual_seed(seed))
 
     def val_dataloader(self) -> Any:
-        order = torch.randperm(60, generator=torch.Generator().manual_seed(self.seed))
-        return DataLoader(
-            TensorDataset(self.inputs()[order], self.labels()[order]), self.batch_size
-        )
+        data = TensorDataset(self.inputs[self.order], self.labels[self.order])
+        return DataLoader(data, self.batch_size)
 
 
 class Net(nn.Module):
@@ -219,6 +190,10 @@ class NoValidationStep(Own):
     validation_step = pl.LightningModule.validation_step
 
 
+class NoTestStep(Own):
+    test_step = pl.LightningModule.test_step
+
+
 class NoTrainingStep(Own):
     training_step = pl.LightningModule.training_step
 
@@ -239,3 +214,9 @@ class TrainsHalf(Own):
 class BreaksInValidation(Own):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         raise KeyError("a bug of mine")
+
+
+class Manual(Own):
+    """Optimizes by hand."""
+
+    automatic_optimization = False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_modules.data import Digits
 from lightning_modules.nets.digits_cnn import DigitsCNN
 
 
@@ -16,7 +17,7 @@ class OwnModule(pl.LightningModule):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.net = DigitsCNN(num_classes)
+        self.net: nn.Module = DigitsCNN(num_classes)
         self.criterion: nn.Module = nn.CrossEntropyLoss()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -32,7 +33,7 @@ class OwnModule(pl.LightningModule):
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self.log("test_beauty", 1.0)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
@@ -54,43 +55,6 @@ class LogsItsLoss(OwnModule):
         self.log("val_loss", self.criterion(self.net(images), labels), batch_size=len(labels))
 
 
-class Squares(pl.LightningDataModule):
-    """Images (1, 6, 6) to be cut into background, dark and bright squares; borders are unlabeled.
-
-    Labels have shape (6, 6); 255 is for pixels that nobody labeled.
-    """
-
-    num_classes = 3
-
-    def __init__(self, batch_size: int) -> None:
-        super().__init__()
-        self.batch_size = batch_size
-
-    def _data(self, seed: int, size: int) -> TensorDataset:
-        generator = torch.Generator().manual_seed(seed)
-        labels = torch.randint(3, (size, 3, 3), generator=generator).repeat_interleave(2, 1)
-        labels = labels.repeat_interleave(2, 2)
-        images = labels[:, None] + 0.3 * torch.randn(size, 1, 6, 6, generator=generator)
-        labels[:, 0] = 255
-        return TensorDataset(images, labels)
-
-    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        return DataLoader(self._data(0, 70), self.batch_size, shuffle=True, drop_last=True)
-
-    def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        return DataLoader(self._data(1, 30), 20)
-
-    def test_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        return DataLoader(self._data(2, 30), 20)
-
-
-class PixelNet(nn.Sequential):
-    """Logits (N, classes, H, W)."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, num_classes, 1))
-
-
 class WeighsClasses(OwnModule):
     """A module whose own criterion counts the last class twice."""
 
@@ -99,8 +63,96 @@ class WeighsClasses(OwnModule):
         self.criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0] * (num_classes - 1) + [2.0]))
 
 
-class OwnNet(DigitsCNN):
-    """A net without a mistake."""
+class Dropping(DigitsCNN):
+    """A net that draws random numbers as it trains."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(images), 0.2, self.training)
+
+
+class DroppingModule(OwnModule):
+    """The same as a module, with a metric on the test set."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.net = Dropping(num_classes)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        images, labels = batch
+        self.log("test_accuracy", (self.net(images).argmax(dim=1) == labels).float().mean())
+
+
+class OnPlateau(DroppingModule):
+    """A module whose learning rate follows a validation metric, if there is one."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        config = {"scheduler": schedule, "monitor": "val_accuracy", "strict": False}
+        return {"optimizer": optimizer, "lr_scheduler": config}
+
+
+class OwnDigits(pl.LightningDataModule):
+    """Loaders that draw from the global generator, as most do."""
+
+    num_classes = 10
+
+    def __init__(self, batch_size: int = 20) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def _loader(self, size: int, shuffle: bool = True) -> DataLoader[tuple[Tensor, ...]]:
+        generator = torch.Generator().manual_seed(size)
+        labels = torch.randint(10, (size,), generator=generator)
+        images = torch.randn(size, 1, 8, 8, generator=generator) + labels[:, None, None, None] / 5
+        return DataLoader(TensorDataset(images, labels), self.batch_size, shuffle=shuffle)
+
+    def train_dataloader(self) -> Any:
+        return self._loader(200)
+
+    def val_dataloader(self) -> Any:
+        return self._loader(60)
+
+    def test_dataloader(self) -> Any:
+        return self._loader(61, shuffle=False)
+
+
+class Stopper(pl.Callback):
+    """Stops at the second validation that it hears of."""
+
+    heard = 0
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.heard += 1
+        trainer.should_stop = self.heard > 1
+
+
+class Squares(OwnDigits):
+    """Images (1, 6, 6) to be cut into background, dark and bright squares; borders are unlabeled.
+
+    Labels have shape (6, 6); 255 is for pixels that nobody labeled.
+    """
+
+    num_classes = 3
+
+    def _loader(self, size: int, shuffle: bool = True) -> DataLoader[tuple[Tensor, ...]]:
+        generator = torch.Generator().manual_seed(size)
+        labels = torch.randint(3, (size, 3, 3), generator=generator).repeat_interleave(2, 1)
+        labels = labels.repeat_interleave(2, 2)
+        images = labels[:, None] + 0.3 * torch.randn(size, 1, 6, 6, generator=generator)
+        labels[:, 0] = 255
+        data = TensorDataset(images, labels)
+        return DataLoader(data, self.batch_size, shuffle, drop_last=shuffle)
+
+    def val_dataloader(self) -> Any:
+        return self._loader(60, shuffle=False)
+
+
+class PixelNet(nn.Sequential):
+    """Logits (N, classes, H, W)."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, num_classes, 1))
 
 
 class RefusesItsWidth(DigitsCNN):
@@ -125,9 +177,3 @@ class FailsInTraining(DigitsCNN):
         return self.no_such_table["a bug of mine"]  # type: ignore[index, return-value]
 
     no_such_table: dict[str, Tensor] = {}  # noqa: RUF012 (as users write it)
-
-
-class SecretiveDigits(Digits):
-    """A data module that does not say how many classes it has."""
-
-    num_classes = None  # type: ignore[assignment]

@@ -9,6 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
+SCHEDULES: dict[str, Any] = {
+    "warm_up": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda s: min(1, (s + 1) / 7)),
+    "one_cycle": lambda optimizer: lr_scheduler.OneCycleLR(
+        optimizer, optimizer.param_groups[0]["lr"], total_steps=24
+    ),
+    "milestones": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [4, 9], 0.3),
+    "sequence": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3),
+            lr_scheduler.CosineAnnealingLR(optimizer, 9),
+        ],
+        [3],
+    ),
+}
+"""By step; `Scheduled` knows more kinds."""
+
 
 class Scheduled(pl.LightningModule):
     """A small net whose optimizer and schedule are chosen by name.
@@ -16,7 +33,7 @@ class Scheduled(pl.LightningModule):
     Args:
         num_classes: Number of classes.
         lr: The learning rate, or its peak.
-        kind: A method below.
+        kind: constant, two_groups, plateau or one of `SCHEDULES`.
     """
 
     def __init__(self, num_classes: int, lr: float = 0.02, kind: str = "constant") -> None:
@@ -39,44 +56,18 @@ class Scheduled(pl.LightningModule):
         self.log("test_accuracy", accuracy, batch_size=len(batch[1]))
 
     def configure_optimizers(self) -> Any:
-        return getattr(self, self.kind)()
-
-    def constant(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
-
-    def two_groups(self) -> Any:
-        first, last = self.net[1].parameters(), self.net[3].parameters()
-        return torch.optim.Adam(
-            [{"params": first, "lr": self.lr}, {"params": last, "lr": self.lr / 4}]
-        )
-
-    def warm_up(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
-        return self._by_step(lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 7)))
-
-    def one_cycle(self) -> Any:
+        if self.kind == "two_groups":
+            first, last = ({"params": self.net[i].parameters()} for i in (1, 3))
+            return torch.optim.Adam([first | {"lr": self.lr}, last | {"lr": self.lr / 4}])
+        if self.kind in SCHEDULES:
+            optimizer: Any = torch.optim.AdamW(self.parameters(), lr=self.lr)
+            return [optimizer], [{"scheduler": SCHEDULES[self.kind](optimizer), "interval": "step"}]
         optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
-        total = int(self.trainer.estimated_stepping_batches)
-        return self._by_step(lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=total))
-
-    def milestones(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
-        return self._by_step(lr_scheduler.MultiStepLR(optimizer, [4, 9], 0.3))
-
-    def plateau(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        if self.kind == "constant":
+            return optimizer
         schedule = lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", factor=0.3, patience=0)
         # Lightning steps it after each epoch, that is after each validation here.
         return [optimizer], [{"scheduler": schedule, "monitor": "val_accuracy", "strict": False}]
-
-    def sequence(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
-        rise = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
-        fall = lr_scheduler.CosineAnnealingLR(optimizer, 9)
-        return self._by_step(lr_scheduler.SequentialLR(optimizer, [rise, fall], [3]))
-
-    def _by_step(self, schedule: Any) -> Any:
-        return [schedule.optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 class ByHand(Scheduled):
@@ -113,16 +104,11 @@ class RatelessOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         loss = closure()
         with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter.sub_(parameter.grad.sign() * group["length"])
+            for parameter in self.param_groups[0]["params"]:
+                parameter.sub_(parameter.grad.sign() * 0.01)
         return loss
 
 
 class WithoutRate(Scheduled):
     def configure_optimizers(self) -> Any:
         return RatelessOptimizer(self.parameters())
-
-
-class WithoutOptimizer(Scheduled):
-    configure_optimizers = pl.LightningModule.configure_optimizers

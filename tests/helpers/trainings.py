@@ -12,6 +12,8 @@ from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
+HELPERS = ("mistakes", "own_nets", "own_optimizers", "two_lightnings", "tabular")
+
 
 def cpu(data_dir: Path, *allowed: str) -> RuntimeConfig:
     """A machine on which results do not depend on what the CPU can do."""
@@ -36,7 +38,35 @@ class RecordedTraining(Training):
         return super().run(criterion, **options)
 
 
-def digits_training(folder: Path, **changes: Any) -> RecordedTraining:
-    """The small digits recipe, with some sections changed, ready to train."""
-    recipe = load_recipe(small_recipe(folder / "recipe.yaml", **changes))
-    return RecordedTraining(recipe, cpu(folder))
+def digits_training(
+    folder: Path, model: Any = None, init_args: Any = None, **changes: Any
+) -> RecordedTraining:
+    """The small digits recipe, with another model and some sections changed, ready to train."""
+    if isinstance(model, str):
+        model = {"class_path": model, "init_args": init_args or {}}
+    recipe = small_recipe(folder / "recipe.yaml", model=model or {}, **changes)
+    return RecordedTraining(load_recipe(recipe), cpu(folder, *HELPERS, "pytorch_lightning"))
+
+
+class Validations(list[tuple[int, float]]):
+    """Takes validations in."""
+
+    def __call__(self, step: int, value: float) -> None:
+        self.append((step, value))
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for step, _ in self]
+
+    @property
+    def values(self) -> list[float]:
+        return [value for _, value in self]
+
+
+def trained(training: Training, steps: int, seed: int = 1, **options: Any) -> Any:
+    """The module after a training with cross-entropy."""
+    modules: list[Any] = []
+    training.run(
+        nn.CrossEntropyLoss(), seed=seed, steps=steps, on_trained=modules.append, **options
+    )
+    return modules[0]

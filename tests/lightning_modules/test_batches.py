@@ -103,12 +103,9 @@ def test_cutout_zeroes_a_square_clipped_at_the_border() -> None:
     assert (cutout.cut_out_(torch.ones(1, 3, 8, 8), fixed_draws(hole=0)) == 0).sum() == 3 * 2 * 2
 
 
-def test_draws_cover_their_ranges_and_depend_on_the_seed_alone() -> None:
+def test_draws_cover_their_ranges() -> None:
     augmentation = Augmentation(flip=True, padding=2, cutout=16)
-    draws, again = (
-        augmentation.draw(2000, 32, 32, torch.Generator().manual_seed(3)) for _ in range(2)
-    )
-    assert all(torch.equal(a, b) for a, b in zip(draws, again, strict=True))
+    draws = augmentation.draw(2000, 32, 32, torch.Generator().manual_seed(3))
     assert 0.45 < draws.flip.float().mean() < 0.55
     assert draws.shift.unique().tolist() == [0, 1, 2, 3, 4]
     assert draws.hole.unique().tolist() == list(range(32))

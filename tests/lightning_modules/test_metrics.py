@@ -9,7 +9,9 @@ import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss
 from torch import Tensor
 
-from lightning_modules.metrics import build_metric
+from lightning_modules.metrics import build_metric, metric_of
+from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.schema import FitnessSettings
 
 N_CLASSES = 7
 
@@ -49,7 +51,7 @@ def expected(name: str, rows: Tensor, labels: Tensor) -> float:
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
-@pytest.mark.parametrize("ignored", [None, -100, 255, 2])
+@pytest.mark.parametrize("ignored", [None, 255, 2])
 @pytest.mark.parametrize("pixels", [(), (3, 2)])
 @pytest.mark.parametrize("name", ["nll", "f1", "top5_accuracy", "ece", "balanced_accuracy"])
 def test_a_metric_is_what_its_name_says(
@@ -70,3 +72,24 @@ def test_a_likelihood_that_is_not_a_number_is_not_left_out_of_the_mean() -> None
     metric = build_metric("nll", N_CLASSES, -100)
     metric.update(logits, labels)
     assert math.isnan(float(metric.compute()))
+
+
+@pytest.mark.parametrize(
+    ("fitness", "said"),
+    [
+        ({"metric": "val_loss"}, ["own loss", "metric: val_nll and mode: min"]),
+        ({"metric": "val_loss", "mode": "min"}, ["own loss", "val_nll"]),
+        ({"metric": "val_nll"}, ["fitness.mode: max", "write mode: min"]),
+        ({"mode": "min"}, ["min is not allowed with val_accuracy", "write mode: max"]),
+        ({"metric": "val_recall"}, ["'val_recall' is not logged", "val_accuracy, val_balanced"]),
+        ({"metric": "accuracy"}, ["'accuracy' is not logged", "val_accuracy"]),
+        ({"metric": "val_top5_accuracy"}, ["always 1, as the data have 5 classes"]),
+    ],
+)
+def test_a_fitness_that_a_plain_network_has_not_is_refused(
+    fitness: dict[str, str], said: list[str]
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        metric_of(FitnessSettings(**fitness), 5)
+    assert all(words in str(caught.value) for words in said)
+    assert metric_of(FitnessSettings(metric="val_top5_accuracy"), 6) == "top5_accuracy"

@@ -56,36 +56,22 @@ def test_parameter_counts_are_the_published_ones(
         (WideResNet, (3, 32, 32)),
     ],
 )
-def test_every_net_maps_images_to_logits_and_learns_a_batch(
+def test_every_net_maps_images_to_logits_and_every_weight_has_a_gradient(
     make: type[nn.Module], shape: tuple[int, ...]
 ) -> None:
     torch.manual_seed(0)
     settings = {"depth": 10, "width": 1} if make is WideResNet else {}
     net = make(num_classes=7, **settings)
-    images, labels = torch.randn(14, *shape), torch.arange(14) % 7
-    assert net(images).shape == (14, 7)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
-    criterion = nn.CrossEntropyLoss()
-    losses = []
-    for _ in range(12):
-        loss = criterion(net(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert min(losses[-3:]) < losses[0]
+    logits = net(torch.randn(4, *shape))
+    assert logits.shape == (4, 7)
+    nn.functional.cross_entropy(logits, torch.arange(4)).backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in net.parameters())
 
 
-@pytest.mark.parametrize("depth", [19, 2, 21])
-def test_pre_resnet_rejects_depths_that_are_not_6n_plus_2(depth: int) -> None:
-    with pytest.raises(ValueError, match=f"depth.*{depth}"):
-        PreResNet(depth=depth)
-
-
-@pytest.mark.parametrize(("depth", "width", "name"), [(20, 8, "depth"), (16, 0, "width")])
-def test_wide_resnet_rejects_impossible_sizes(depth: int, width: int, name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        WideResNet(depth=depth, width=width)
+@pytest.mark.parametrize(("net", "depth"), [(PreResNet, 19), (PreResNet, 2), (WideResNet, 20)])
+def test_residual_networks_reject_impossible_depths(net: Any, depth: int) -> None:
+    with pytest.raises(UsageError, match=f"depth.*{depth}"):
+        net(depth=depth)
 
 
 def test_residual_networks_start_from_he_initialization() -> None:
@@ -117,15 +103,6 @@ def test_mlp_has_the_layers_it_is_told_and_he_s_weights() -> None:
     assert layers[0].weight.std().item() == pytest.approx((2 / 784) ** 0.5, rel=0.02)
     assert not any(m.bias.any() for m in layers)
     assert MLP(3, inputs=5, hidden=())(torch.randn(2, 5)).shape == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"inputs": 0}, "inputs.*0"), ({"hidden": [64, 0]}, r"hidden.*\[64, 0\]")],
-)
-def test_mlp_rejects_impossible_sizes(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        MLP(**settings)
 
 
 def test_mlp_says_which_inputs_suit_the_images() -> None:

@@ -7,7 +7,6 @@ import pytest
 from lightning_modules.data.splits import (
     Labels,
     long_tailed_choice,
-    shuffled,
     split,
     stratified_choice,
     with_next_class_noise,
@@ -31,18 +30,6 @@ def test_choices_and_noise_never_change() -> None:
         (with_symmetric_noise(LABELS, 0.4, 10), "38e5b108e27ad63d"),
     ):
         assert hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()[:16] == expected
-
-
-@pytest.mark.parametrize("stratified", [False, True])
-def test_split_parts_are_disjoint_and_complete(stratified: bool) -> None:
-    rest, held_out = split(LABELS, 137, stratified)
-    assert len(held_out) == 137
-    assert sorted([*rest, *held_out]) == list(range(1000))
-
-
-def test_shuffles_differ_by_stream() -> None:
-    assert sorted(shuffled(100)) == list(range(100))
-    assert shuffled(100).tolist() != shuffled(100, 1).tolist()
 
 
 def test_stratified_choice_keeps_shares_to_the_nearest_image() -> None:

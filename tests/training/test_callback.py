@@ -8,16 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from searches import small_recipe
 from torch import Tensor, nn
-from trainings import cpu
+from trainings import digits_training
 
-from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested
-from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.errors import Diverged, StopRequested
 from optuna_taylorglo.training.callbacks import CHECK_INTERVAL
 from optuna_taylorglo.training.training import Training
-
-MODELS = ["lightning_modules.nets.digits_cnn.DigitsCNN", "own_nets.OwnModule"]
 
 
 class Counting(nn.Module):
@@ -29,22 +25,23 @@ class Counting(nn.Module):
         super().__init__()
         self.register_buffer("progress", torch.zeros(()))
         self.nan_from = nan_from
-        self.steps = 0
         self.told: list[float] = []
+
+    @property
+    def steps(self) -> int:
+        return len(self.told)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         if logits.requires_grad:
-            self.steps += 1
             self.told.append(self.progress.item())
         loss = nn.functional.cross_entropy(logits, labels)
         return loss * float("nan") if self.steps >= self.nan_from else loss
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=[None, "own_nets.OwnModule"])
 def training(request: pytest.FixtureRequest, tmp_path: Path) -> Training:
     """A net that is trained by our module, and a module that trains itself."""
-    path = small_recipe(tmp_path / "recipe.yaml", model={"class_path": request.param})
-    return Training(load_recipe(path), cpu(tmp_path, "own_nets"))
+    return digits_training(tmp_path, request.param)
 
 
 def fail(step: int, value: float) -> None:
@@ -90,7 +87,7 @@ def test_divergence_ends_the_training_within_a_few_steps(training: Training) -> 
     criterion = Counting(nan_from=5)
     with pytest.raises(Diverged, match="the loss is not finite at step"):
         training.run(criterion, seed=0, steps=1000, on_validation=fail)
-    # Our own module looks at a whole chunk of up to 20 steps at a time.
+    # Our own module takes up to 20 steps on one batch.
     assert criterion.steps <= 20 + CHECK_INTERVAL
 
 
@@ -105,24 +102,8 @@ def test_the_criterion_is_told_how_far_training_is(training: Training) -> None:
     assert criterion.told == pytest.approx([step / 8 for step in range(8)])
 
 
-def test_what_hears_a_validation_can_end_the_training(training: Training) -> None:
-    class Enough(Exception):
-        pass
-
-    def raise_(step: int, value: float) -> None:
-        raise Enough(f"{step}")
-
-    criterion = Counting()
-    with pytest.raises(Enough, match="4"):
-        training.run(criterion, seed=0, steps=6, check_at=[4], on_validation=raise_)
-    assert criterion.steps == 4
-
-
-def test_a_metric_that_is_not_logged_is_named_with_those_that_are(tmp_path: Path) -> None:
-    model = {"class_path": "own_nets.OwnModule", "init_args": {}}
-    path = tmp_path / "recipe.yaml"
-    recipe = small_recipe(path, fitness={"metric": "val_beauty"}, model=model)
-    training = Training(load_recipe(recipe), cpu(tmp_path, "own_nets"))
-    with pytest.raises(RecipeError, match="OwnModule, which logs val_accuracy") as caught:
-        training.run(Counting(), seed=0, steps=2)
-    assert caught.value.field == "fitness.metric"
+def test_progress_counts_optimizer_steps(tmp_path: Path) -> None:
+    for model in (None, "own_optimizers.Scheduled"):
+        criterion, options = Counting(), {"accumulate_grad_batches": 2}
+        digits_training(tmp_path, model, trainer=options).run(criterion, seed=0, steps=4)
+        assert criterion.told == pytest.approx([0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75])

@@ -15,6 +15,7 @@ from optuna_taylorglo.training.preflight import Preflight, preflight
 from optuna_taylorglo.training.runtime import RuntimeConfig
 
 OWN = {"model": "Own", "optimizer": None}
+MANUAL = OWN | {"model": "Manual"}
 
 
 def content(
@@ -75,41 +76,21 @@ def test_ignored_labels_may_lie_out_of_range(tmp_path: Path) -> None:
         ({"model": "Squeezed"}, "model.class_path", r"shape \(8,\), must be \(B, 3\)"),
         ({"model": "Overflows"}, "model.class_path", "logits that are not finite"),
         ({"model": "Frozen"}, "model.class_path", "all parameters are frozen"),
-        (
-            {"init_args": {"outputs": 5}},
-            "model.class_path",
-            r"shape \(8, 5\), must be \(B, 3\)",
-        ),
-        (
-            {"init_args": {"depth": 5}},
-            "model.init_args",
-            "unexpected keyword argument 'depth'",
-        ),
+        ({"init_args": {"outputs": 5}}, "model.class_path", r"shape \(8, 5\), must be \(B, 3\)"),
+        ({"init_args": {"depth": 5}}, "model.init_args", "unexpected keyword argument 'depth'"),
         ({"optimizer": None}, "optimizer", "a plain net; only a LightningModule brings its own"),
         (OWN | {"model": "OwnLoss"}, "model.class_path", "never calls self.criterion"),
         (OWN | {"model": "Detached"}, "model.class_path", "logits without a gradient"),
         (OWN | {"model": "LogsItOnly"}, "model.class_path", "no gradient came back"),
         (OWN | {"model": "NoTrainingStep"}, "model.class_path", "has no training_step"),
-        (
-            OWN | {"model": "NoValidationStep"},
-            "model.class_path",
-            "has no validation_step",
-        ),
-        (
-            OWN | {"model": "NoOptimizer"},
-            "model.class_path",
-            "has no configure_optimizers",
-        ),
+        (OWN | {"model": "NoValidationStep"}, "model.class_path", "has no validation_step"),
+        (OWN | {"model": "NoOptimizer"}, "model.class_path", "has no configure_optimizers"),
         (
             OWN | {"fitness": {"metric": "val_f1"}},
             "fitness.metric",
             "'val_f1' is not logged by Own, which logs val_accuracy",
         ),
-        (
-            {"model": "elsewhere.Net"},
-            "model.class_path",
-            "--allow elsewhere",
-        ),
+        ({"model": "elsewhere.Net"}, "model.class_path", "--allow elsewhere"),
     ],
 )
 def test_mistakes_are_named(
@@ -125,11 +106,7 @@ def test_mistakes_are_named(
     [
         ({"model": "HasABug"}, "return self.no_such_layer(x)", "AttributeError"),
         ({"data": "MissingFile"}, 'with open("no-such-file.csv")', "FileNotFoundError"),
-        (
-            OWN | {"model": "BreaksInValidation"},
-            'raise KeyError("a bug of mine")',
-            "KeyError",
-        ),
+        (OWN | {"model": "BreaksInValidation"}, 'raise KeyError("a bug of mine")', "KeyError"),
     ],
 )
 def test_bugs_of_the_user_come_with_their_own_traceback(
@@ -144,9 +121,19 @@ def test_bugs_of_the_user_come_with_their_own_traceback(
     assert "site-packages" not in message
 
 
-def test_inputs_that_do_not_fit_a_bundled_net(tmp_path: Path) -> None:
-    with pytest.raises(UserCodeError, match=r"does not go with the data of mistakes\.Points"):
-        dry_run(tmp_path, model="lightning_modules.nets.digits_cnn.DigitsCNN")
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"model": "lightning_modules.nets.digits_cnn.DigitsCNN"}, "input"),
+        # Lightning refuses what a module that optimizes by hand would have to do by itself.
+        (MANUAL | {"trainer": {"gradient_clip_val": 1.0}}, "Automatic gradient clipping"),
+        (MANUAL | {"trainer": {"accumulate_grad_batches": 2}}, "gradient accumulation"),
+    ],
+)
+def test_parts_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserCodeError, match=r"does not go with the data of mistakes\.Points") as no:
+        dry_run(tmp_path, **changes)
+    assert problem in str(no.value)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +141,8 @@ def test_inputs_that_do_not_fit_a_bundled_net(tmp_path: Path) -> None:
     [
         ({"data": "SplitBySeed"}, "the split not depend on `seed`"),
         ({"data": "NoTest"}, "has no test_dataloader"),
-        (
-            OWN | {"model": "TrainsHalf"},
-            "6 of 15 trainable parameters are in no optimizer",
-        ),
+        (OWN | {"model": "NoTestStep"}, "has no test_step that logs test_accuracy"),
+        (OWN | {"model": "TrainsHalf"}, "6 of 15 trainable parameters are in no optimizer"),
     ],
 )
 def test_what_may_be_meant_is_a_warning(

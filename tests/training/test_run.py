@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from searches import ROOT, small_recipe
+from searches import ROOT
 from torch import Tensor, nn
-from trainings import cpu, digits_training
+from trainings import Validations, digits_training, trained
 
 from lightning_modules.data import Digits
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.training.training import Training
+from optuna_taylorglo.losses.taylor import TaylorLoss
 
 STEPS_PER_PASS = 16
 CE = nn.CrossEntropyLoss()
@@ -32,45 +32,27 @@ class Reversing(nn.Module):
         return factor * nn.functional.cross_entropy(logits, labels)
 
 
-class Validations(list[tuple[int, float]]):
-    """Takes validations in."""
-
-    def __call__(self, step: int, value: float) -> None:
-        self.append((step, value))
-
-    @property
-    def steps(self) -> list[int]:
-        return [step for step, _ in self]
-
-    @property
-    def values(self) -> list[float]:
-        return [value for _, value in self]
-
-
-def own_training(folder: Path, **changes: Any) -> Training:
-    """With classes of `own_nets`."""
-    recipe = load_recipe(small_recipe(folder / "recipe.yaml", **changes))
-    return Training(recipe, cpu(folder, "own_nets", "tabular"))
-
-
 @pytest.mark.parametrize(
-    ("take", "choose", "expected_steps"),
-    [("last", lambda values: values[-1], [40]), ("best", max, [16, 32, 40])],
+    ("fitness", "choose", "expected_steps"),
+    [
+        ({}, lambda values: values[-1], [40]),
+        ({"take": "best"}, max, [16, 32, 40]),
+        ({"take": "best", "metric": "val_nll", "mode": "min"}, min, [16, 32, 40]),
+    ],
 )
 def test_fitness_is_the_last_validation_or_the_best_of_one_per_pass(
     tmp_path: Path,
-    take: str,
+    fitness: dict[str, str],
     choose: Callable[[list[float]], float],
     expected_steps: list[int],
 ) -> None:
-    training = digits_training(tmp_path, fitness={"take": take})
+    training = digits_training(tmp_path, fitness=fitness)
     assert training.steps_per_pass == STEPS_PER_PASS
     seen = Validations()
-    fitness = training.run(Reversing(), seed=0, steps=40, on_validation=seen)
+    value = training.run(Reversing(), seed=0, steps=40, on_validation=seen)
     assert seen.steps == expected_steps
-    assert fitness == choose(seen.values)
-    if take == "best":
-        assert fitness > seen.values[-1]
+    assert value == choose(seen.values)
+    assert (value == seen.values[-1]) == (fitness == {})
 
 
 def test_validations_are_made_when_asked_for_and_change_nothing(tmp_path: Path) -> None:
@@ -88,11 +70,8 @@ def test_plain_loaders_are_validated_at_the_same_steps(
 ) -> None:
     """A data module that knows nothing of us, over several epochs of five steps."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "examples" / "own_model")
-    training = own_training(
-        tmp_path,
-        data={"class_path": "tabular.BreastCancer"},
-        model={"class_path": "tabular.LightningMLP"},
-    )
+    data = {"class_path": "tabular.BreastCancer"}
+    training = digits_training(tmp_path, "tabular.LightningMLP", data=data)
     assert (training.steps_per_pass, training.in_steps(3, "epochs")) == (5, 15)
     seen = Validations()
     training.run(CE, seed=0, steps=13, check_at=[3, 5, 11], on_validation=seen)
@@ -101,9 +80,7 @@ def test_plain_loaders_are_validated_at_the_same_steps(
 
 def test_the_same_seed_gives_the_same_weights_to_the_last_bit(tmp_path: Path) -> None:
     training = digits_training(tmp_path)
-    modules: list[Any] = []
-    for seed in (1, 1, 2):
-        training.run(CE, seed=seed, steps=6, on_trained=modules.append)
+    modules = [trained(training, 6, seed) for seed in (1, 1, 2)]
     first, again, other = (module.state_dict() for module in modules)
     assert all(torch.equal(first[name], again[name]) for name in first)
     weights = [name for name in first if name.endswith("weight")]
@@ -126,28 +103,34 @@ def test_the_test_set_judges_by_the_metric_of_the_same_name(tmp_path: Path) -> N
     assert accuracy != training.run(CE, seed=0, steps=20)
 
 
-def test_a_module_without_the_test_metric_is_told_which_one(tmp_path: Path) -> None:
-    training = own_training(tmp_path, model={"class_path": "own_nets.OwnModule"})
+def test_a_module_without_the_metric_is_told_which_one(tmp_path: Path) -> None:
+    training = digits_training(tmp_path, "own_nets.OwnModule")
     with pytest.raises(RecipeError, match=r"'test_accuracy'.*OwnModule, which logs test_beauty"):
         training.run(CE, seed=0, steps=2, on_test_set=True)
+    training = digits_training(tmp_path, "own_nets.OwnModule", fitness={"metric": "val_beauty"})
+    with pytest.raises(RecipeError, match="OwnModule, which logs val_accuracy") as caught:
+        training.run(CE, seed=0, steps=2)
+    assert caught.value.field == "fitness.metric"
 
 
-def test_optimizer_and_schedule_are_the_recipes(tmp_path: Path) -> None:
-    training = digits_training(
-        tmp_path,
-        optimizer={"lr": 0.2, "momentum": 0.5},
-        schedule={"unit": "epochs", "milestones": [1], "gamma": 0.1},
-    )
-    groups: list[dict[str, Any]] = []
-    for steps in (STEPS_PER_PASS - 1, STEPS_PER_PASS + 1):
-        training.run(
-            CE,
-            seed=0,
-            steps=steps,
-            on_trained=lambda module: groups.extend(module.trainer.optimizers[0].param_groups),
-        )
-    assert [group["lr"] for group in groups] == pytest.approx([0.2, 0.02])
-    assert {group["momentum"] for group in groups} == {0.5}
+def test_the_likelihood_does_not_depend_on_the_loss_that_trained(tmp_path: Path) -> None:
+    training = digits_training(tmp_path, fitness={"metric": "val_nll", "mode": "min"})
+    # Half the loss at twice the rate is the same training.
+    half = TaylorLoss([0.0] * 8, base="cross_entropy", log_scale=torch.tensor(0.5).log())
+    twice = training.at_learning_rate(2 * training.recipe.optimizer.lr)
+    found = twice.run(half, seed=0, steps=10)
+    assert found == pytest.approx(training.run(CE, seed=0, steps=10), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("metric", "warned"), [("val_accuracy", False), ("val_loss", True), ("MyLoss/val", True)]
+)
+def test_an_own_module_is_warned_of_a_metric_called_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, metric: str, warned: bool
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        digits_training(tmp_path, "own_nets.OwnModule", fitness={"metric": metric, "mode": "min"})
+    assert ("cannot compare candidates" in caplog.text) == warned
 
 
 @pytest.mark.parametrize(
@@ -161,16 +144,11 @@ def test_optimizer_and_schedule_are_the_recipes(tmp_path: Path) -> None:
 def test_wrong_arguments_are_named_with_their_field_and_value(
     tmp_path: Path, section: str, arguments: dict[str, Any], problem: str
 ) -> None:
+    changes = {section: {"init_args": arguments}}
     with pytest.raises(RecipeError, match=problem) as caught:
-        digits_training(tmp_path, **{section: {"init_args": arguments}})
+        digits_training(tmp_path, **changes)
     assert caught.value.field == f"{section}.init_args"
     assert repr(arguments) in caught.value.problem
-
-
-def test_data_that_do_not_tell_their_classes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"SecretiveDigits has num_classes None") as caught:
-        own_training(tmp_path, data={"class_path": "own_nets.SecretiveDigits"})
-    assert caught.value.field == "data.class_path"
 
 
 @pytest.mark.parametrize(
@@ -178,17 +156,12 @@ def test_data_that_do_not_tell_their_classes_are_refused(tmp_path: Path) -> None
     [
         ("RefusesItsWidth", ValueError, "a width of 3 is a bug of mine"),
         ("CallsItselfWrongly", TypeError, "positional argument"),
+        ("FailsInTraining", KeyError, "a bug of mine"),
     ],
 )
 def test_an_error_inside_a_users_class_is_not_taken_for_a_wrong_recipe(
     tmp_path: Path, name: str, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
-        own_training(tmp_path, model={"class_path": f"own_nets.{name}"})
+        digits_training(tmp_path, f"own_nets.{name}").run(CE, seed=0, steps=2)
     assert caught.type is kind
-
-
-def test_an_error_in_a_users_training_step_passes_through(tmp_path: Path) -> None:
-    training = own_training(tmp_path, model={"class_path": "own_nets.FailsInTraining"})
-    with pytest.raises(KeyError, match="a bug of mine"):
-        training.run(CE, seed=0, steps=2)
