@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -84,31 +84,16 @@ def make_anchor(base: str, log_scale: float, smoothing: float) -> Anchor | None:
     return anchor
 
 
-def split_labels(coefficients: Any, low: float = 0.0, high: float = 1.0) -> tuple[Any, Any]:
-    """What every class contributes to a loss, and what the target's class adds to it (C1).
-
-    Args:
-        coefficients: Arrays or tensors, the i-th of which multiplies ``x^i``.
-        low: Label of all classes but the target.
-        high: Label of the target.
-
-    Returns:
-        ``q_low`` and ``q_high - q_low``, of the shape of a coefficient.
-    """
-    others, gap = coefficients[0], 0.0 * coefficients[0]
-    for i, coefficient in enumerate(coefficients[1:], start=1):
-        if low:
-            others = others + low**i * coefficient
-        gap = gap + (high**i - low**i) * coefficient
-    return others, gap
-
-
-def label_polynomials(theta: Sequence[float], form: Expansion) -> tuple[FloatArray, FloatArray]:
-    """``q_0`` and ``q_1 - q_0`` (C1) at the start of training in plain powers of y and z.
+def label_polynomials(
+    theta: Sequence[float], form: Expansion, low: float = 0.0, high: float = 1.0
+) -> tuple[FloatArray, FloatArray]:
+    """``q_low`` and ``q_high - q_low`` (C1) at the start of training in plain powers of y and z.
 
     Entry [j, l] multiplies ``y^j z^l``; a variable that is absent has one power only.
     """
-    return split_labels(form.arranged_coefficients(theta)[:, 0])
+    coefficients = list(enumerate(form.arranged_coefficients(theta)[:, 0]))
+    others = np.sum([low**i * c for i, c in coefficients], axis=0)
+    return others, np.sum([(high**i - low**i) * c for i, c in coefficients], axis=0)
 
 
 def has_canonical_form(form: Expansion) -> bool:

@@ -153,6 +153,13 @@ class Batch(NamedTuple):
     total: Tensor | None = None
     is_single: bool = False
 
+    def labels(self, smoothing: float) -> Tensor:
+        """Smoothed class probabilities of the shape of the logits."""
+        if self.is_soft:
+            return self.target
+        low = smoothing / self.logits.shape[1]
+        return torch.full_like(self.logits, low).scatter(1, self.target, low + 1 - smoothing)
+
     def weigh(self, losses: Tensor) -> Tensor:
         """Losses of samples, shape (N, 1, …), times the weights of their targets."""
         return losses if self.share is None else losses * self.share

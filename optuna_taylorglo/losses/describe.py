@@ -75,7 +75,7 @@ class TargetCurve:
         self._loss.reduction, self._loss.weight = "none", None
         self._loss.ignore_index, self._loss.label_smoothing = -100, 0.0
         if isinstance(self._loss, TaylorLoss):
-            self._loss.progress = progress  # type: ignore[assignment]
+            self._loss.progress = progress
         self._n = n_classes
 
     def __call__(self, p: FloatArray) -> FloatArray:
@@ -313,7 +313,7 @@ def logit_gradients(loss: EvolvedLoss, n_classes: int) -> Tensor:
     in_time = isinstance(loss, TaylorLoss) and "t" in loss.form.variables
     for progress in (0.0, 0.5, 1.0) if in_time else (0.0,):
         if isinstance(loss, TaylorLoss):
-            loss.progress = progress  # type: ignore[assignment]
+            loss.progress = progress
         inputs = logits.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(inputs, target).sum(), inputs)
         gradients.append(gradient.flatten())

@@ -162,9 +162,12 @@ class Expansion:
         """What each entry of θ is: ``("center of x", "center of y", "y", "y²", …)``."""
         return tuple(f"center of {v}" for v in self.variables) + self.term_names
 
-    def factor(self, alpha: tuple[int, ...]) -> float:
-        """What multiplies the parameter of term α: 1/α!, or 1 where that is folded into θ."""
-        return 1.0 if self.folded else 1.0 / math.prod(math.factorial(e) for e in alpha)
+    @cached_property
+    def factors(self) -> tuple[float, ...]:
+        """What multiplies the parameter of each term: 1/α!, or 1 where that is folded into θ."""
+        if self.folded:
+            return (1.0,) * len(self.terms)
+        return tuple(1 / math.prod(map(math.factorial, alpha)) for alpha in self.terms)
 
     def validate(self, theta: Sequence[float]) -> tuple[float, ...]:
         """θ as exact floats, or a ValueError that says what is wrong with it."""
@@ -190,10 +193,12 @@ class Expansion:
             (
                 int(np.ravel_multi_index(power, shape)),
                 term,
-                self.factor(alpha) * math.prod(map(math.comb, alpha, power)),
+                factor * math.prod(map(math.comb, alpha, power)),
                 tuple(a - p for a, p in zip(alpha, power, strict=True)),
             )
-            for term, alpha in enumerate(self.terms, start=len(self.variables))
+            for term, (alpha, factor) in enumerate(
+                zip(self.terms, self.factors, strict=True), start=len(self.variables)
+            )
             for power in itertools.product(*(range(e + 1) for e in alpha))
         ]
         return ExpansionTable(*map(np.array, zip(*rows, strict=True)))
@@ -239,15 +244,15 @@ class Expansion:
             symbols = [f"θ{str(i).translate(_SUBSCRIPTS)}" for i in range(self.n_parameters)]
             shifts = [f"({v} - {s})" for v, s in zip(self.variables, symbols, strict=False)]
             coefficients = [
-                _fraction(self.factor(alpha)) + symbol
-                for alpha, symbol in zip(self.terms, symbols[len(shifts) :], strict=True)
+                _fraction(factor) + symbol
+                for factor, symbol in zip(self.factors, symbols[len(shifts) :], strict=True)
             ]
         else:
             values = self.validate(theta)
             shifts = [_shift(v, a, digits) for v, a in zip(self.variables, values, strict=False)]
             coefficients = [
-                f"{self.factor(alpha) * value:.{digits}g}" if value else ""
-                for alpha, value in zip(self.terms, values[len(shifts) :], strict=True)
+                f"{factor * value:.{digits}g}" if value else ""
+                for factor, value in zip(self.factors, values[len(shifts) :], strict=True)
             ]
         terms = [
             c + "·" + "·".join(_power(s, e) for s, e in zip(shifts, alpha, strict=True) if e)
