@@ -64,11 +64,7 @@ class Anchor(NamedTuple):
 
 
 def make_anchor(base: str, log_scale: float, smoothing: float) -> Anchor | None:
-    """The anchor that settings describe, None for a loss without a base.
-
-    Raises:
-        ValueError: If a setting is wrong; the message names it.
-    """
+    """The anchor that settings describe, None for a loss without a base; ValueError if wrong."""
     if base not in get_args(Base):
         raise ValueError(f"base must be one of {', '.join(get_args(Base))}, not {base!r}.")
     anchor = Anchor(float(log_scale), float(smoothing))
@@ -102,12 +98,7 @@ def has_canonical_form(form: Expansion) -> bool:
 
 
 def to_canonical(theta: Sequence[float], form: Expansion = THIRD_ORDER) -> Canonical:
-    """The canonical parameters of a loss (C2).
-
-    Args:
-        theta: The parameters: 8 for order 3, 5 for order 2, 3 for order 1.
-        form: The form of the loss, of order 3 or below over (x, y).
-    """
+    """The canonical parameters of a loss of order 3 or below over (x, y) (C2)."""
     if not has_canonical_form(form):
         raise ValueError(
             f"form is {form}; the canonical form (α, β, γ, δ) exists up to order 3 over (x, y)."
@@ -117,10 +108,7 @@ def to_canonical(theta: Sequence[float], form: Expansion = THIRD_ORDER) -> Canon
 
 
 def from_canonical(canonical: Sequence[float], form: Expansion = THIRD_ORDER) -> tuple[float, ...]:
-    """A third-order θ over (x, y) with these canonical parameters (α, β, γ, δ).
-
-    Of the many θ that are the same function, it is the one with center 0 and θ2 = θ7 = 0.
-    """
+    """The third-order θ over (x, y) with these (α, β, γ, δ), center 0 and θ2 = θ7 = 0."""
     if form.order != 3 or not has_canonical_form(form):
         raise ValueError(f"form is {form}; θ from (α, β, γ, δ) has order 3 over (x, y).")
     alpha, beta, gamma, delta = (float(value) for value in canonical)
@@ -142,9 +130,6 @@ def trainability(theta: Sequence[float], n_classes: int, form: Expansion = THIRD
     With raw logits among the variables, each logit also enters directly. Where all logits are 0,
     the gap between the target's logit and another then grows as ``h/n + ∂_z f(1) - ∂_z f(0)``;
     n times that is returned. Without ``x`` a loss has no target, and the result is 0.
-
-    Returns:
-        h, positive for a loss that can begin to learn.
     """
     check_classes(n_classes)
     _, gap = label_polynomials(theta, form)
@@ -162,18 +147,15 @@ def collapse_ratio(theta: Sequence[float], n_classes: int, form: Expansion = THI
         R = (γ + β/n + 2δ/n) / (α + β/n)                                                   (C4)
 
     The numerator is the curvature along which the prediction leaves 1/n whatever the target is,
-    the denominator is `trainability`. Losses with h > 0 and R < 1 trained most often.
-
-    Returns:
-        R, meaningful where `trainability` is positive; infinite or NaN where that is 0.
+    the denominator is `trainability`. Losses with h > 0 and R < 1 trained most often. Where h is
+    0, R is infinite or NaN.
     """
     check_classes(n_classes)
     alpha, beta, gamma, delta = to_canonical(theta, form)
-    numerator = gamma + (beta + 2 * delta) / n_classes
-    denominator = alpha + beta / n_classes
-    if denominator == 0:
-        return math.nan if numerator == 0 else math.copysign(math.inf, numerator)
-    return numerator / denominator
+    with np.errstate(all="ignore"):
+        return float(
+            np.float64(gamma + (beta + 2 * delta) / n_classes) / (alpha + beta / n_classes)
+        )
 
 
 def first_gradient(
@@ -193,9 +175,6 @@ def first_gradient(
         e^s (1 - ε + r).                                                                   (A2)
 
     A ratio of 20 acts like a learning rate 20 times larger at the start of training.
-
-    Raises:
-        ValueError: If the loss is over raw logits, whose first gradient has another direction.
     """
     if "z" in form.variables:
         raise ValueError(
@@ -214,13 +193,7 @@ def normalize_scale(
     *,
     class_reduction: str = "mean",
 ) -> tuple[float, ...]:
-    """θ scaled so that its `first_gradient` is 1, that of cross-entropy.
-
-    Every coefficient (not the center) is divided by it, which leaves the shape of the loss alone.
-
-    Raises:
-        ValueError: If the loss cannot begin to learn.
-    """
+    """θ with its coefficients (not the center) divided by its `first_gradient`, which becomes 1."""
     scale = first_gradient(theta, n_classes, form, class_reduction=class_reduction)
     if not scale > 0:
         raise ValueError(

@@ -420,14 +420,3 @@ class TaylorLoss(EvolvedLossModule):
         if self.anchor is not None:
             settings |= {"base": "cross_entropy", **self.anchor._asdict()}
         return settings
-
-    def extra_repr(self) -> str:
-        """The settings that make it the function it is."""
-        text = (
-            f"theta={self.theta}, order={self.form.order}, variables={self.form.variables}, "
-            f"folded={self.form.folded}, class_reduction={self.class_reduction!r}"
-        )
-        if self.anchor is None:
-            return text
-        log_scale, smoothing = self.anchor
-        return f"{text}, base='cross_entropy', log_scale={log_scale}, smoothing={smoothing}"

@@ -16,7 +16,7 @@ import torch
 from optuna_taylorglo import TaylorLoss, TreeLoss, load_loss
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.files import Origin
-from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS, MAX_DEPTH, MAX_SIZE
+from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 
 THETA = [0.1, -0.2, 0.3, 0.5, 0.7, 1.1, -1.3, 1.7]
 ORIGIN = Origin(
@@ -59,14 +59,12 @@ def load(tmp_path: Path, content: Any) -> Any:
 
 
 def test_floats_come_back_bit_for_bit(tmp_path: Path) -> None:
-    patterns = np.random.default_rng(0).integers(0, 2**64, size=2000, dtype=np.uint64)
+    patterns = np.random.default_rng(0).integers(0, 2**64, size=400, dtype=np.uint64)
     values = patterns.view(np.float64)
     values = values[np.isfinite(values)]
-    path = tmp_path / "loss.json"
     for theta in [EXTREME, *values[: len(values) // 8 * 8].reshape(-1, 8).tolist()]:
-        with np.errstate(all="ignore"):  # their powers overflow; what is stored is θ
-            TaylorLoss(theta).save(path)
-            loaded = load_loss(path)
+        TaylorLoss(theta).save(tmp_path / "loss.json")
+        loaded = load_loss(tmp_path / "loss.json")
         assert struct.pack("<8d", *loaded.theta) == struct.pack("<8d", *theta)
 
 
@@ -87,7 +85,6 @@ def test_floats_come_back_bit_for_bit(tmp_path: Path) -> None:
     "weight",
     [torch.tensor([0.1, 2.0, 1 / 3]), torch.tensor([0.1, 1e300, 3.0], dtype=torch.float64)],
 )
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_setting_comes_back(
     tmp_path: Path, loss_class: Any, arguments: dict[str, Any], weight: torch.Tensor
 ) -> None:
@@ -111,21 +108,17 @@ def test_every_setting_comes_back(
     assert load_loss(again).origin == Origin(study="other")
 
 
-def test_a_loss_of_unknown_origin(tmp_path: Path) -> None:
-    TaylorLoss(THETA).save(tmp_path / "loss.json")
-    loaded = load_loss(tmp_path / "loss.json")
-    assert loaded.origin is None
-    assert loaded.n_classes is None
-
-
 def test_a_file_is_plain_json_that_says_what_it_is(
-    content: dict[str, Any], tree_content: dict[str, Any]
+    tmp_path: Path, content: dict[str, Any], tree_content: dict[str, Any]
 ) -> None:
     assert (content["format"], content["version"]) == ("optuna-taylorglo loss", 1)
     assert content["theta"] == THETA
     assert content["origin"]["study"] == "mnist ☕"
     assert tree_content["tree"] == ["-", "log", "y", "/", "x", "y"]
     assert tree_content["coefficients"] == list(BAIKAL_CMA_COEFFICIENTS)
+    TaylorLoss(THETA).save(tmp_path / "loss.json")
+    loaded = load_loss(tmp_path / "loss.json")
+    assert (loaded.origin, loaded.n_classes) == (None, None)
 
 
 def test_whole_numbers_may_lack_a_point(tmp_path: Path, content: dict[str, Any]) -> None:
@@ -133,39 +126,6 @@ def test_whole_numbers_may_lack_a_point(tmp_path: Path, content: dict[str, Any])
     loaded = load(tmp_path, content)
     assert loaded.theta == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1e30)
     assert loaded.weight.tolist()[0] == 1.0
-
-
-@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "loss.json"
-    TaylorLoss(THETA).save(path)
-    before = path.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, step, fail)
-    for each in (path, tmp_path / "new.json"):
-        with pytest.raises(OSError, match="no space left"):
-            TaylorLoss([1.0] * 8).save(each)
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["loss.json"]
-
-
-def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "loss.json"
-    TaylorLoss(THETA).save(path)
-    seen, replace = [], os.replace
-
-    def watched(source: str, destination: Path) -> None:
-        seen.extend([load_loss(destination).settings(), load_loss(source).settings()])
-        replace(source, destination)
-
-    monkeypatch.setattr(os, "replace", watched)
-    TaylorLoss([1.0] * 8).save(path)
-    assert [settings["theta"] for settings in seen] == [THETA, [1.0] * 8]
 
 
 @pytest.mark.parametrize(
@@ -186,18 +146,18 @@ def test_nothing_is_written_that_could_not_be_read(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"trial": -1}, "trial\n  Input should be greater than or equal to 0"),
-        ({"validation_accuracy": math.nan}, "validation_accuracy\n  Input should be a finite"),
-        ({"recipe": {"lr": math.inf}}, "recipe\n.*Out of range float"),
-        ({"recipe": {1: 2}}, "recipe\n.* must be a mapping from names"),
-    ],
-)
-def test_there_is_no_origin_that_could_not_be_read(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Origin(**settings)
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace = tmp_path / "loss.json", os.replace
+    TaylorLoss(THETA).save(path)
+    seen = []
+
+    def watched(source: str, destination: Path) -> None:
+        seen.extend([load_loss(destination).settings(), load_loss(source).settings()])
+        replace(source, destination)
+
+    monkeypatch.setattr(os, "replace", watched)
+    TaylorLoss([1.0] * 8).save(path)
+    assert [settings["theta"] for settings in seen] == [THETA, [1.0] * 8]
 
 
 def test_every_wrong_field_is_named_in_a_line_of_its_own(
@@ -223,9 +183,9 @@ def test_a_file_truncated_or_spoiled_anywhere_is_refused(tmp_path: Path) -> None
     TaylorLoss([1.0, 2.0, 3.0], order=1).save(path)
     whole = path.read_bytes()
     # The last bytes are the closing brace and the end of the line, without which it is whole.
-    damaged = [whole[:length] for length in range(len(whole) - 1)]
-    damaged += [whole[:i] + b"\xff" + whole[i + 1 :] for i in range(len(whole))]
-    for content in damaged:
+    damaged = [whole[:length] for length in range(0, len(whole) - 1, 5)]
+    damaged += [whole[:i] + b"\xff" + whole[i + 1 :] for i in range(0, len(whole), 5)]
+    for content in [*damaged, b"\x80\x04\x95pickle", b"[" * 100_000, b"1" * 5000]:
         path.write_bytes(content)
         with pytest.raises(LossFileError, match=r"loss\.json: not a whole JSON document"):
             load_loss(path)
@@ -249,19 +209,19 @@ def test_a_missing_field_is_named(
 
 
 WRONG: dict[str, list[Any]] = {
-    "theta": [None, 1.0, "12345678", {}, ["1"] * 8, [True] * 8, [[1.0]], [10**400] * 8, [1.0] * 7],
-    "order": [0, -1, 3.0, "3", None, True, 2, 10**9],
-    "variables": [None, "xy", ["x", 1], ["x", "w"], ["x"], [], ["y", "y"], {}],
-    "folded": [None, 0, 1, "true", []],
-    "class_reduction": [None, "none", "Mean", 1, ["mean"], {}],
-    "reduction": [None, "average", 0, ["mean"]],
-    "weight": [1.0, "1", ["a"], [None], [True], {}, [10**400]],
-    "ignore_index": [None, 1.0, "1", True, []],
-    "label_smoothing": [None, -0.1, 1.1, "0", True, [], 10**400],
+    "theta": [None, 1.0, "12345678", ["1"] * 8, [True] * 8, [10**400] * 8, [1.0] * 7],
+    "order": [0, 3.0, "3", True, 2, 10**9],
+    "variables": [None, "xy", ["x", "w"], ["x"], ["y", "y"]],
+    "folded": [None, 1, "true"],
+    "class_reduction": [None, "none", ["mean"]],
+    "reduction": ["average", 0],
+    "weight": [1.0, ["a"], [True], [10**400]],
+    "ignore_index": [None, 1.0, True],
+    "label_smoothing": [None, -0.1, 1.1, "0", True],
     "base": [None, "mse"],
-    "n_classes": [0, 1, -2, 10.0, "10", True, []],
-    "origin": ["mnist", 1, [], True],
-    "coefficients": [None, 1.0, [1.0], ["1"] * 6, [True] * 6, [10**400] * 6],
+    "n_classes": [1, 10.0, "10", True],
+    "origin": ["mnist", []],
+    "coefficients": [None, [1.0], ["1"] * 6, [10**400] * 6],
 }
 
 
@@ -292,10 +252,7 @@ NO_TREE: list[tuple[Any, str]] = [
     (None, "null is not allowed, must be a list"),
     ("- log y / x y", "must be a list"),
     ([["log", "y"]], "must be text"),
-    (["+", "x"], "the tree lacks 1 operand at its end"),
     (["exec", "x"], "'exec' is no operator; known are x, y, 1, -1"),
-    (["sqrt"] * (MAX_DEPTH + 1) + ["y"], f"the tree is deeper than {MAX_DEPTH}"),
-    (["log"] * 300_000, f"the tree has 300000 nodes, more than {MAX_SIZE}"),
 ]
 
 
@@ -318,34 +275,16 @@ def test_numbers_that_json_does_not_have(
         load(tmp_path, json.dumps(content).replace('"HERE"', name))
 
 
-@pytest.mark.parametrize(
-    ("version", "message"),
-    [
-        (2, r"version is 2; this release reads up to 1\. Update"),
-        (0, "version must be a positive integer, not 0"),
-        *[(version, "version must be") for version in (-1, "1", 1.0, True, None)],
-    ],
-)
-def test_other_versions(
-    tmp_path: Path, content: dict[str, Any], version: Any, message: str
-) -> None:
-    with pytest.raises(LossFileError, match=message):
+@pytest.mark.parametrize("version", [2, 0, "1", None])
+def test_other_versions(tmp_path: Path, content: dict[str, Any], version: Any) -> None:
+    with pytest.raises(LossFileError, match=f"version is {version!r}; this release .* reads 1"):
         load(tmp_path, content | {"version": version, "of_the_future": True})
 
 
-@pytest.mark.parametrize("other", ["null", "[]", "3", '"text"', "{}", '{"format": ["a"]}'])
+@pytest.mark.parametrize("other", ["null", "[]", '"text"', "{}", '{"format": ["a"]}'])
 def test_other_documents_are_no_loss_files(tmp_path: Path, other: str) -> None:
     with pytest.raises(LossFileError, match=r"loss\.json: format is not .*: this is no loss file"):
         load(tmp_path, other)
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"\x80\x04\x95pickle", b"[" * 100_000, b"\xff\xfe", b"theta: [1]", b"1" * 5000]
-)
-def test_what_is_no_json_is_refused(tmp_path: Path, raw: bytes) -> None:
-    (tmp_path / "loss.json").write_bytes(raw)
-    with pytest.raises(LossFileError, match=r"loss\.json: not a whole JSON document"):
-        load_loss(tmp_path / "loss.json")
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

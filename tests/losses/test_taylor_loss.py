@@ -15,7 +15,7 @@ from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
-FORMS = [("x", "y"), ("x", "y", "t"), ("x", "y", "z"), ("y",), ("x", "z"), ("x", "y", "z", "t")]
+FORMS = [("x", "y"), ("x", "y", "t"), ("y", "x"), ("y",), ("x", "z"), ("t", "z", "x", "y")]
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -100,7 +100,7 @@ def test_any_order_and_variables(order: int, variables: tuple[str, ...]) -> None
     theta = normal(Expansion(order, variables).n_parameters, seed=order, scale=0.7)
     logits, hard = normal(6, n), labels(6, n=n)
     soft = torch.softmax(normal(6, n, seed=1), dim=1)
-    module = TaylorLoss(theta, order=order, variables=variables).double()
+    module = TaylorLoss(theta, order=order, variables=variables)
     module.progress = t
     for target, x in ((hard, one_hot(hard, n).double()), (soft, soft)):
         expected = value_and_gradient(
@@ -114,17 +114,6 @@ def test_any_order_and_variables(order: int, variables: tuple[str, ...]) -> None
             logits,
         )
         torch.testing.assert_close(pure, expected, **EXACT)
-
-
-@pytest.mark.parametrize("variables", [("y", "x"), ("t", "z", "x", "y")])
-def test_variables_in_another_order_move_the_parameters(variables: tuple[str, ...]) -> None:
-    theta, hard = normal(Expansion(3, variables).n_parameters), labels(6, n=5)
-    module = TaylorLoss(theta, variables=variables).double()
-    module.progress = 0.5
-    expected = any_order(
-        normal(6, 5), one_hot(hard, 5).double(), theta, order=3, variables=variables, t=0.5
-    )
-    torch.testing.assert_close(module(normal(6, 5), hard), expected, **EXACT)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -192,17 +181,6 @@ def test_conventions_are_cross_entropys(
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("weight", [None, WEIGHT])
-@pytest.mark.parametrize("target", [torch.full((5,), -100), torch.full((5,), 3)])
-def test_all_ignored_as_in_cross_entropy(
-    target: Tensor, weight: Tensor | None, reduction: str
-) -> None:
-    ignore_index = int(target[0])
-    logits = normal(5, 4, scale=0.03)
-    assert_is_cross_entropy(logits, target, reduction, ignore_index=ignore_index, weight=weight)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("shape", [(0, 4), (0, 4, 3)])
 def test_empty_batch_as_in_cross_entropy(shape: tuple[int, ...], reduction: str) -> None:
     target = torch.zeros(shape[:1] + shape[2:], dtype=torch.long)
@@ -255,14 +233,6 @@ def test_integer_types_of_targets_as_in_cross_entropy() -> None:
             loss(logits, target.to(dtype))
 
 
-def test_probabilities_have_no_index_to_ignore() -> None:
-    logits, target = torch.zeros(2, 4), torch.full((2, 4), 0.25)
-    with pytest.raises(RuntimeError, match="ignore_index"):
-        cross_entropy(logits, target, ignore_index=1)
-    with pytest.raises(ValueError, match="ignore_index is 1"):
-        TaylorLoss(normal(8), ignore_index=1)(logits, target)
-
-
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("wrong", [4, -1, 1000])
 def test_target_out_of_range_raises(wrong: int, reduction: str) -> None:
@@ -271,26 +241,23 @@ def test_target_out_of_range_raises(wrong: int, reduction: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("logits", "target", "message"),
+    ("logits", "target", "settings", "message"),
     [
-        ((3, 4), torch.zeros(2, dtype=torch.long), r"target has shape \(2,\).*\(3,\)"),
-        ((3, 4), torch.zeros(3, 1, dtype=torch.long), r"target has shape \(3, 1\)"),
-        ((3, 4, 5), torch.zeros(3, 4, dtype=torch.long), r"\(3, 4\).*\(3, 5\)"),
-        ((3, 4), torch.zeros(3), "class indices must be integers"),
-        ((3, 4), torch.zeros(3, 5), r"target has shape \(3, 5\)"),
-        ((), torch.tensor(0), "logits has no dimension"),
+        ((3, 4), torch.zeros(2, dtype=torch.long), {}, r"target has shape \(2,\).*\(3,\)"),
+        ((3, 4, 5), torch.zeros(3, 4, dtype=torch.long), {}, r"\(3, 4\).*\(3, 5\)"),
+        ((3, 4), torch.zeros(3), {}, "class indices must be integers"),
+        ((3, 4), torch.zeros(3, 5), {}, r"target has shape \(3, 5\)"),
+        ((), torch.tensor(0), {}, "logits has no dimension"),
+        ((2, 4), torch.full((2, 4), 0.25), {"ignore_index": 1}, "ignore_index is 1"),
+        ((2, 4), torch.tensor([0, 1]), {"weight": torch.ones(3)}, r"weight has shape .*4 classes"),
+        ((2, 4), torch.full((2, 4), 0.25), {"weight": torch.ones(4, 1)}, "weight has shape"),
     ],
 )
-def test_wrong_shapes_are_named(logits: tuple[int, ...], target: Tensor, message: str) -> None:
+def test_wrong_batches_are_named(
+    logits: tuple[int, ...], target: Tensor, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        TaylorLoss(normal(8))(torch.zeros(logits), target)
-
-
-@pytest.mark.parametrize("shape", [(3,), (5,), (), (4, 1)])
-@pytest.mark.parametrize("target", [torch.tensor([0, 1]), torch.full((2, 4), 0.25)])
-def test_weight_of_another_number_of_classes(target: Tensor, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"weight has shape .*4 classes take"):
-        TaylorLoss(normal(8), weight=torch.ones(shape))(torch.zeros(2, 4), target)
+        TaylorLoss(normal(8), **settings)(torch.zeros(logits), target)
 
 
 @pytest.mark.parametrize(
@@ -299,9 +266,7 @@ def test_weight_of_another_number_of_classes(target: Tensor, shape: tuple[int, .
         ({"reduction": "average"}, "reduction must be one of mean, sum, none, not 'average'"),
         ({"class_reduction": "none"}, "class_reduction must be one of mean, sum, not 'none'"),
         ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], not 1.5"),
-        ({"label_smoothing": math.nan}, "label_smoothing must be"),
         ({"order": 4}, "theta has .*; order 4"),
-        ({"variables": ("x", "w")}, "variables has 'w'"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
@@ -311,47 +276,17 @@ def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> Non
         taylor_loss(torch.zeros(2, 4), torch.tensor([0, 1]), torch.zeros(8), **settings)
 
 
-def test_progress_fills_its_buffer_and_changes_the_loss() -> None:
-    loss = TaylorLoss(normal(13), variables=("x", "y", "t")).double()
-    buffer, logits, target = loss.progress, normal(5, 4), labels(5, n=4)
-    values = []
-    for progress in (0.0, 0.25, torch.tensor(0.5), 1):
-        loss.progress = progress  # type: ignore[assignment]
-        assert loss.progress is buffer
-        pure = taylor_loss(
-            logits, target, torch.tensor(loss.theta).double(), variables=("x", "y", "t"),
-            progress=progress,
-        )  # fmt: skip
-        values.append(loss(logits, target))
-        torch.testing.assert_close(values[-1], pure, rtol=1e-6, atol=1e-6)
-    assert len({value.item() for value in values}) == 4
-
-
-def test_progress_and_coefficients_survive_changes_of_type() -> None:
-    theta, logits, target = normal(13), normal(5, 4), labels(5, n=4)
-    loss = TaylorLoss(theta, variables=("x", "y", "t"))
+def test_the_state_is_that_of_cross_entropy_whatever_the_type() -> None:
+    loss = TaylorLoss(normal(13), variables=("x", "y", "t"), weight=WEIGHT)
     loss.progress = 0.3
-    exact = taylor_loss(logits, target, theta, variables=("x", "y", "t"), progress=loss.progress)
-    loss = loss.half().bfloat16()
-    assert loss.progress.dtype == torch.float32
-    assert loss.progress.item() == torch.tensor(0.3).item()
-    loss = loss.double()
-    torch.testing.assert_close(loss(logits, target), exact, **EXACT)
-
-
-def test_state_dict_holds_what_cross_entropys_holds() -> None:
-    assert TaylorLoss(normal(8)).state_dict() == {}
-    weighted = TaylorLoss(normal(8), weight=WEIGHT).state_dict()
-    assert list(weighted) == list(nn.CrossEntropyLoss(weight=WEIGHT).state_dict()) == ["weight"]
-    assert list(TaylorLoss(normal(8)).parameters()) == []
-
-
-def test_moves_with_to() -> None:
-    loss = TaylorLoss(normal(13), variables=("x", "y", "t"), weight=WEIGHT).to("meta")
-    assert {buffer.device.type for buffer in loss.buffers()} == {"meta"}
-    value = loss(torch.zeros(3, 4, device="meta"), torch.zeros(3, device="meta").long())
-    assert value.shape == ()
-    assert value.device.type == "meta"
+    assert list(loss.state_dict()) == list(nn.CrossEntropyLoss(weight=WEIGHT).state_dict())
+    assert list(loss.parameters()) == []
+    theta, logits, target = torch.tensor(loss.theta).double(), normal(5, 4), labels(5, n=4)
+    settings: dict[str, Any] = {"variables": ("x", "y", "t"), "progress": 0.3, "weight": WEIGHT}
+    exact = taylor_loss(logits, target, theta, **settings)
+    torch.testing.assert_close(loss.half().bfloat16()(logits, target), exact)
+    on_meta = loss.to("meta")(logits.to("meta"), target.to("meta"))
+    assert (on_meta.shape, on_meta.device.type) == ((), "meta")
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))])
@@ -398,19 +333,7 @@ def test_cross_entropys_expansion_converges_to_it(
     assert errors[-1] < 1e-8
 
 
-def test_cross_entropys_derivatives_at_the_center() -> None:
-    order, b = 6, 0.4
-    loss = TaylorLoss.from_cross_entropy(order, b, reduction="sum")
-    p = torch.tensor(b, dtype=torch.float64, requires_grad=True)
-    logits = torch.stack([p.log(), (1 - p).log()]).unsqueeze(0)
-    ours, reference = loss(logits, torch.tensor([0])), -p.log()
-    for _ in range(order - 1):
-        (ours,) = torch.autograd.grad(ours, p, create_graph=True)
-        (reference,) = torch.autograd.grad(reference, p, create_graph=True)
-        torch.testing.assert_close(ours, reference, rtol=1e-8, atol=1e-8)
-
-
 @pytest.mark.parametrize("center", [0.0, -0.5, (0.1, 0.0), math.nan])
 def test_cross_entropy_has_no_expansion_at_its_pole(center: Any) -> None:
-    with pytest.raises(ValueError, match="center of y must be positive"):
+    with pytest.raises(ValueError, match=r"center is x = .* not finite"):
         TaylorLoss.from_cross_entropy(3, center)
