@@ -60,28 +60,6 @@ def test_it_is_its_definition(n: int, s: float, eps: float) -> None:
     assert_same(loss(logits, target), expected, logits)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("kind", ["hard", "ignored", "soft", "pixels"])
-def test_zero_is_cross_entropy_with_all_its_arguments(
-    kind: str, reduction: str, weighted: bool
-) -> None:
-    logits, target = batch()
-    settings: dict[str, Any] = {"reduction": reduction, "label_smoothing": 0.1}
-    if weighted:
-        settings["weight"] = torch.linspace(0.2, 2, 10, dtype=torch.float64)
-    if kind == "ignored":
-        target = torch.where(torch.arange(32) % 3 == 0, -100, target)
-    if kind == "soft":
-        target = torch.softmax(batch(10, 32)[0].detach().flip(0), dim=1)
-    if kind == "pixels":
-        logits, target = logits.reshape(8, 4, 10).movedim(2, 1), target.reshape(8, 4)
-    ours = anchored(ZERO, **settings)(logits, target)
-    theirs = F.cross_entropy(logits, target, **settings)
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    assert_same(ours.sum(), theirs.sum(), logits)
-
-
 def test_it_contains_label_smoothing_and_polyloss() -> None:
     logits, target = batch()
     smoothed = anchored(ZERO, smoothing=0.3)(logits, target)

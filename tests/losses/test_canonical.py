@@ -78,19 +78,6 @@ def first_gradients(
     return gradients.squeeze(1)
 
 
-@pytest.mark.parametrize(("folded", "minimum"), [(True, 0.824), (False, 0.878)])
-def test_published_theta_has_its_minimum_where_the_paper_shows_it(
-    folded: bool, minimum: float
-) -> None:
-    p = np.linspace(0.001, 0.999, 9981)
-    y = np.stack([p, 1 - p], axis=1)
-    by_equation = equation_5(PUBLISHED_MNIST, np.array([[1.0, 0.0]]), y, folded)
-    loss = TaylorLoss(PUBLISHED_MNIST, folded=folded, reduction="none")
-    by_module = loss(torch.tensor(y).log(), torch.zeros(len(p)).long()).numpy()
-    for losses in (by_equation, by_module):
-        assert p[losses.argmin()] == pytest.approx(minimum, abs=1e-3)
-
-
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("n", [2, 10])
 def test_canonical_form_is_equation_5_up_to_a_constant(n: int, folded: bool) -> None:
@@ -98,7 +85,7 @@ def test_canonical_form_is_equation_5_up_to_a_constant(n: int, folded: bool) -> 
     y = rng.dirichlet(np.ones(n), size=50)
     x = np.eye(n)[rng.integers(n, size=50)]
     y_t = (x * y).sum(axis=1)
-    for theta in random_thetas(50):
+    for theta in random_thetas(20):
         alpha, beta, gamma, delta = canonical = to_canonical(theta, form)
         bracket = alpha * y_t + beta / 2 * y_t**2
         bracket += gamma / 2 * (y**2).sum(axis=1) + delta / 3 * (y**3).sum(axis=1)
@@ -107,15 +94,6 @@ def test_canonical_form_is_equation_5_up_to_a_constant(n: int, folded: bool) -> 
         back = from_canonical(canonical, form)
         assert to_canonical(back, form) == pytest.approx(canonical, rel=1e-15)
         assert np.ptp(equation_5(back, x, y, folded) + bracket / n) <= 1e-12 * size
-
-
-def test_canonical_parameters_are_the_derived_ones() -> None:
-    for t in random_thetas(100):
-        alpha = t[5] - t[6] * t[1] + t[7] * (0.5 - t[0])
-        expected = (alpha, t[6], t[3] - t[4] * t[1] - t[6] * t[0], t[4] / 2)
-        assert to_canonical(t) == pytest.approx(expected, abs=1e-12)
-        folded = t / np.array([1, 1, 1, 2, 6, 1, 2, 2])
-        assert to_canonical(folded, FOLDED) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -129,28 +107,19 @@ def test_lower_orders_have_a_canonical_form(order: int) -> None:
         from_canonical((1.0, 2.0, 3.0, 4.0), low)
 
 
-@pytest.mark.parametrize(
-    ("form", "name"),
-    [
-        (Expansion(4), r"order 4 over \(x, y\)"),
-        (Expansion(3, ("x", "z")), r"order 3 over \(x, z\)"),
-        (Expansion(2, ("x", "y", "t")), r"order 2 over \(x, y, t\)"),
-    ],
-)
-def test_forms_without_a_canonical_form_are_refused(form: Expansion, name: str) -> None:
-    theta = [0.0] * form.n_parameters
+@pytest.mark.parametrize("form", [Expansion(4), Expansion(3, ("x", "z"))], ids=str)
+def test_forms_without_a_canonical_form_are_refused(form: Expansion) -> None:
     assert not has_canonical_form(form)
-    for function in (lambda: to_canonical(theta, form), lambda: collapse_ratio(theta, 10, form)):
-        with pytest.raises(ValueError, match=rf"form is {name}; .*up to order 3 over \(x, y\)"):
-            function()
-    with pytest.raises(ValueError, match=rf"form is {name}; .*has order 3 over \(x, y\)"):
+    with pytest.raises(ValueError, match=r"form is .*; .*up to order 3 over \(x, y\)"):
+        to_canonical([0.0] * form.n_parameters, form)
+    with pytest.raises(ValueError, match=r"form is .*; .*has order 3 over \(x, y\)"):
         from_canonical((1.0, 2.0, 3.0, 4.0), form)
 
 
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("n", [2, 10, 100])
 def test_trainability_is_autograds_in_sign_and_size(n: int, folded: bool) -> None:
-    thetas, form = random_thetas(10_000, seed=n), Expansion(folded=folded)
+    thetas, form = random_thetas(2000, seed=n), Expansion(folded=folded)
     gradients = first_gradients(thetas, n, form)[:, 0].numpy()
     h = np.array([trainability(theta, n, form) for theta in thetas])
     assert np.array_equal(np.sign(h), -np.sign(gradients))
@@ -205,44 +174,15 @@ def test_first_gradient_is_autograds_ratio(
 
 
 @pytest.mark.parametrize("class_reduction", ["mean", "sum"])
-@pytest.mark.parametrize("folded", [False, True])
-def test_normalized_losses_start_like_cross_entropy(folded: bool, class_reduction: str) -> None:
-    settings: dict[str, Any] = {
-        "form": Expansion(folded=folded),
-        "class_reduction": class_reduction,
-    }
-    checked = 0
-    for theta in random_thetas(60):
-        scale = first_gradient(theta, 10, **settings)
-        if scale <= 0:
-            with pytest.raises(ValueError, match="cannot begin to learn"):
-                normalize_scale(theta, 10, **settings)
-            continue
-        normalized = normalize_scale(theta, 10, **settings)
-        assert first_gradient(normalized, 10, **settings) == pytest.approx(1.0)
-        assert normalized[:2] == tuple(theta[:2])
-        assert np.array(normalized[2:]) * scale == pytest.approx(theta[2:])
-        checked += 1
-    assert checked > 20
-
-
-@pytest.mark.parametrize("n", [3, 10])
-def test_cross_entropy_holds_against_the_pull_to_one_class(n: int) -> None:
-    """Over balanced targets the curvature at the uniform prediction is e^s (n - K)."""
-    alpha, beta, gamma, delta = 1.3, -0.6, 0.7, -0.4
-    theta = from_canonical((alpha, beta, gamma, delta))
-    anchor = {"base": "cross_entropy", "log_scale": -0.7, "smoothing": 0.2}
-    loss = TaylorLoss(theta, class_reduction="sum", **anchor)  # type: ignore[arg-type]
-    direction = torch.linspace(-1, 1, n, dtype=torch.float64)
-
-    def mean_loss(distance: torch.Tensor) -> torch.Tensor:
-        prediction = 1 / n + distance * direction
-        return loss(prediction.log().expand(n, n), torch.arange(n))
-
-    at = torch.zeros((), dtype=torch.float64)
-    curvature = torch.autograd.functional.hessian(mean_loss, at) / direction.square().sum()
-    expected = math.exp(-0.7) * (n - (gamma + (beta + 2 * delta) / n))
-    assert float(curvature) == pytest.approx(expected)
+def test_normalized_losses_start_like_cross_entropy(class_reduction: str) -> None:
+    theta = random_thetas(1, seed=1)[0]
+    theta[5] += 20
+    normalized = normalize_scale(theta, 10, class_reduction=class_reduction)
+    assert first_gradient(normalized, 10, class_reduction=class_reduction) == pytest.approx(1)
+    assert normalized[:2] == tuple(theta[:2])
+    assert np.ptp(np.array(normalized[2:]) / theta[2:]) < 1e-12
+    with pytest.raises(ValueError, match="cannot begin to learn"):
+        normalize_scale(-theta, 10)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])

@@ -69,78 +69,36 @@ def test_floats_come_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss_class", "arguments"),
+    "loss",
     [
-        (TaylorLoss, {"theta": EXTREME}),
-        (TaylorLoss, {"theta": THETA, "folded": True}),
-        (TaylorLoss, {"theta": np.linspace(-2, 2, 23), "order": 4, "variables": ("t", "y", "x")}),
-        (
-            TaylorLoss,
-            {"theta": THETA, "base": "cross_entropy", "log_scale": -0.1 / 3, "smoothing": 0.2 / 3},
-        ),
-        (TreeLoss, {"tree": BAIKAL, "coefficients": EXTREME[2:]}),
+        TaylorLoss(THETA, folded=True, **SETTINGS, weight=torch.tensor([0.1, 2.0, 1 / 3])),
+        TaylorLoss(np.linspace(-2, 2, 23), order=4, variables=("t", "y", "x"), **SETTINGS),
+        TaylorLoss(THETA, base="cross_entropy", log_scale=-0.1 / 3, smoothing=0.2 / 3),
+        TreeLoss(BAIKAL, EXTREME[2:], weight=torch.tensor([0.1, 1e300, 3.0]).double(), **SETTINGS),
     ],
 )
-@pytest.mark.parametrize(
-    "weight",
-    [torch.tensor([0.1, 2.0, 1 / 3]), torch.tensor([0.1, 1e300, 3.0], dtype=torch.float64)],
-)
-def test_every_setting_comes_back(
-    tmp_path: Path, loss_class: Any, arguments: dict[str, Any], weight: torch.Tensor
-) -> None:
+def test_every_setting_comes_back(tmp_path: Path, loss: TaylorLoss | TreeLoss) -> None:
     path, again = tmp_path / "loss.json", tmp_path / "again.json"
-    loss = loss_class(**arguments, **SETTINGS, weight=weight)
     loss.save(str(path), n_classes=3, origin=ORIGIN)
+    assert json.loads(path.read_text("utf-8")).items() >= loss.settings().items()
     loaded = load_loss(str(path))
-    assert type(loaded) is loss_class
-    assert loaded.settings() == loss.settings()
-    assert repr(loaded) == repr(loss)
-    for name, value in SETTINGS.items():
-        assert getattr(loaded, name) == value
-    assert loaded.weight is not None
-    assert loaded.weight.dtype == weight.dtype
-    assert torch.equal(loaded.weight, weight)
+    assert (type(loaded), repr(loaded)) == (type(loss), repr(loss))
+    for name in ("reduction", "ignore_index"):
+        assert getattr(loaded, name) == getattr(loss, name)
+    torch.testing.assert_close(loaded.weight, loss.weight, rtol=0, atol=0)
     assert (loaded.n_classes, loaded.origin) == (3, ORIGIN)
     loaded.save(again)  # it remembers what it was loaded with
     assert again.read_bytes() == path.read_bytes()
     loaded.save(again, n_classes=4, origin=Origin(study="other"))
-    assert load_loss(again).n_classes == 4
-    assert load_loss(again).origin == Origin(study="other")
+    assert (load_loss(again).n_classes, load_loss(again).origin) == (4, Origin(study="other"))
+    loss.save(again)
+    assert (load_loss(again).n_classes, load_loss(again).origin) == (None, None)
 
 
-def test_a_file_is_plain_json_that_says_what_it_is(
-    tmp_path: Path, content: dict[str, Any], tree_content: dict[str, Any]
-) -> None:
-    assert (content["format"], content["version"]) == ("optuna-taylorglo loss", 1)
-    assert content["theta"] == THETA
-    assert content["origin"]["study"] == "mnist ☕"
-    assert tree_content["tree"] == ["-", "log", "y", "/", "x", "y"]
-    assert tree_content["coefficients"] == list(BAIKAL_CMA_COEFFICIENTS)
-    TaylorLoss(THETA).save(tmp_path / "loss.json")
-    loaded = load_loss(tmp_path / "loss.json")
-    assert (loaded.origin, loaded.n_classes) == (None, None)
-
-
-def test_whole_numbers_may_lack_a_point(tmp_path: Path, content: dict[str, Any]) -> None:
-    content |= {"theta": [1, 2, 3, 4, 5, 6, 7, 10**30], "label_smoothing": 0, "weight": [1, 10**30]}
-    loaded = load(tmp_path, content)
-    assert loaded.theta == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1e30)
-    assert loaded.weight.tolist()[0] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_classes": 1}, "n_classes: 1 is not allowed, must be greater than or equal to 2"),
-        ({"n_classes": "ten"}, 'n_classes: "ten" is not allowed, must be'),
-        ({"n_classes": 10.0}, r"n_classes: 10\.0 is not allowed, must be a whole number"),
-    ],
-)
-def test_nothing_is_written_that_could_not_be_read(
-    tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(LossFileError, match=message):
-        TaylorLoss(THETA).save(tmp_path / "loss.json", **settings)
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    for n_classes in (1, "ten", 10.0):
+        with pytest.raises(LossFileError, match=r"n_classes: .* is not allowed, must"):
+            TaylorLoss(THETA).save(tmp_path / "loss.json", n_classes=n_classes)  # type: ignore[arg-type]
     with pytest.raises(LossFileError, match=r"weight\.1: .* must be a finite number"):
         TaylorLoss(THETA, weight=torch.tensor([1.0, math.nan])).save(tmp_path / "loss.json")
     assert os.listdir(tmp_path) == []
@@ -185,25 +143,26 @@ def test_a_file_truncated_or_spoiled_anywhere_is_refused(tmp_path: Path) -> None
     # The last bytes are the closing brace and the end of the line, without which it is whole.
     damaged = [whole[:length] for length in range(0, len(whole) - 1, 5)]
     damaged += [whole[:i] + b"\xff" + whole[i + 1 :] for i in range(0, len(whole), 5)]
-    for content in [*damaged, b"\x80\x04\x95pickle", b"[" * 100_000, b"1" * 5000]:
+    for content in [
+        *damaged,
+        b'{"theta": [NaN]}',
+        b"\x80\x04\x95pickle",
+        b"[" * 100_000,
+        b"1" * 5000,
+    ]:
         path.write_bytes(content)
         with pytest.raises(LossFileError, match=r"loss\.json: not a whole JSON document"):
             load_loss(path)
 
 
-OPTIONAL = {"format", "version", "base", "log_scale", "smoothing"}
-
-
 def test_a_missing_field_is_named(
     tmp_path: Path, content: dict[str, Any], tree_content: dict[str, Any]
 ) -> None:
+    optional = {"format", "version", "base", "log_scale", "smoothing", "tree"}
     for whole in (content, tree_content):
-        for field in whole.keys() - OPTIONAL - {"tree"}:
+        for field in whole.keys() - optional:
             with pytest.raises(LossFileError, match=rf"loss\.json: {field}: is missing"):
                 load(tmp_path, {name: whole[name] for name in whole.keys() - {field}})
-        assert load(
-            tmp_path, {n: whole[n] for n in whole if n not in OPTIONAL - {"format", "version"}}
-        )
     with pytest.raises(LossFileError, match="theta: unknown field"):
         load(tmp_path, tree_content | {"theta": THETA})
 
@@ -237,58 +196,25 @@ def test_a_wrong_value_is_named(
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("study", 1), ("trial", 1.0), ("recipe", "text"), ("validation_accuracy", 10**400), ("x", 1)],
+    ("changes", "message"),
+    [
+        ({"tree": None}, "tree: null is not allowed, must be a list"),
+        ({"tree": [["log", "y"]]}, "tree.*: .*must be text"),
+        ({"tree": ["exec", "x"]}, "tree: .* must be a tree in prefix form: 'exec' is no operator"),
+        ({"origin": {"trial": 1.0}}, r"origin\.trial: "),
+        ({"origin": {"recipe": "text"}}, r"origin\.recipe: "),
+        ({"origin": {"validation_accuracy": 10**400}}, r"origin\.validation_accuracy: "),
+        ({"version": 2, "of_the_future": True}, "version is 2; this release .* reads 1"),
+        ({"version": None}, "version is None; this release"),
+        ({"format": ["a"]}, "format is not .*: this is no loss file"),
+    ],
 )
-def test_a_wrong_origin_is_named(
-    tmp_path: Path, content: dict[str, Any], field: str, value: Any
+def test_other_contents_are_refused(
+    tmp_path: Path, tree_content: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
-    content["origin"][field] = value
-    with pytest.raises(LossFileError, match=rf"loss\.json: origin\.{field}: "):
-        load(tmp_path, content)
-
-
-NO_TREE: list[tuple[Any, str]] = [
-    (None, "null is not allowed, must be a list"),
-    ("- log y / x y", "must be a list"),
-    ([["log", "y"]], "must be text"),
-    (["exec", "x"], "'exec' is no operator; known are x, y, 1, -1"),
-]
-
-
-@pytest.mark.parametrize(("tree", "message"), NO_TREE, ids=[message for _, message in NO_TREE])
-def test_a_wrong_tree_is_refused_with_the_reason(
-    tmp_path: Path, tree_content: dict[str, Any], tree: Any, message: str
-) -> None:
-    with pytest.raises(LossFileError, match=rf"loss\.json: tree.*: .*{message}"):
-        load(tmp_path, tree_content | {"tree": tree})
-
-
-@pytest.mark.parametrize("name", ["NaN", "-Infinity", "1e999"])
-@pytest.mark.parametrize("field", ["theta", "weight", "label_smoothing"])
-def test_numbers_that_json_does_not_have(
-    tmp_path: Path, content: dict[str, Any], field: str, name: str
-) -> None:
-    content[field] = "HERE" if field == "label_smoothing" else ["HERE"] * 8
-    reason = rf"{field}(\.0)?: .* must be" if name == "1e999" else f"{name} is not a number"
-    with pytest.raises(LossFileError, match=rf"loss\.json: .*{reason}"):
-        load(tmp_path, json.dumps(content).replace('"HERE"', name))
-
-
-@pytest.mark.parametrize("version", [2, 0, "1", None])
-def test_other_versions(tmp_path: Path, content: dict[str, Any], version: Any) -> None:
-    with pytest.raises(LossFileError, match=f"version is {version!r}; this release .* reads 1"):
-        load(tmp_path, content | {"version": version, "of_the_future": True})
-
-
-@pytest.mark.parametrize("other", ["null", "[]", '"text"', "{}", '{"format": ["a"]}'])
-def test_other_documents_are_no_loss_files(tmp_path: Path, other: str) -> None:
-    with pytest.raises(LossFileError, match=r"loss\.json: format is not .*: this is no loss file"):
-        load(tmp_path, other)
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LossFileError, match=rf"loss\.json: {message}"):
+        load(tmp_path, tree_content | changes)
+    with pytest.raises(LossFileError, match=r"loss\.json: format is not"):
+        load(tmp_path, [])
     with pytest.raises(LossFileError, match=r"nowhere\.json: cannot be read: No such file"):
         load_loss(tmp_path / "nowhere.json")
-    with pytest.raises(LossFileError, match="cannot be read"):
-        load_loss(tmp_path)

