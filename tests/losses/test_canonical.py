@@ -31,21 +31,11 @@ from optuna_taylorglo.losses.canonical import (
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
-PUBLISHED_MNIST = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)
-PUBLISHED = [
-    PUBLISHED_MNIST,
-    (-10.9408, 7.5216, 8.2896, 0.2415, 7.8726, 8.9666, 2.0184, 7.0513),
-    (0.8439, 1.4872, 1.5742, -1.4446, 2.3616, -0.6632, -2.8569, -1.1313),
-]
-FOLDED = Expansion(folded=True)
 ZERO = (0.0,) * 8
 OTHER_FORMS = [
     Expansion(1),
-    Expansion(2),
     Expansion(6),
-    Expansion(3, ("x", "y", "t")),
     Expansion(4, ("t", "y", "x")),
-    Expansion(2, ("x", "z")),
     Expansion(3, ("x", "y", "z", "t")),
     Expansion(3, ("y",)),
 ]
@@ -139,13 +129,6 @@ def test_trainability_of_other_forms(form: Expansion, n: int) -> None:
     assert has_target is bool(h.any())  # what has no target cannot learn
 
 
-def test_every_published_loss_can_train() -> None:
-    for theta in PUBLISHED:
-        assert trainability(theta, 10, FOLDED) > 0
-    scale = first_gradient(PUBLISHED_MNIST, 10, FOLDED, class_reduction="sum")
-    assert scale == pytest.approx(19.5, abs=0.1)
-
-
 def test_collapse_ratio_is_its_formula() -> None:
     for theta in random_thetas(100):
         for n in (2, 10):
@@ -236,9 +219,9 @@ def test_wrong_arguments_are_named() -> None:
     for n_classes in (1, 2.0, True, None):
         for function in (trainability, collapse_ratio, first_gradient, normalize_scale):
             with pytest.raises(ValueError, match="n_classes must be an integer of at least 2"):
-                function(PUBLISHED_MNIST, n_classes)  # type: ignore[operator]
+                function(ZERO, n_classes)  # type: ignore[operator]
     with pytest.raises(ValueError, match="class_reduction must be 'mean' or 'sum', not 'none'"):
-        first_gradient(PUBLISHED_MNIST, 10, class_reduction="none")
+        first_gradient(ZERO, 10, class_reduction="none")
     for function in (first_gradient, normalize_scale):
         with pytest.raises(ValueError, match="variables has 'z'"):
             function([0.0] * 19, 10, Expansion(3, ("x", "y", "z")))  # type: ignore[operator]

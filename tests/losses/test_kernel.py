@@ -99,16 +99,6 @@ def test_vmap_over_theta_is_a_loop(variables: tuple[str, ...], kind: str) -> Non
     torch.testing.assert_close(gradients, looped)
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
-@pytest.mark.parametrize("variables", FORMS)
-def test_differentiable_in_theta(variables: tuple[str, ...], kind: str) -> None:
-    logits, target = normal(5, 4, dtype=torch.float64), targets(kind, 5, 4)
-    theta = theta_for(variables).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda theta: taylor_loss(logits, target, theta, variables=variables, progress=0.3), theta
-    )
-
-
 @pytest.mark.parametrize("settings", [{}, ANCHOR])
 def test_torch_func_over_the_module(settings: dict[str, Any]) -> None:
     weight = torch.tensor([1.0, 2.0, 0.5, 1.0])
@@ -131,17 +121,6 @@ def test_gradient_of_each_sample() -> None:
     found = vmap(grad(loss))(logits, target)
     looped = torch.stack([grad(loss)(z, t) for z, t in zip(logits, target, strict=True)])
     torch.testing.assert_close(found, looped)
-
-
-def test_many_gradients_of_one_loss_at_once() -> None:
-    logits = normal(5, 4).requires_grad_()
-    value = TaylorLoss(normal(8))(logits, targets("hard", 5, 4))
-    factors = torch.tensor([1.0, -2.0, 0.0])
-    (batched,) = torch.autograd.grad(
-        value, logits, factors, is_grads_batched=True, retain_graph=True
-    )
-    (single,) = torch.autograd.grad(value, logits)
-    torch.testing.assert_close(batched, factors[:, None, None] * single)
 
 
 class CountingBackend:

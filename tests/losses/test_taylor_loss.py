@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from optuna_taylorglo.losses.canonical import from_canonical
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
@@ -76,7 +77,7 @@ def value_and_gradient(loss: Any, logits: Tensor, *rest: Any) -> tuple[Tensor, T
 @pytest.mark.parametrize("n", [2, 10, 1000])
 def test_equation_5_to_the_letter(n: int, folded: bool, class_reduction: str) -> None:
     conventions: dict[str, Any] = {"folded": folded, "class_reduction": class_reduction}
-    for seed in range(5):
+    for seed in range(2):
         theta, logits = normal(8, seed=seed, scale=2.0), normal(16, n, seed=seed, scale=3.0)
         hard = labels(16, n=n, seed=seed)
         soft = torch.softmax(normal(16, n, seed=seed + 100), dim=1)
@@ -116,14 +117,51 @@ def test_any_order_and_variables(order: int, variables: tuple[str, ...]) -> None
         torch.testing.assert_close(pure, expected, **EXACT)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("variables", [("x", "y"), ("x", "y", "z")])
+CANONICAL = (1.3, -0.6, 0.7, -0.4)
+ANCHORED = {"class_reduction": "sum", "base": "cross_entropy"}
+
+
+@pytest.mark.parametrize("n", [2, 10, 1000])
+@pytest.mark.parametrize(("s", "eps"), [(0.0, 0.0), (-1.5, 0.3), (0.7, -0.2)])
+def test_anchored_losses_are_their_definition(n: int, s: float, eps: float) -> None:
+    logits, target, canonical = normal(32, n, scale=3.0), labels(32, n=n), CANONICAL
+
+    def written_out(logits: Tensor) -> Tensor:
+        alpha, beta, gamma, delta = canonical
+        y = torch.softmax(logits, dim=1)
+        y_t = y.gather(1, target[:, None]).squeeze(1)
+        f = alpha * y_t + beta / 2 * y_t**2 + (gamma / 2 * y**2 + delta / 3 * y**3).sum(dim=1)
+        x = one_hot(target, n).double() * (1 - eps) + eps / n
+        return (math.exp(s) * (-(x * torch.log_softmax(logits, dim=1)).sum(dim=1) - f)).mean()
+
+    loss = TaylorLoss(from_canonical(canonical), log_scale=s, smoothing=eps, **ANCHORED)
+    found = value_and_gradient(loss, logits, target)
+    torch.testing.assert_close(found, value_and_gradient(written_out, logits), **EXACT)
+
+
+def test_two_smoothings_are_one_after_the_other() -> None:
+    logits, target = normal(9, 5), labels(9, n=5)
+    both = TaylorLoss([0.0] * 8, smoothing=0.2, label_smoothing=0.3, **ANCHORED)
+    expected = cross_entropy(logits, target, label_smoothing=0.44)
+    torch.testing.assert_close(both(logits, target), expected, **EXACT)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(
+    ("variables", "settings"),
+    [
+        (("x", "y"), {}),
+        (("x", "y"), {**ANCHORED, "log_scale": -0.3, "smoothing": 0.15}),
+        (("x", "y", "z"), {}),
+    ],
+)
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_first_and_second_derivatives(
-    kind: str, variables: tuple[str, ...], reduction: str
+    kind: str, variables: tuple[str, ...], settings: dict[str, Any], reduction: str
 ) -> None:
     theta = normal(Expansion(3, variables).n_parameters)
-    loss = TaylorLoss(theta, variables=variables, reduction=reduction, label_smoothing=0.1)
+    settings = {"reduction": reduction, "label_smoothing": 0.1, **settings}
+    loss = TaylorLoss(theta, variables=variables, **settings)
     target = torch.tensor([0, -100, 2]) if kind == "hard" else torch.softmax(normal(3, 4), dim=1)
     logits = normal(3, 4, seed=3).requires_grad_()
     assert torch.autograd.gradcheck(lambda z: loss(z, target), logits)
@@ -131,6 +169,36 @@ def test_first_and_second_derivatives(
         lambda z: loss(z, target), logits, check_forward_ad=True, check_batched_grad=True
     )
     assert torch.autograd.gradgradcheck(lambda z: loss(z, target), logits)
+
+
+def test_the_pure_function_is_differentiable_in_all_parameters() -> None:
+    logits, target = normal(5, 4), labels(5, n=4)
+    theta = from_canonical(CANONICAL)
+    parameters = torch.tensor([*theta, -0.3, 0.15], dtype=torch.float64, requires_grad=True)
+
+    def pure(p: Tensor) -> Tensor:
+        return taylor_loss(logits, target, p[:8], log_scale=p[8], smoothing=p[9], **ANCHORED)
+
+    module = TaylorLoss(theta, log_scale=-0.3, smoothing=0.15, **ANCHORED)
+    torch.testing.assert_close(pure(parameters), module(logits, target))
+    assert torch.autograd.gradcheck(pure, (parameters,))
+    several = torch.func.vmap(pure)(torch.stack([parameters, 2 * parameters]).detach())
+    torch.testing.assert_close(several[0], pure(parameters).detach())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"base": "mse"}, "base must be one of none, cross_entropy, not 'mse'"),
+        ({"base": "none", "log_scale": 1.0}, "log_scale is 1; it needs base='cross_entropy'"),
+        ({"smoothing": 1.0}, r"smoothing must be in \[-1, 1\), not 1\.0"),
+        ({"smoothing": math.nan}, "smoothing must be in"),
+        ({"log_scale": math.inf}, r"log_scale must be in \[-50, 50\], not inf"),
+    ],
+)
+def test_bad_anchors_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TaylorLoss([0.0] * 8, **(ANCHORED | settings))
 
 
 WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
