@@ -127,9 +127,8 @@ def trainability(theta: Sequence[float], n_classes: int, form: Expansion = THIRD
 
     s = 1/n or 1 by the reduction over classes. Training can start only if **h > 0**.
 
-    With raw logits among the variables, each logit also enters directly. Where all logits are 0,
-    the gap between the target's logit and another then grows as ``h/n + ∂_z f(1) - ∂_z f(0)``;
-    n times that is returned. Without ``x`` a loss has no target, and the result is 0.
+    With raw logits among the variables it is n times ``h/n + ∂_z f(1) - ∂_z f(0)``, the growth of
+    the gap between the target's logit and another where all are 0. Without ``x`` it is 0.
     """
     check_classes(n_classes)
     _, gap = label_polynomials(theta, form)

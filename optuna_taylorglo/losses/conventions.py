@@ -18,17 +18,7 @@ _ALLOWED = {"class_reduction": ("mean", "sum"), "reduction": ("mean", "sum", "no
 
 
 class Conventions(NamedTuple):
-    """How classes and samples add up to one number.
-
-    Attributes:
-        class_reduction: "mean" for the paper's 1/n over classes, or "sum".
-        reduction: "mean", "sum" or "none" over samples.
-        weight: Weight of each class, shape (C,). As in `cross_entropy`, a sample counts with its
-            target's weight and "mean" divides by the sum of those; with class probabilities it
-            counts with their mean weight, and "mean" divides by the number of samples.
-        ignore_index: Target index that neither counts nor sends a gradient.
-        label_smoothing: ε in [0, 1]; targets become ``(1 - ε) x + ε / C``.
-    """
+    """How classes and samples add up to one number; `taylor_loss` says what each field means."""
 
     class_reduction: str = "mean"
     reduction: str = "mean"
@@ -52,11 +42,7 @@ class Conventions(NamedTuple):
 
 
 class ClassificationLoss(nn.Module):
-    """A loss called as `nn.CrossEntropyLoss` is; its settings may change between calls.
-
-    Args:
-        settings: Fields of `Conventions`.
-    """
+    """A loss called as `nn.CrossEntropyLoss` is; its `Conventions` may change between calls."""
 
     weight: Tensor | None
 
@@ -113,10 +99,8 @@ class EvolvedLossModule(ClassificationLoss):
     ) -> None:
         """Write the loss to a JSON file that `load_loss` reads back exactly.
 
-        Args:
-            path: File to write; replaced atomically if it exists.
-            n_classes: Number of classes it was made for; by default the attribute.
-            origin: Where it came from; by default the attribute.
+        A file that exists is replaced atomically; `n_classes` and `origin` are the attributes
+        unless given.
         """
         settings = self.settings() | {
             "reduction": self.reduction,

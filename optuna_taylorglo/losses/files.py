@@ -111,7 +111,7 @@ def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
         >>> TaylorLoss.from_cross_entropy().save("best_loss.json", n_classes=10)
         >>> criterion = load_loss("best_loss.json")  # was: nn.CrossEntropyLoss()
         >>> criterion.theta
-        (0.0, 0.5, 0.0, -0.0, 0.0, 2.0, -4.0, 0.0)
+        (0.0, 0.5, 0.0, 0.0, 0.0, 2.0, -4.0, 0.0)
         >>> criterion.n_classes
         10
     """

@@ -20,11 +20,7 @@ LOG_OF_ZERO = -4.0
 
 
 class StandardLoss(ClassificationLoss, ABC):
-    """Base of the losses of this module.
-
-    Args:
-        settings: reduction, weight, ignore_index and label_smoothing, as in `nn.CrossEntropyLoss`.
-    """
+    """Base of the losses of this module; settings are those of `nn.CrossEntropyLoss`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"class_reduction": "sum", **settings})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial, reduce
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ Scalar = float | Tensor
 """A number, or a tensor of no dimensions in its place."""
 
 
+Numbers = tuple[Sequence[float], Sequence[float], float, float]
+
+
 class _HardTargets(torch.autograd.Function):
     """``Σ_j p(y_j) + q(y_t) + w CE_ε`` of each sample with target t, and its closed gradient
 
@@ -39,7 +42,7 @@ class _HardTargets(torch.autograd.Function):
     Arguments of `apply`:
         logits: Shape (N, C, …).
         index: Targets, shape (N, 1, …).
-        coefficients: p without its powers 0 and 1, q, w and ε.
+        numbers: Coefficients of p from y² on, those of q, w and ε.
         plain: The same function of the logits by operators that autograd knows.
 
     Returns:
@@ -51,10 +54,10 @@ class _HardTargets(torch.autograd.Function):
         ctx: Any,
         logits: Tensor,
         index: Tensor,
-        coefficients: _Coefficients,
+        numbers: Numbers,
         plain: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        every, at_target, base, smoothing = coefficients
+        every, at_target, base, smoothing = numbers
         y = logits - logits.amax(1, keepdim=True)
         target_logits = y.gather(1, index)
         sum_of_logits = y.sum(1, keepdim=True) if smoothing else None
@@ -106,15 +109,6 @@ class _HardTargets(torch.autograd.Function):
         return slope * grad, None, None, None
 
 
-class _Coefficients(NamedTuple):
-    """The numbers of `_HardTargets`: coefficients of p from y² on, those of q, w, and ε."""
-
-    every: tuple[float, ...]
-    at_target: tuple[float, ...]
-    base: float
-    smoothing: float
-
-
 @lru_cache
 def _coefficients(
     theta: tuple[float, ...],
@@ -123,7 +117,8 @@ def _coefficients(
     n: int,
     class_scale: float,
     label_smoothing: float,
-) -> _Coefficients:
+) -> Numbers:
+    """The numbers of a loss for `_HardTargets`."""
     low = label_smoothing / n
     others, gap = (p[:, 0] for p in label_polynomials(theta, form, low, low + 1 - label_smoothing))
     # The outputs sum to 1, so powers 0 and 1 of every class come to a constant.
@@ -134,7 +129,7 @@ def _coefficients(
     factor = -class_scale * (base or 1.0)
     every = (factor * others[2:]).tolist() or [0.0]
     at_target = (factor * gap).tolist()[: max(2, form.order)]  # there is no x y^k
-    return _Coefficients(tuple(every), tuple(at_target), base, smoothing)
+    return every, at_target, base, smoothing
 
 
 def _losses(
@@ -147,13 +142,8 @@ def _losses(
 ) -> Tensor:
     """Weighted losses of each sample by their definition (Eq. 4, A1), shape (N, 1, …).
 
-    Args:
-        logits: Take the place of those of the batch.
-        batch: Targets and weights.
-        conventions: Reduction over classes, weights and smoothing.
-        form: The form of the loss.
-        parameters: θ, then scale and smoothing of the anchor if there is one.
-        progress: Training progress.
+    The logits take the place of those of the batch; the parameters are θ, then scale and smoothing
+    of the anchor if there is one.
     """
     n, x = logits.shape[1], batch.labels(conventions.label_smoothing)
     values = {"x": x, "y": torch.softmax(logits, dim=1), "z": logits, "t": progress}
@@ -266,7 +256,7 @@ class TaylorLoss(EvolvedLossModule):
         loss(model(images), labels).backward()
 
     With ``base="cross_entropy"`` it is one of the anchored family, ``e^s (CE_ε - f)``, which at
-    θ = 0, s = 0, ε = 0 is cross-entropy (`losses.anchor`).
+    θ = 0, s = 0, ε = 0 is cross-entropy.
 
     Args:
         theta: The parameters, in the order of `losses.expansion.Expansion`: the center,
@@ -275,22 +265,17 @@ class TaylorLoss(EvolvedLossModule):
         variables: Its variables, out of x (target), y (softmax output), z (logits), t (progress).
         folded: Whether 1/α! is already in θ. The paper's formula has False, the numbers its
             authors published have True.
-        class_reduction: "mean" for the paper's 1/n, "sum" for what its authors ran.
-        reduction: As in `torch.nn.CrossEntropyLoss`, and so are the next three; `taylor_loss`
-            says what they mean here.
-        weight: Weight of each class, shape (C,).
-        ignore_index: Target index to leave out.
-        label_smoothing: ε in [0, 1].
         base: "none", or "cross_entropy" for the anchored family.
         log_scale: s of the anchored family: the loss is multiplied by e^s.
         smoothing: ε of the anchored family, below 1; it may be negative. It smooths the labels
             that cross-entropy sees, `label_smoothing` those of the whole loss.
+        settings: class_reduction, reduction, weight, ignore_index and label_smoothing, as in
+            `taylor_loss`.
 
     Attributes:
         theta: The parameters as exact floats.
         anchor: Scale and smoothing of the anchored family; None without a base.
-        progress: Buffer of no dimensions; for losses in ``t`` the caller sets it to the training
-            progress in [0, 1] (assigning a number keeps the buffer).
+        progress: Training progress in [0, 1], a tensor that the caller sets for losses in ``t``.
         n_classes: Number of classes the loss was made for, if that is known.
         origin: Where the loss came from, if it was loaded from a file that says so.
 
@@ -323,22 +308,12 @@ class TaylorLoss(EvolvedLossModule):
         order: int = 3,
         variables: Sequence[str] = ("x", "y"),
         folded: bool = False,
-        class_reduction: str = "mean",
-        reduction: str = "mean",
-        weight: Tensor | None = None,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
         base: Base = "none",
         log_scale: float = 0.0,
         smoothing: float = 0.0,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            class_reduction=class_reduction,
-            reduction=reduction,
-            weight=weight,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-        )
+        super().__init__(**settings)
         values = theta.detach().tolist() if isinstance(theta, Tensor) else theta
         self.form = Expansion(order, tuple(variables), folded)
         self.theta = self.form.validate(values)

@@ -27,16 +27,7 @@ MAX_SIZE = 255
 
 @dataclass(frozen=True, order=True)
 class Tree:
-    """A function of x and y; immutable, comparable, and always valid.
-
-    Attributes:
-        operator: One of `OPERATORS`.
-        children: The operands, as many as it takes.
-
-    Raises:
-        ValueError: If the operator is unknown, operands are missing or too many, or the tree gets
-            deeper than `MAX_DEPTH` or larger than `MAX_SIZE`.
-    """
+    """An operator and its operands, a function of x and y; immutable and always valid."""
 
     operator: str
     children: tuple[Tree, ...] = ()
@@ -205,14 +196,7 @@ def expanded_theta(
 ) -> tuple[float, ...]:
     """θ of a tree's expansion: the center, then its derivatives there (Eq. 4) by terms of Eq. 5.
 
-    Args:
-        tree: f.
-        coefficients: One for each node, in prefix order; None: all 1.
-        form: The form of θ, over (x, y).
-        center: x and y.
-
-    Raises:
-        ValueError: If the tree or one of its derivatives is not finite there.
+    A ValueError says that the tree or one of its derivatives is not finite there.
     """
     if form.variables != ("x", "y"):
         raise ValueError(f"form is {form}; a tree is expanded over (x, y).")
@@ -235,8 +219,7 @@ def _series(
 ) -> FloatArray:
     """The series of a tree times its coefficient; consumes the coefficients of its nodes.
 
-    Returns:
-        Shape (k+1, k+1); entry [i, j] multiplies (x - x0)^i (y - y0)^j, and is 0 where i + j > k.
+    Entry [i, j] multiplies (x - x0)^i (y - y0)^j, and is 0 where i + j > k.
     """
     factor, operator = next(factors), tree.operator
     operands = [_series(child, factors, center, order) for child in tree.children]

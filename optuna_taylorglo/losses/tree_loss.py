@@ -37,12 +37,8 @@ def tree_values(
 ) -> Tensor:
     """``f(x, y)``, element by element, of the dtype of `y`.
 
-    Args:
-        tree: f.
-        x: Targets, of any shape that broadcasts with that of `y`.
-        y: Outputs.
-        coefficients: One for each node, in prefix order; None: all 1.
-        log_y: Logarithms of the outputs, if they are known better than from `y`.
+    Targets x and outputs y broadcast; log_y are the logarithms of the outputs, if they are known
+    better than from y.
     """
     factors = iter(check_coefficients(tree, coefficients))
     values = _walk(tree, factors, {"x": x, "y": y}, log_y)
