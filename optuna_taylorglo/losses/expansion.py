@@ -35,7 +35,6 @@ PREDICTION_VARIABLES = frozenset({"y", "z"})
 """The variables through which a loss reaches the network; terms without one have no gradient."""
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 def finite_numbers(name: str, values: Sequence[float], count: int, takes: str) -> tuple[float, ...]:
@@ -189,25 +188,16 @@ class Expansion:
         shape = [self.order + 1 if v in self.variables else 1 for v in "xtyz"]
         return self.coefficients(theta).transpose(permutation).reshape(shape)
 
-    def formula(self, theta: Sequence[float] | None = None, *, digits: int = 4) -> str:
-        """f as text, with symbols ``θ₀ θ₁ …`` or with the numbers of `theta`."""
-        n_centers = len(self.variables)
-        if theta is None:
-            symbols = [f"θ{str(i).translate(_SUBSCRIPTS)}" for i in range(self.n_parameters)]
-            shifts = [f"({v} - {s})" for v, s in zip(self.variables, symbols, strict=False)]
-            fractions = ["" if f == 1 else f"1/{round(1 / f)}·" for f in self.factors]
-            numbers = [f + s for f, s in zip(fractions, symbols[n_centers:], strict=True)]
-        else:
-            values = self.validate(theta)
-            shifts = [_shift(v, a, digits) for v, a in zip(self.variables, values, strict=False)]
-            products = [
-                f * value for f, value in zip(self.factors, values[n_centers:], strict=True)
-            ]
-            numbers = [f"{product:.{digits}g}" if product else "" for product in products]
+    def formula(self, theta: Sequence[float], *, digits: int = 4) -> str:
+        """f as text, with the numbers of `theta`."""
+        values = self.validate(theta)
+        shifts = [_shift(v, a, digits) for v, a in zip(self.variables, values, strict=False)]
+        coefficients = zip(self.terms, self.factors, values[len(shifts) :], strict=True)
         terms = [
-            c + "·" + "·".join(_power(s, e) for s, e in zip(shifts, alpha, strict=True) if e)
-            for c, alpha in zip(numbers, self.terms, strict=True)
-            if c
+            f"{factor * c:.{digits}g}·"
+            + "·".join(_power(s, e) for s, e in zip(shifts, alpha, strict=True) if e)
+            for alpha, factor, c in coefficients
+            if factor * c
         ]
         return " + ".join(terms).replace("+ -", "- ") or "0"
 

@@ -61,13 +61,6 @@ def test_coefficients_equal_sympys(order: int, variables: tuple[str, ...], folde
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_formula_with_symbols() -> None:
-    assert Expansion().formula() == (
-        "θ₂·(y - θ₁) + 1/2·θ₃·(y - θ₁)² + 1/6·θ₄·(y - θ₁)³ + θ₅·(x - θ₀)·(y - θ₁)"
-        " + 1/2·θ₆·(x - θ₀)·(y - θ₁)² + 1/2·θ₇·(x - θ₀)²·(y - θ₁)"
-    )
-
-
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("variables", FORMS)
 def test_formula_with_numbers_is_the_function(variables: tuple[str, ...], folded: bool) -> None:
