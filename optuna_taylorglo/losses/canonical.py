@@ -1,24 +1,16 @@
 """What a θ means: its canonical form, its anchor, and where a training with it begins.
 
-All functions take θ as in `optuna_taylorglo.losses.expansion`; none of them needs torch.
+With ``q_x(y) = f(x, y)`` and a one-hot target t (`docs/method.md` has the derivations)
 
-Derivation. Write ``q_x(y) = f(x, y)`` for the polynomial in the softmax output at label value x.
-With a one-hot target t, every class but t has label 0, so
-
-    Σ_i f(x_i, y_i) = Σ_i q_0(y_i) + (q_1 - q_0)(y_t).                                     (C1)
-
-The softmax outputs sum to 1, so the linear term of ``Σ_i q_0(y_i)`` is a constant. At third order
-``q_0`` then keeps a square and a cube, and ``q_1 - q_0`` (no xy³ term exists) a line and a square:
+    Σ_i f(x_i, y_i) = Σ_i q_0(y_i) + (q_1 - q_0)(y_t)                                      (C1)
 
     L = -(1/n) [α y_t + (β/2) y_t² + (γ/2) Σ y² + (δ/3) Σ y³] + const                      (C2)
 
     α = θ5 - θ6 θ1 + θ7 (1/2 - θ0)     β = θ6     γ = θ3 - θ4 θ1 - θ6 θ0     δ = θ4 / 2
 
 for the 1/α! convention; in folded parameters θ3, θ6 and θ7 stand for 1/2 and θ4 for 1/6 of theirs.
-Eight parameters are four: θ2 is dead, and two θ with the same (α, β, γ, δ) train alike.
-
-A loss may be anchored at cross-entropy: it is then ``e^s (CE_ε - f_θ)``, with label smoothing ε of
-cross-entropy alone. At θ = 0, s = 0, ε = 0 it is cross-entropy.                               (A1)
+Anchored at cross-entropy a loss is ``e^s (CE_ε - f_θ)``, ε smoothing cross-entropy alone.      (A1)
+This module needs no torch.
 """
 
 from __future__ import annotations
@@ -118,17 +110,15 @@ def from_canonical(canonical: Sequence[float], form: Expansion = THIRD_ORDER) ->
 
 
 def trainability(theta: Sequence[float], n_classes: int, form: Expansion = THIRD_ORDER) -> float:
-    """How hard the loss pushes the target's logit away from the others at the very start.
+    """How hard the loss pushes the target's logit away from the others at the prediction 1/n.
 
-    A fresh network predicts about 1/n for every class. There the gradient of (C1) with respect to
-    logit j, by the softmax's derivative, is ``-(s/n) ([j = t] - 1/n) h`` with
+    The gradient of (C1) there is ``-(s/n) ([j = t] - 1/n) h``, s = 1/n or 1 by the reduction, with
 
-        h = (q_1 - q_0)'(1/n)      = α + β/n at third order,                               (C3)
+        h = (q_1 - q_0)'(1/n)      = α + β/n at third order.                               (C3)
 
-    s = 1/n or 1 by the reduction over classes. Training can start only if **h > 0**.
-
-    With raw logits among the variables it is n times ``h/n + ∂_z f(1) - ∂_z f(0)``, the growth of
-    the gap between the target's logit and another where all are 0. Without ``x`` it is 0.
+    Training can start only if **h > 0**. With raw logits among the variables it is n times
+    ``h/n + ∂_z f(1) - ∂_z f(0)``, the growth of the gap between the target's logit and another
+    where all are 0. Without ``x`` it is 0.
     """
     check_classes(n_classes)
     _, gap = label_polynomials(theta, form)
@@ -151,10 +141,9 @@ def collapse_ratio(theta: Sequence[float], n_classes: int, form: Expansion = THI
     """
     check_classes(n_classes)
     alpha, beta, gamma, delta = to_canonical(theta, form)
+    numerator = np.float64(gamma + (beta + 2 * delta) / n_classes)
     with np.errstate(all="ignore"):
-        return float(
-            np.float64(gamma + (beta + 2 * delta) / n_classes) / (alpha + beta / n_classes)
-        )
+        return float(numerator / (alpha + beta / n_classes))
 
 
 def first_gradient(
@@ -167,9 +156,7 @@ def first_gradient(
 ) -> float:
     """First gradient of the loss relative to cross-entropy's, positive if training can begin.
 
-    At the uniform prediction both gradients have the same direction: cross-entropy's is
-    ``-([j = t] - 1/n)``, that of ``-f_θ`` is ``s h / n`` times that (C3): r = h/n² with the mean
-    over classes, h/n with their sum. Smoothed cross-entropy has 1 - ε, so an anchored loss (A1) has
+    By (C3) it is r = h/n² with the mean over classes, h/n with their sum, and anchored (A1)
 
         e^s (1 - ε + r).                                                                   (A2)
 
@@ -217,12 +204,10 @@ def one_class_share(
     From the uniform prediction u let one logit grow until its class has the probability c, the
     others 1 - c in equal parts: p(c). With T the target, uniform over the classes, it is
 
-        max_c E_T [L(u, T) - L(p(c), T)] / max_c [L(u, t) - L(p(c), t)],                   (A3)
+        max_c E_T [L(u, T) - L(p(c), T)] / max_c [L(u, t) - L(p(c), t)].                   (A3)
 
-    the deepest decrease if that class is the same whatever the target, over the deepest if it is
-    the target. A network that has fallen into the first well does not come out again: all its
-    gradients point back. Cross-entropy rises there, so its share is 0; losses that reward any
-    confident prediction fall. The form is of order 3 or below over (x, y).
+    A network that has fallen into the first well does not come out again: all its gradients point
+    back. Cross-entropy rises there, so its share is 0.
     """
     alpha, beta, gamma, delta = to_canonical(theta, form)
     divisor = _class_divisor(class_reduction, n_classes)

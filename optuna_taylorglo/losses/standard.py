@@ -1,8 +1,7 @@
 """Losses that one would take instead of an evolved one, called as `nn.CrossEntropyLoss` is.
 
-Each is given by what a class would cost as the target, a function of its predicted probability y.
-A soft target costs the mean under its probabilities, so weights, ignored targets and label
-smoothing mean exactly what they mean in cross-entropy.
+Each is given by what a class would cost as the target; a soft target costs the mean under its
+probabilities, so weights and label smoothing mean what they mean in cross-entropy.
 """
 
 from __future__ import annotations
@@ -119,7 +118,6 @@ class SymmetricCrossEntropyLoss(StandardLoss):
     """``-α log y - β A (1 - y)``: cross-entropy plus its reverse (Wang et al. 2019).
 
     The reverse swaps label and prediction, with A = -4 in the place of log 0 (arXiv:1908.06112).
-    For one target per sample it is α times `PolyLoss` with ε = -A β / α.
 
     Args:
         alpha: α, weight of cross-entropy.

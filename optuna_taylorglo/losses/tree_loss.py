@@ -102,8 +102,6 @@ class TreeLoss(EvolvedLossModule):
             and label_smoothing as in `torch.nn.CrossEntropyLoss`.
 
     Attributes:
-        tree: f without coefficients.
-        coefficients: One for each node, as exact floats.
         n_classes: Number of classes the loss was made for, if known.
         origin: Where the loss came from, if it was loaded from a file that says so.
 

@@ -106,20 +106,6 @@ def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, replace = tmp_path / "loss.json", os.replace
-    TaylorLoss(THETA).save(path)
-    seen = []
-
-    def watched(source: str, destination: Path) -> None:
-        seen.extend([load_loss(destination).settings(), load_loss(source).settings()])
-        replace(source, destination)
-
-    monkeypatch.setattr(os, "replace", watched)
-    TaylorLoss([1.0] * 8).save(path)
-    assert [settings["theta"] for settings in seen] == [THETA, [1.0] * 8]
-
-
 def test_every_wrong_field_is_named_in_a_line_of_its_own(
     tmp_path: Path, content: dict[str, Any]
 ) -> None:

@@ -115,14 +115,6 @@ def test_torch_func_over_the_module(settings: dict[str, Any]) -> None:
     torch.testing.assert_close(torch.einsum("abcd,cd->ab", curvature, tangent), product)
 
 
-def test_gradient_of_each_sample() -> None:
-    loss, logits = TaylorLoss(normal(8)), normal(6, 3, 4, dtype=torch.float64)
-    target = torch.arange(18).reshape(6, 3) % 4
-    found = vmap(grad(loss))(logits, target)
-    looped = torch.stack([grad(loss)(z, t) for z, t in zip(logits, target, strict=True)])
-    torch.testing.assert_close(found, looped)
-
-
 class CountingBackend:
     """Compiles nothing and counts the graphs it is given."""
 

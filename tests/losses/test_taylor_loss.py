@@ -248,18 +248,13 @@ def test_the_state_is_that_of_cross_entropy_whatever_the_type() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))])
 def test_copies_are_the_same_loss(copied: Any) -> None:
-    loss = TaylorLoss(normal(13), variables=("x", "y", "t"), weight=WEIGHT, label_smoothing=0.1)
-    loss.progress = 0.5
     logits, target = normal(5, 4), labels(5, n=4)
-    before = loss(logits, target)
-    other = copied(loss)
-    assert other.theta == loss.theta
-    torch.testing.assert_close(other(logits, target), before, rtol=0, atol=0)
-    other.progress = 0.9
-    assert loss.progress.item() == 0.5
-    plain = TaylorLoss(normal(8))
-    plain(logits, target)
-    torch.testing.assert_close(copied(plain)(logits, target), plain(logits, target))
+    for loss in (TaylorLoss(normal(13), variables=("x", "y", "t")), TaylorLoss(normal(8))):
+        loss.progress = 0.5
+        other = copied(loss)
+        assert torch.equal(other(logits, target), loss(logits, target))
+        other.progress = 0.9
+        assert loss.progress.item() == 0.5
 
 
 def test_settings_may_change_between_calls() -> None:

@@ -62,9 +62,6 @@ WRONG: list[tuple[Any, str]] = [
 def test_what_is_no_tree_is_refused(content, message):
     with pytest.raises(ValueError, match=message):
         tree_from_prefix(content)
-
-
-def test_trees_up_to_the_limits_are_trees():
     assert tree_from_prefix(["sqrt"] * MAX_DEPTH + ["y"]).depth == MAX_DEPTH
     assert tree_from_prefix(full_tree(7)).size == MAX_SIZE
 
