@@ -107,6 +107,7 @@ def anchored(alpha, **anchor):
     ("loss", "words"),
     [
         (TaylorLoss((0, 0, 0, 0, 0, -1, 0, 0)), ["cannot begin to learn"]),
+        (TreeLoss(["x"]), ["cannot begin to learn: trainability 0 is not above 0"]),
         (TreeLoss(["/", "y", "x"]), ["cannot begin to learn", "It is not finite everywhere"]),
         (TreeLoss(["sqrt", "-", "-1", "y"]), ["cannot begin to", "not finite everywhere"]),
         (
@@ -130,7 +131,7 @@ def test_words(loss, words):
     if "not finite" in text:
         assert facts["minimum"] is None
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
-    assert "unlikely" not in describe(anchored(0.0), 10).text
+    assert "unlikely" not in str(describe(anchored(0.0), 100))
 
 
 def test_trees_and_taylor_losses_of_one_function_have_the_same_facts():

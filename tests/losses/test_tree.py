@@ -29,7 +29,7 @@ from optuna_taylorglo.losses.tree import (
 )
 from optuna_taylorglo.losses.tree_loss import tree_values
 
-X, Y = Tree("x"), Tree("y")
+Y = Tree("y")
 
 
 def full_tree(depth: int) -> list[str]:
@@ -62,8 +62,17 @@ WRONG: list[tuple[Any, str]] = [
 def test_what_is_no_tree_is_refused(content, message):
     with pytest.raises(ValueError, match=message):
         tree_from_prefix(content)
-    assert tree_from_prefix(["sqrt"] * MAX_DEPTH + ["y"]).depth == MAX_DEPTH
-    assert tree_from_prefix(full_tree(7)).size == MAX_SIZE
+
+
+def test_trees_have_limits():
+    deepest, largest = (tree_from_prefix(p) for p in (["sqrt"] * MAX_DEPTH + ["y"], full_tree(7)))
+    assert (deepest.depth, largest.size) == (MAX_DEPTH, MAX_SIZE)
+    with pytest.raises(ValueError, match=f"the tree is deeper than {MAX_DEPTH}"):
+        Tree("sqrt", (deepest,))
+    with pytest.raises(ValueError, match="the tree has 511 nodes"):
+        Tree("+", (largest, largest))
+    with pytest.raises(ValueError, match="takes 2 operands, not 1"):
+        Tree("*", (Y,))
 
 
 @pytest.mark.parametrize(
