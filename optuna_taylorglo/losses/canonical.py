@@ -1,31 +1,23 @@
 """What a θ means: its canonical form, its anchor, and where a training with it begins.
 
-All functions take θ as in `optuna_taylorglo.losses.expansion`; none of them needs torch.
+With ``q_x(y) = f(x, y)`` and a one-hot target t (`docs/method.md` has the derivations)
 
-Derivation. Write ``q_x(y) = f(x, y)`` for the polynomial in the softmax output at label value x.
-With a one-hot target t, every class but t has label 0, so
-
-    Σ_i f(x_i, y_i) = Σ_i q_0(y_i) + (q_1 - q_0)(y_t).                                     (C1)
-
-The softmax outputs sum to 1, so the linear term of ``Σ_i q_0(y_i)`` is a constant. At third order
-``q_0`` then keeps a square and a cube, and ``q_1 - q_0`` (no xy³ term exists) a line and a square:
+    Σ_i f(x_i, y_i) = Σ_i q_0(y_i) + (q_1 - q_0)(y_t)                                      (C1)
 
     L = -(1/n) [α y_t + (β/2) y_t² + (γ/2) Σ y² + (δ/3) Σ y³] + const                      (C2)
 
     α = θ5 - θ6 θ1 + θ7 (1/2 - θ0)     β = θ6     γ = θ3 - θ4 θ1 - θ6 θ0     δ = θ4 / 2
 
 for the 1/α! convention; in folded parameters θ3, θ6 and θ7 stand for 1/2 and θ4 for 1/6 of theirs.
-Eight parameters are four: θ2 is dead, and two θ with the same (α, β, γ, δ) train alike.
-
-A loss may be anchored at cross-entropy: it is then ``e^s (CE_ε - f_θ)``, with label smoothing ε of
-cross-entropy alone. At θ = 0, s = 0, ε = 0 it is cross-entropy.                               (A1)
+Anchored at cross-entropy a loss is ``e^s (CE_ε - f_θ)``, ε smoothing cross-entropy alone.      (A1)
+This module needs no torch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -64,11 +56,7 @@ class Anchor(NamedTuple):
 
 
 def make_anchor(base: str, log_scale: float, smoothing: float) -> Anchor | None:
-    """The anchor that settings describe, None for a loss without a base.
-
-    Raises:
-        ValueError: If a setting is wrong; the message names it.
-    """
+    """The anchor that settings describe, None for a loss without a base; ValueError if wrong."""
     if base not in get_args(Base):
         raise ValueError(f"base must be one of {', '.join(get_args(Base))}, not {base!r}.")
     anchor = Anchor(float(log_scale), float(smoothing))
@@ -84,31 +72,16 @@ def make_anchor(base: str, log_scale: float, smoothing: float) -> Anchor | None:
     return anchor
 
 
-def split_labels(coefficients: Any, low: float = 0.0, high: float = 1.0) -> tuple[Any, Any]:
-    """What every class contributes to a loss, and what the target's class adds to it (C1).
-
-    Args:
-        coefficients: Arrays or tensors, the i-th of which multiplies ``x^i``.
-        low: Label of all classes but the target.
-        high: Label of the target.
-
-    Returns:
-        ``q_low`` and ``q_high - q_low``, of the shape of a coefficient.
-    """
-    others, gap = coefficients[0], 0.0 * coefficients[0]
-    for i, coefficient in enumerate(coefficients[1:], start=1):
-        if low:
-            others = others + low**i * coefficient
-        gap = gap + (high**i - low**i) * coefficient
-    return others, gap
-
-
-def label_polynomials(theta: Sequence[float], form: Expansion) -> tuple[FloatArray, FloatArray]:
-    """``q_0`` and ``q_1 - q_0`` (C1) at the start of training in plain powers of y and z.
+def label_polynomials(
+    theta: Sequence[float], form: Expansion, low: float = 0.0, high: float = 1.0
+) -> tuple[FloatArray, FloatArray]:
+    """``q_low`` and ``q_high - q_low`` (C1) at the start of training in plain powers of y and z.
 
     Entry [j, l] multiplies ``y^j z^l``; a variable that is absent has one power only.
     """
-    return split_labels(form.arranged_coefficients(theta)[:, 0])
+    coefficients = list(enumerate(form.arranged_coefficients(theta)[:, 0]))
+    others = np.sum([low**i * c for i, c in coefficients], axis=0)
+    return others, np.sum([(high**i - low**i) * c for i, c in coefficients], axis=0)
 
 
 def has_canonical_form(form: Expansion) -> bool:
@@ -117,12 +90,7 @@ def has_canonical_form(form: Expansion) -> bool:
 
 
 def to_canonical(theta: Sequence[float], form: Expansion = THIRD_ORDER) -> Canonical:
-    """The canonical parameters of a loss (C2).
-
-    Args:
-        theta: The parameters: 8 for order 3, 5 for order 2, 3 for order 1.
-        form: The form of the loss, of order 3 or below over (x, y).
-    """
+    """The canonical parameters of a loss of order 3 or below over (x, y) (C2)."""
     if not has_canonical_form(form):
         raise ValueError(
             f"form is {form}; the canonical form (α, β, γ, δ) exists up to order 3 over (x, y)."
@@ -132,10 +100,7 @@ def to_canonical(theta: Sequence[float], form: Expansion = THIRD_ORDER) -> Canon
 
 
 def from_canonical(canonical: Sequence[float], form: Expansion = THIRD_ORDER) -> tuple[float, ...]:
-    """A third-order θ over (x, y) with these canonical parameters (α, β, γ, δ).
-
-    Of the many θ that are the same function, it is the one with center 0 and θ2 = θ7 = 0.
-    """
+    """The third-order θ over (x, y) with these (α, β, γ, δ), center 0 and θ2 = θ7 = 0."""
     if form.order != 3 or not has_canonical_form(form):
         raise ValueError(f"form is {form}; θ from (α, β, γ, δ) has order 3 over (x, y).")
     alpha, beta, gamma, delta = (float(value) for value in canonical)
@@ -145,21 +110,15 @@ def from_canonical(canonical: Sequence[float], form: Expansion = THIRD_ORDER) ->
 
 
 def trainability(theta: Sequence[float], n_classes: int, form: Expansion = THIRD_ORDER) -> float:
-    """How hard the loss pushes the target's logit away from the others at the very start.
+    """How hard the loss pushes the target's logit away from the others at the prediction 1/n.
 
-    A fresh network predicts about 1/n for every class. There the gradient of (C1) with respect to
-    logit j, by the softmax's derivative, is ``-(s/n) ([j = t] - 1/n) h`` with
+    The gradient of (C1) there is ``-(s/n) ([j = t] - 1/n) h``, s = 1/n or 1 by the reduction, with
 
-        h = (q_1 - q_0)'(1/n)      = α + β/n at third order,                               (C3)
+        h = (q_1 - q_0)'(1/n)      = α + β/n at third order.                               (C3)
 
-    s = 1/n or 1 by the reduction over classes. Training can start only if **h > 0**.
-
-    With raw logits among the variables, each logit also enters directly. Where all logits are 0,
-    the gap between the target's logit and another then grows as ``h/n + ∂_z f(1) - ∂_z f(0)``;
-    n times that is returned. Without ``x`` a loss has no target, and the result is 0.
-
-    Returns:
-        h, positive for a loss that can begin to learn.
+    Training can start only if **h > 0**. With raw logits among the variables it is n times
+    ``h/n + ∂_z f(1) - ∂_z f(0)``, the growth of the gap between the target's logit and another
+    where all are 0. Without ``x`` it is 0.
     """
     check_classes(n_classes)
     _, gap = label_polynomials(theta, form)
@@ -177,18 +136,14 @@ def collapse_ratio(theta: Sequence[float], n_classes: int, form: Expansion = THI
         R = (γ + β/n + 2δ/n) / (α + β/n)                                                   (C4)
 
     The numerator is the curvature along which the prediction leaves 1/n whatever the target is,
-    the denominator is `trainability`. Losses with h > 0 and R < 1 trained most often.
-
-    Returns:
-        R, meaningful where `trainability` is positive; infinite or NaN where that is 0.
+    the denominator is `trainability`. Losses with h > 0 and R < 1 trained most often. Where h is
+    0, R is infinite or NaN.
     """
     check_classes(n_classes)
     alpha, beta, gamma, delta = to_canonical(theta, form)
-    numerator = gamma + (beta + 2 * delta) / n_classes
-    denominator = alpha + beta / n_classes
-    if denominator == 0:
-        return math.nan if numerator == 0 else math.copysign(math.inf, numerator)
-    return numerator / denominator
+    numerator = np.float64(gamma + (beta + 2 * delta) / n_classes)
+    with np.errstate(all="ignore"):
+        return float(numerator / (alpha + beta / n_classes))
 
 
 def first_gradient(
@@ -201,16 +156,11 @@ def first_gradient(
 ) -> float:
     """First gradient of the loss relative to cross-entropy's, positive if training can begin.
 
-    At the uniform prediction both gradients have the same direction: cross-entropy's is
-    ``-([j = t] - 1/n)``, that of ``-f_θ`` is ``s h / n`` times that (C3): r = h/n² with the mean
-    over classes, h/n with their sum. Smoothed cross-entropy has 1 - ε, so an anchored loss (A1) has
+    By (C3) it is r = h/n² with the mean over classes, h/n with their sum, and anchored (A1)
 
         e^s (1 - ε + r).                                                                   (A2)
 
     A ratio of 20 acts like a learning rate 20 times larger at the start of training.
-
-    Raises:
-        ValueError: If the loss is over raw logits, whose first gradient has another direction.
     """
     if "z" in form.variables:
         raise ValueError(
@@ -229,13 +179,7 @@ def normalize_scale(
     *,
     class_reduction: str = "mean",
 ) -> tuple[float, ...]:
-    """θ scaled so that its `first_gradient` is 1, that of cross-entropy.
-
-    Every coefficient (not the center) is divided by it, which leaves the shape of the loss alone.
-
-    Raises:
-        ValueError: If the loss cannot begin to learn.
-    """
+    """θ with its coefficients (not the center) divided by its `first_gradient`, which becomes 1."""
     scale = first_gradient(theta, n_classes, form, class_reduction=class_reduction)
     if not scale > 0:
         raise ValueError(
@@ -260,12 +204,10 @@ def one_class_share(
     From the uniform prediction u let one logit grow until its class has the probability c, the
     others 1 - c in equal parts: p(c). With T the target, uniform over the classes, it is
 
-        max_c E_T [L(u, T) - L(p(c), T)] / max_c [L(u, t) - L(p(c), t)],                   (A3)
+        max_c E_T [L(u, T) - L(p(c), T)] / max_c [L(u, t) - L(p(c), t)].                   (A3)
 
-    the deepest decrease if that class is the same whatever the target, over the deepest if it is
-    the target. A network that has fallen into the first well does not come out again: all its
-    gradients point back. Cross-entropy rises there, so its share is 0; losses that reward any
-    confident prediction fall. The form is of order 3 or below over (x, y).
+    A network that has fallen into the first well does not come out again: all its gradients point
+    back. Cross-entropy rises there, so its share is 0.
     """
     alpha, beta, gamma, delta = to_canonical(theta, form)
     divisor = _class_divisor(class_reduction, n_classes)

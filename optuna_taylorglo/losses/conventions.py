@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from os import PathLike
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from optuna_taylorglo.losses.files import LossFile, Origin, TreeLossFile, write_loss
+from optuna_taylorglo.losses.files import FORMAT, VERSION, LossFile, Origin, TreeLossFile
+from optuna_taylorglo.text import write_atomically
 
 _ALLOWED = {"class_reduction": ("mean", "sum"), "reduction": ("mean", "sum", "none")}
 
 
-class Settings(TypedDict, total=False):
-    """The arguments that all losses take; `Conventions` says what they mean."""
-
-    class_reduction: str
-    reduction: str
-    weight: Tensor | None
-    ignore_index: int
-    label_smoothing: float
-
-
 class Conventions(NamedTuple):
-    """How classes and samples add up to one number.
-
-    Attributes:
-        class_reduction: "mean" for the paper's 1/n over classes, or "sum".
-        reduction: "mean", "sum" or "none" over samples.
-        weight: Weight of each class, shape (C,). As in `cross_entropy`, a sample counts with its
-            target's weight and "mean" divides by the sum of those; with class probabilities it
-            counts with their mean weight, and "mean" divides by the number of samples.
-        ignore_index: Target index that neither counts nor sends a gradient.
-        label_smoothing: ε in [0, 1]; targets become ``(1 - ε) x + ε / C``.
-    """
+    """How classes and samples add up to one number; `taylor_loss` says what each field means."""
 
     class_reduction: str = "mean"
     reduction: str = "mean"
@@ -59,11 +42,7 @@ class Conventions(NamedTuple):
 
 
 class ClassificationLoss(nn.Module):
-    """A loss called as `nn.CrossEntropyLoss` is; its settings may change between calls.
-
-    Args:
-        settings: Fields of `Conventions`.
-    """
+    """A loss called as `nn.CrossEntropyLoss` is; its `Conventions` may change between calls."""
 
     weight: Tensor | None
 
@@ -107,6 +86,10 @@ class EvolvedLossModule(ClassificationLoss):
     def settings(self) -> dict[str, Any]:
         """The arguments that define the function, as plain JSON values."""
 
+    def extra_repr(self) -> str:
+        """The settings."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+
     def save(
         self,
         path: str | PathLike[str],
@@ -116,10 +99,8 @@ class EvolvedLossModule(ClassificationLoss):
     ) -> None:
         """Write the loss to a JSON file that `load_loss` reads back exactly.
 
-        Args:
-            path: File to write; replaced atomically if it exists.
-            n_classes: Number of classes it was made for; by default the attribute.
-            origin: Where it came from; by default the attribute.
+        A file that exists is replaced atomically; `n_classes` and `origin` are the attributes
+        unless given.
         """
         settings = self.settings() | {
             "reduction": self.reduction,
@@ -128,7 +109,10 @@ class EvolvedLossModule(ClassificationLoss):
             "n_classes": self.n_classes if n_classes is None else n_classes,
             "origin": self.origin if origin is None else origin,
         }
-        write_loss(path, self.file_type.from_plain(settings))
+        content = self.file_type.from_plain(settings).model_dump()
+        # JSON writes Python's shortest exact form of a float, so numbers come back bit for bit.
+        text = json.dumps({"format": FORMAT, "version": VERSION, **content}, indent=2)
+        write_atomically(Path(path), text + "\n")
 
 
 class Batch(NamedTuple):
@@ -153,6 +137,13 @@ class Batch(NamedTuple):
     total: Tensor | None = None
     is_single: bool = False
 
+    def labels(self, smoothing: float) -> Tensor:
+        """Smoothed class probabilities of the shape of the logits."""
+        if self.is_soft:
+            return self.target
+        low = smoothing / self.logits.shape[1]
+        return torch.full_like(self.logits, low).scatter(1, self.target, low + 1 - smoothing)
+
     def weigh(self, losses: Tensor) -> Tensor:
         """Losses of samples, shape (N, 1, …), times the weights of their targets."""
         return losses if self.share is None else losses * self.share
@@ -170,16 +161,7 @@ class Batch(NamedTuple):
 
 
 def prepare(logits: Tensor, target: Tensor, conventions: Conventions) -> Batch:
-    """Check a batch and say how its samples count.
-
-    Args:
-        logits: Shape (C,), (N, C) or (N, C, d1, …).
-        target: Class indices, or class probabilities of the shape of `logits`.
-        conventions: Weights, ignored index and smoothing.
-
-    Raises:
-        ValueError: If shapes or types do not fit; the message names them.
-    """
+    """Check a batch and say how its samples count; a ValueError names shapes that do not fit."""
     if logits.dim() == 0:
         raise ValueError(
             "logits has no dimension; its shape must be (C,), (N, C) or (N, C, d1, …)."
@@ -193,14 +175,13 @@ def prepare(logits: Tensor, target: Tensor, conventions: Conventions) -> Batch:
         logits = logits.float()
     weight = None if weight is None else weight.to(logits.dtype)
     smoothing = conventions.label_smoothing
+    _check_target(logits, target, conventions.ignore_index)
     if target.is_floating_point():
-        _check_probabilities(logits, target, conventions.ignore_index)
         x = target.to(logits.dtype)
         if smoothing > 0:
             x = x * (1 - smoothing) + smoothing / n
         share = None if weight is None else (x * over_classes(weight, x)).sum(1, keepdim=True)
         return Batch(logits, x, True, share=share, is_single=is_single)
-    _check_indices(logits, target)
     index = target.long().unsqueeze(1)
     if weight is None and _all_count(index, conventions.ignore_index):
         return Batch(logits, index, False, is_single=is_single)
@@ -230,25 +211,19 @@ def _all_count(index: Tensor, ignore_index: int) -> bool:
     return ignore_index < 0 and index.numel() > 0 and int(index.min()) >= 0
 
 
-def _check_indices(logits: Tensor, target: Tensor) -> None:
-    expected = logits.shape[:1] + logits.shape[2:]
-    if target.shape != expected:
+def _check_target(logits: Tensor, target: Tensor, ignore_index: int) -> None:
+    soft, shape = target.is_floating_point(), tuple(logits.shape)
+    expected = shape if soft else shape[:1] + shape[2:]
+    if tuple(target.shape) != expected:
+        kind = "class probabilities (class indices must be integers)" if soft else "class indices"
         raise ValueError(
-            f"target has shape {tuple(target.shape)}; class indices for logits of shape "
-            f"{tuple(logits.shape)} have shape {tuple(expected)}."
+            f"target has shape {tuple(target.shape)}; {kind} for logits of shape {shape} have "
+            f"shape {expected}."
         )
-    if target.dtype not in (torch.int64, torch.uint8):
+    if not soft and target.dtype not in (torch.int64, torch.uint8):
         raise ValueError(f"target has dtype {target.dtype}; class indices are int64 or uint8.")
-
-
-def _check_probabilities(logits: Tensor, target: Tensor, ignore_index: int) -> None:
-    if target.shape != logits.shape:
+    if soft and ignore_index >= 0:
         raise ValueError(
-            f"target has shape {tuple(target.shape)}; class probabilities for logits of shape "
-            f"{tuple(logits.shape)} have that shape too (class indices must be integers)."
-        )
-    if ignore_index >= 0:
-        raise ValueError(
-            f"ignore_index is {ignore_index}; class probabilities have no index to "
-            "ignore, so it must be negative with them."
+            f"ignore_index is {ignore_index}; class probabilities have no index to ignore, so it "
+            "must be negative with them."
         )

@@ -40,12 +40,7 @@ _LEAST = 1e-300
 
 
 class Description(NamedTuple):
-    """A loss in words and in numbers; printing it gives the words.
-
-    Attributes:
-        text: A few lines for a person.
-        facts: The same as plain values that JSON can hold.
-    """
+    """A loss in words and in plain values that JSON can hold; printing it gives the words."""
 
     text: str
     facts: dict[str, Any]
@@ -57,15 +52,8 @@ class Description(NamedTuple):
 class TargetCurve:
     """A loss over the target's probability p, the other classes sharing 1 - p evenly.
 
-    For two classes it is the curve that the paper plots ("binary mode").
-
-    Args:
-        loss: The loss; its weights, ignored index and label smoothing are left out.
-        n_classes: Number of classes.
-        progress: Training progress, for losses in ``t``.
-
-    Raises:
-        ValueError: If the loss is over raw logits, which p does not determine.
+    For two classes it is the curve that the paper plots ("binary mode"). Weights, ignored index and
+    label smoothing of the loss are left out; losses in ``t`` are taken at the progress given.
     """
 
     def __init__(self, loss: EvolvedLoss, n_classes: int, *, progress: float = 0.0) -> None:
@@ -75,7 +63,7 @@ class TargetCurve:
         self._loss.reduction, self._loss.weight = "none", None
         self._loss.ignore_index, self._loss.label_smoothing = -100, 0.0
         if isinstance(self._loss, TaylorLoss):
-            self._loss.progress = progress  # type: ignore[assignment]
+            self._loss.progress = progress
         self._n = n_classes
 
     def __call__(self, p: FloatArray) -> FloatArray:
@@ -140,14 +128,14 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
     """Tell what a loss does on a problem with this many classes.
 
     Args:
-        loss: The loss.
+        loss: The loss; one over training progress is described at its start.
         n_classes: Number of classes, at least 2.
 
     Returns:
         Text and facts: formula, canonical parameters, whether training can begin, where the
         loss is lowest, its first gradient relative to cross-entropy's, and the most similar known
-        loss. Losses over training progress are described at its start. Facts without a meaning for
-        a form (such as minima of losses over raw logits) are None.
+        loss. Facts without a meaning for a form (such as minima of losses over raw logits) are
+        None.
 
     Examples:
         >>> from optuna_taylorglo import TaylorLoss, describe
@@ -159,6 +147,7 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
         0.2
     """
     check_classes(n_classes)
+    last: list[str] = []
     if isinstance(loss, TreeLoss):
         facts: dict[str, Any] = {
             "formula": loss.formula,
@@ -166,54 +155,52 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
             "coefficients": list(loss.coefficients),
         }
         left, lines = "L = -f", list[str]()
-        h = loss.trainability(n_classes)
-        is_finite = np.isfinite(TargetCurve(loss, n_classes).slope(_path(n_classes))).all()
-        first = loss.first_gradient(n_classes) if is_finite else None
-        last = (
-            [] if is_finite else ["It is not finite everywhere: a training ends where it is not."]
-        )
+        h, first = loss.trainability(n_classes), None
+        if np.isfinite(TargetCurve(loss, n_classes).slope(_path(n_classes))).all():
+            first = loss.first_gradient(n_classes)
+        else:
+            last = ["It is not finite everywhere: a training ends where it is not."]
     else:
         facts, left, lines = _taylor_facts(loss, n_classes)
-        h, first, last = trainability(loss.theta, n_classes, loss.form), None, []
+        h, first = trainability(loss.theta, n_classes, loss.form), None
         if "z" not in loss.form.variables:
-            first = _first_gradient(loss, n_classes)
+            reduction = loss.class_reduction
+            first = first_gradient(
+                loss.theta, n_classes, loss.form, anchor=loss.anchor, class_reduction=reduction
+            )
             if loss.anchor is not None:
                 h, last = first, _anchored_sentences(loss, n_classes)
-    over = "the mean" if loss.class_reduction == "mean" else "the sum"
-    lines = [f"{left}, {over} over {n_classes} classes of f = {facts['formula']}", *lines]
+    begin = f"can begin to learn: trainability {h:.4g} > 0"
+    if not h > 0:
+        begin = f"cannot begin to learn: trainability {h:.4g} is not above 0"
+    lines = [
+        f"{left}, the {loss.class_reduction} over {n_classes} classes of f = {facts['formula']}",
+        *lines,
+        f"It {begin}.",
+    ]
+    binary = minimum = nearest = cosine = smoothing = None
+    if first is not None:
+        nearest, cosine, smoothing = nearest_known_loss(loss, n_classes)
+        binary, minimum = (TargetCurve(loss, n).minimum() for n in (2, n_classes))
+        lines += [
+            f"Its first gradient is {first:.3g} times cross-entropy's: at the start that acts like "
+            f"a learning rate {first:.3g} times as large.",
+            f"It is lowest where the target has probability {minimum:.3f} "
+            f"({binary:.3f} with two classes).",
+            f"Most like {nearest} (cosine of gradients {cosine:.3f}).",
+        ]
     facts |= {
         "class_reduction": loss.class_reduction,
         "n_classes": n_classes,
         "trainability": h if math.isfinite(h) else None,
         "can_begin_to_learn": h > 0,
         "gradient_scale": first,
-        "minimum_binary": None,
-        "minimum": None,
-        "nearest_known_loss": None,
-        "nearest_known_loss_cosine": None,
-        "nearest_label_smoothing": None,
+        "minimum_binary": binary,
+        "minimum": minimum,
+        "nearest_known_loss": nearest,
+        "nearest_known_loss_cosine": cosine,
+        "nearest_label_smoothing": smoothing,
     }
-    lines.append(
-        f"It can begin to learn: trainability {h:.4g} > 0."
-        if h > 0
-        else f"It cannot begin to learn: trainability {h:.4g} is not above 0."
-    )
-    if first is not None:
-        nearest, cosine, smoothing = nearest_known_loss(loss, n_classes)
-        facts |= {
-            "minimum_binary": TargetCurve(loss, 2).minimum(),
-            "minimum": TargetCurve(loss, n_classes).minimum(),
-            "nearest_known_loss": nearest,
-            "nearest_known_loss_cosine": cosine,
-            "nearest_label_smoothing": smoothing,
-        }
-        lines += [
-            f"Its first gradient is {first:.3g} times cross-entropy's: at the start that acts like "
-            f"a learning rate {first:.3g} times as large.",
-            f"It is lowest where the target has probability {facts['minimum']:.3f} "
-            f"({facts['minimum_binary']:.3f} with two classes).",
-            f"Most like {nearest} (cosine of gradients {cosine:.3f}).",
-        ]
     return Description("\n".join(lines + last), facts)
 
 
@@ -243,44 +230,37 @@ def _taylor_facts(loss: TaylorLoss, n_classes: int) -> tuple[dict[str, Any], str
     return facts, left, lines
 
 
-def _first_gradient(loss: TaylorLoss, n_classes: int) -> float:
-    reduction = loss.class_reduction
-    return first_gradient(
-        loss.theta, n_classes, loss.form, anchor=loss.anchor, class_reduction=reduction
-    )
-
-
 def _anchored_sentences(loss: TaylorLoss, n_classes: int) -> list[str]:
     """What a loss does to cross-entropy, from the start of a training to its end.
 
     Compared are gradients on the target's logit, ``p (1-p) L'(p)``, with cross-entropy's ``p - 1``.
     """
-    curve = TargetCurve(loss, n_classes)
-    start, sure, doubted = 1 / n_classes, 0.95, 0.02
+    curve, unlikely, sure = TargetCurve(loss, n_classes), 0.02, 0.95
 
     def relative(p: float) -> float:
-        return float(p * (1 - p) * curve.slope(np.array(p)) / (p - 1))
+        return float(-p * curve.slope(np.array(p)))
 
-    def sentence(p: float, less: str, more: str, targets: str) -> list[str]:
-        ratio = relative(p) / relative(start) if relative(start) > 0 else 1.0
+    def sentence(p: float, less: str, more: str) -> list[str]:
+        start = relative(1 / n_classes)
+        ratio = relative(p) / start if start > 0 else 1.0
         if 0.8 <= ratio <= 1.25:
             return []
         return [
-            f"It {less if ratio < 1 else more} {targets}: at a probability of {p:g} its gradient, "
+            f"It {less if ratio < 1 else more}: at a probability of {p:g} its gradient, "
             f"relative to cross-entropy's, is {ratio:.2g} times that at the start."
         ]
 
-    if relative(sure) < 0:
-        late = [
-            f"Beyond a probability of {curve.minimum():.2f} its gradient turns around: more "
-            "confident predictions cost more."
-        ]
-    else:
-        late = sentence(sure, "lets go of", "keeps pushing", "targets that are nearly right")
-    if start <= doubted:
+    late = [
+        f"Beyond a probability of {curve.minimum():.2f} its gradient turns around: more "
+        "confident predictions cost more."
+    ]
+    if relative(sure) >= 0:
+        right = "targets that are nearly right"
+        late = sentence(sure, f"lets go of {right}", f"keeps pushing {right}")
+    if 1 / n_classes <= unlikely:
         return late
-    unlikely = "labels that the network finds unlikely"
-    return late + sentence(doubted, "listens less to", "insists on", unlikely)
+    labels = "labels that the network finds unlikely"
+    return late + sentence(unlikely, f"listens less to {labels}", f"insists on {labels}")
 
 
 def _path(n_classes: int) -> FloatArray:
@@ -298,22 +278,14 @@ _CONCENTRATIONS = (10.0, 1.0, 0.1)
 
 
 def logit_gradients(loss: EvolvedLoss, n_classes: int) -> Tensor:
-    """Gradients of a loss with respect to logits on fixed predictions, as one vector.
-
-    Args:
-        loss: The loss.
-        n_classes: Number of classes C.
-
-    Returns:
-        float64, shape (N·C,), or three times that for a loss in t.
-    """
+    """Gradients at fixed predictions in one vector, for a loss in t at three times."""
     loss = copy.deepcopy(loss).double()
     logits, target = _predictions(n_classes)
     gradients = []
     in_time = isinstance(loss, TaylorLoss) and "t" in loss.form.variables
     for progress in (0.0, 0.5, 1.0) if in_time else (0.0,):
         if isinstance(loss, TaylorLoss):
-            loss.progress = progress  # type: ignore[assignment]
+            loss.progress = progress
         inputs = logits.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(inputs, target).sum(), inputs)
         gradients.append(gradient.flatten())

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,41 +34,21 @@ VARIABLES = {
 PREDICTION_VARIABLES = frozenset({"y", "z"})
 """The variables through which a loss reaches the network; terms without one have no gradient."""
 
-AXES = ("x", "t", "y", "z")
-"""The order of axes of arranged coefficients: labels first, predictions last."""
-
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
-def multi_indices(order: int, n_variables: int) -> list[tuple[int, ...]]:
-    """Every multi-index α of `n_variables` entries with |α| ≤ `order`.
-
-    The first variable's exponent is the most significant, as in the paper: for two variables
-    (x, y) and order 2 the terms are 1, y, y², x, xy, x².
-    """
-    exponents = itertools.product(range(order + 1), repeat=n_variables)
-    return [alpha for alpha in exponents if sum(alpha) <= order]
-
-
-class ExpansionTable(NamedTuple):
-    """How θ turns into coefficients of plain powers, one row for each (term, power) pair.
-
-    The binomial theorem applied to every factor of every term gives
-
-        f(v) = Σ_rows  constant · θ[term] · Π_v (-a_v)^exponents_v · v^power
-
-    Attributes:
-        power: Index of the plain power in a flattened ``(k+1,) * v`` array, shape (R,).
-        term: Index into θ of the term's coefficient, shape (R,).
-        constant: Product of binomial coefficients, and of 1/α! unless folded, shape (R,).
-        exponents: Exponents of minus the center, shape (R, v).
-    """
-
-    power: IntArray
-    term: IntArray
-    constant: FloatArray
-    exponents: IntArray
+def finite_numbers(name: str, values: Sequence[float], count: int, takes: str) -> tuple[float, ...]:
+    """So many numbers as exact floats, or a ValueError about what bears the name."""
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must be a sequence of numbers, not {values!r}.") from error
+    if len(numbers) != count:
+        raise ValueError(f"{name} has {len(numbers)} values; {takes}.")
+    for i, number in enumerate(numbers):
+        if not math.isfinite(number):
+            raise ValueError(f"{name}[{i}] is {number}; all must be finite.")
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -101,25 +80,14 @@ class Expansion:
     def __post_init__(self) -> None:
         if isinstance(self.order, bool) or not isinstance(self.order, int) or self.order < 1:
             raise ValueError(f"order must be an integer of at least 1, not {self.order!r}.")
-        if isinstance(self.variables, str) or not isinstance(self.variables, Iterable):
+        variables = tuple(self.variables)
+        object.__setattr__(self, "variables", variables)
+        wrong = not VARIABLES.keys() >= set(variables) or len(set(variables)) < len(variables)
+        if wrong or PREDICTION_VARIABLES.isdisjoint(variables):
+            names = ", ".join(f"{name} ({meaning})" for name, meaning in VARIABLES.items())
             raise ValueError(
-                f"variables must be a sequence of names out of {', '.join(VARIABLES)}, "
-                f"not {self.variables!r}."
-            )
-        object.__setattr__(self, "variables", tuple(self.variables))
-        unknown = [v for v in self.variables if v not in VARIABLES]
-        if unknown:
-            raise ValueError(
-                f"variables has {unknown[0]!r}; allowed are "
-                + ", ".join(f"{name} ({meaning})" for name, meaning in VARIABLES.items())
-                + "."
-            )
-        if len(set(self.variables)) != len(self.variables):
-            raise ValueError(f"variables names one twice: {self.variables!r}.")
-        if not PREDICTION_VARIABLES.intersection(self.variables):
-            raise ValueError(
-                f"variables {self.variables!r} has no prediction in it; add 'y' (softmax output) "
-                "or 'z' (raw logits), or the loss has no gradient."
+                f"variables must be different names out of {names}, at least one of y and z among "
+                f"them, or the loss has no gradient; not {variables!r}."
             )
         if not isinstance(self.folded, bool):
             raise ValueError(f"folded must be true or false, not {self.folded!r}.")
@@ -133,8 +101,8 @@ class Expansion:
         predictions = [i for i, v in enumerate(self.variables) if v in PREDICTION_VARIABLES]
         return tuple(
             alpha
-            for alpha in multi_indices(self.order, len(self.variables))
-            if any(alpha[i] > 0 for i in predictions)
+            for alpha in itertools.product(range(self.order + 1), repeat=len(self.variables))
+            if sum(alpha) <= self.order and any(alpha[i] > 0 for i in predictions)
         )
 
     @property
@@ -151,7 +119,7 @@ class Expansion:
 
     @property
     def term_names(self) -> tuple[str, ...]:
-        """The terms in words a person reads, e.g. ``("y", "y²", "y³", "xy", "xy²", "x²y")``."""
+        """The terms as text: ``("y", "y²", "y³", "xy", "xy²", "x²y")`` for the default form."""
         return tuple(
             "".join(_power(v, e) for v, e in zip(self.variables, alpha, strict=True) if e)
             for alpha in self.terms
@@ -162,97 +130,74 @@ class Expansion:
         """What each entry of θ is: ``("center of x", "center of y", "y", "y²", …)``."""
         return tuple(f"center of {v}" for v in self.variables) + self.term_names
 
-    def factor(self, alpha: tuple[int, ...]) -> float:
-        """What multiplies the parameter of term α: 1/α!, or 1 where that is folded into θ."""
-        return 1.0 if self.folded else 1.0 / math.prod(math.factorial(e) for e in alpha)
+    @cached_property
+    def factors(self) -> tuple[float, ...]:
+        """What multiplies the parameter of each term: 1/α!, or 1 where that is folded into θ."""
+        if self.folded:
+            return (1.0,) * len(self.terms)
+        return tuple(1 / math.prod(map(math.factorial, alpha)) for alpha in self.terms)
 
     def validate(self, theta: Sequence[float]) -> tuple[float, ...]:
         """θ as exact floats, or a ValueError that says what is wrong with it."""
-        try:
-            values = tuple(float(value) for value in theta)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"theta must be a sequence of numbers, not {theta!r}.") from error
-        if len(values) != self.n_parameters:
-            raise ValueError(
-                f"theta has {len(values)} values; {self} takes {self.n_parameters}: the center, "
-                "then the coefficient of each term."
-            )
-        for name, value in zip(self.parameter_names, values, strict=True):
-            if not math.isfinite(value):
-                raise ValueError(f"{name} is {value}; every entry of theta must be finite.")
-        return values
+        takes = f"{self} takes {self.n_parameters}: the center, then the coefficient of each term"
+        return finite_numbers("theta", theta, self.n_parameters, takes)
 
     @cached_property
-    def table(self) -> ExpansionTable:
-        """The map from θ to coefficients of plain powers; see `ExpansionTable`."""
+    def _table(self) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+        """The binomial theorem applied to every factor of every term, one row for each product
+
+            constant · θ[term] · Π_v (-a_v)^exponents_v · v^power
+
+        Returns:
+            Powers as indices of a flattened ``(k+1,) * v`` array, terms, constants and exponents.
+        """
         shape = (self.order + 1,) * len(self.variables)
         rows = [
             (
                 int(np.ravel_multi_index(power, shape)),
                 term,
-                self.factor(alpha) * math.prod(map(math.comb, alpha, power)),
+                factor * math.prod(map(math.comb, alpha, power)),
                 tuple(a - p for a, p in zip(alpha, power, strict=True)),
             )
-            for term, alpha in enumerate(self.terms, start=len(self.variables))
+            for term, (alpha, factor) in enumerate(
+                zip(self.terms, self.factors, strict=True), start=len(self.variables)
+            )
             for power in itertools.product(*(range(e + 1) for e in alpha))
         ]
-        return ExpansionTable(*map(np.array, zip(*rows, strict=True)))
+        powers, terms, constants, exponents = map(np.array, zip(*rows, strict=True))
+        return powers, terms, constants, exponents
 
     def coefficients(self, theta: Sequence[float]) -> FloatArray:
         """Coefficients of f in plain powers of its variables.
-
-        Args:
-            theta: The parameters, length `n_parameters`.
 
         Returns:
             Array of shape ``(order + 1,) * len(variables)``; entry ``[i, j]`` multiplies
             ``x^i y^j`` when the variables are (x, y).
         """
         values = np.asarray(self.validate(theta))
-        center = values[: len(self.variables)]
-        table = self.table
-        products = table.constant * values[table.term]
-        products = products * np.prod((-center) ** table.exponents, axis=1)
+        powers, terms, constants, exponents = self._table
+        products = constants * values[terms]
+        products = products * np.prod((-values[: len(self.variables)]) ** exponents, axis=1)
         dense = np.zeros((self.order + 1,) * len(self.variables))
-        np.add.at(dense.reshape(-1), table.power, products)
+        np.add.at(dense.reshape(-1), powers, products)
         return dense
 
-    @property
-    def arrangement(self) -> tuple[list[int], list[int]]:
-        """How coefficients get the axes `AXES`: permutation and shape, 1 for an absentee."""
-        permutation = [self.variables.index(v) for v in AXES if v in self.variables]
-        return permutation, [self.order + 1 if v in self.variables else 1 for v in AXES]
-
     def arranged_coefficients(self, theta: Sequence[float]) -> FloatArray:
-        """The coefficients with the axes `AXES`, of length 1 where a variable is absent."""
-        permutation, shape = self.arrangement
+        """The coefficients with the axes (x, t, y, z), of length 1 where a variable is absent."""
+        permutation = [self.variables.index(v) for v in "xtyz" if v in self.variables]
+        shape = [self.order + 1 if v in self.variables else 1 for v in "xtyz"]
         return self.coefficients(theta).transpose(permutation).reshape(shape)
 
-    def formula(self, theta: Sequence[float] | None = None, *, digits: int = 4) -> str:
-        """The loss of one sample as text, with symbols or with the numbers of `theta`.
-
-        Args:
-            theta: The parameters, or None for ``θ₀ θ₁ …``.
-            digits: Significant digits of numbers.
-        """
-        if theta is None:
-            symbols = [f"θ{str(i).translate(_SUBSCRIPTS)}" for i in range(self.n_parameters)]
-            shifts = [f"({v} - {s})" for v, s in zip(self.variables, symbols, strict=False)]
-            coefficients = [
-                _fraction(self.factor(alpha)) + symbol
-                for alpha, symbol in zip(self.terms, symbols[len(shifts) :], strict=True)
-            ]
-        else:
-            values = self.validate(theta)
-            shifts = [_shift(v, a, digits) for v, a in zip(self.variables, values, strict=False)]
-            coefficients = [
-                f"{self.factor(alpha) * value:.{digits}g}" if value else ""
-                for alpha, value in zip(self.terms, values[len(shifts) :], strict=True)
-            ]
+    def formula(self, theta: Sequence[float], *, digits: int = 4) -> str:
+        """f as text, with the numbers of `theta`."""
+        values = self.validate(theta)
+        shifts = [_shift(v, a, digits) for v, a in zip(self.variables, values, strict=False)]
+        coefficients = zip(self.terms, self.factors, values[len(shifts) :], strict=True)
         terms = [
-            c + "·" + "·".join(_power(s, e) for s, e in zip(shifts, alpha, strict=True) if e)
-            for c, alpha in zip(coefficients, self.terms, strict=True)
-            if c
+            f"{factor * c:.{digits}g}·"
+            + "·".join(_power(s, e) for s, e in zip(shifts, alpha, strict=True) if e)
+            for alpha, factor, c in coefficients
+            if factor * c
         ]
         return " + ".join(terms).replace("+ -", "- ") or "0"
 
@@ -272,8 +217,3 @@ def _shift(variable: str, center: float, digits: int) -> str:
     if center == 0:
         return variable
     return f"({variable} {'-' if center > 0 else '+'} {abs(center):.{digits}g})"
-
-
-def _fraction(factor: float) -> str:
-    denominator = round(1 / factor)
-    return "" if denominator == 1 else f"1/{denominator}·"

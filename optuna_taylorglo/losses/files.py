@@ -13,7 +13,6 @@ from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.canonical import Base
 from optuna_taylorglo.losses.tree import tree_from_prefix
-from optuna_taylorglo.text import write_atomically
 from optuna_taylorglo.validation import Number, PlainMapping, PlainModel, Problem
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ VERSION = 1
 
 
 class _Part(PlainModel):
-    """A part of a loss file."""
-
     @classmethod
     def refusal(cls, problems: Sequence[Problem]) -> LossFileError:
         return LossFileError("\n".join(f"{field}: {sentence}" for field, sentence in problems))
@@ -54,8 +51,6 @@ class Origin(_Part):
 
 
 class _LossFields(_Part):
-    """What files of all losses hold; only fields with a default may be left out."""
-
     class_reduction: Literal["mean", "sum"]
     reduction: Literal["mean", "sum", "none"]
     weight: list[Number] | None
@@ -98,48 +93,6 @@ class TreeLossFile(_LossFields):
     """Factors of the nodes, in the same order."""
 
 
-def write_loss(path: str | PathLike[str], loss: LossFile | TreeLossFile) -> None:
-    """Write a loss file, replacing an older one only when the new one is complete."""
-    content = {"format": FORMAT, "version": VERSION, **loss.model_dump()}
-    # JSON writes Python's shortest exact form of a float, so numbers come back bit for bit.
-    write_atomically(Path(path), json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def read_loss(path: str | PathLike[str]) -> LossFile | TreeLossFile:
-    """Read a loss file and check every field of it.
-
-    Raises:
-        LossFileError: If it is not a loss file that this version can read.
-    """
-    try:
-        content = json.loads(Path(path).read_bytes(), parse_constant=_refuse_constant)
-    except OSError as error:
-        raise LossFileError(f"{path}: cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise LossFileError(f"{path}: not a whole JSON document: {error}.") from error
-    try:
-        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-            raise LossFileError(f"format is not {FORMAT!r}: this is no loss file.")
-        _check_version(content.pop("version", None))
-        return (TreeLossFile if "tree" in content else LossFile).from_plain(content)
-    except LossFileError as error:
-        lines = (f"{path}: {line}" for line in str(error).splitlines())
-        raise LossFileError("\n".join(lines)) from None
-
-
-def _check_version(version: object) -> None:
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise LossFileError(f"version must be a positive integer, not {version!r}.")
-    if version > VERSION:
-        raise LossFileError(
-            f"version is {version}; this release reads up to {VERSION}. Update optuna-taylorglo."
-        )
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number that JSON has")
-
-
 def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
     """Read a loss that `TaylorLoss.save` or `TreeLoss.save` wrote.
 
@@ -158,7 +111,7 @@ def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
         >>> TaylorLoss.from_cross_entropy().save("best_loss.json", n_classes=10)
         >>> criterion = load_loss("best_loss.json")  # was: nn.CrossEntropyLoss()
         >>> criterion.theta
-        (0.0, 0.5, 0.0, -0.0, 0.0, 2.0, -4.0, 0.0)
+        (0.0, 0.5, 0.0, 0.0, 0.0, 2.0, -4.0, 0.0)
         >>> criterion.n_classes
         10
     """
@@ -167,15 +120,32 @@ def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
     from optuna_taylorglo.losses.taylor import TaylorLoss
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
-    content = read_loss(path)
-    settings = content.model_dump(exclude={"weight", "n_classes", "origin"})
-    if content.weight is not None:
-        exact = torch.tensor(content.weight, dtype=torch.float64)
-        single = exact.float()  # the usual type, unless it rounds
-        settings["weight"] = single if torch.equal(single.double(), exact) else exact
     try:
+        content = json.loads(Path(path).read_bytes(), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise LossFileError(f"{path}: cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise LossFileError(f"{path}: not a whole JSON document: {error}.") from error
+    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+        raise LossFileError(f"{path}: format is not {FORMAT!r}: this is no loss file.")
+    if (version := content.pop("version", None)) != VERSION:
+        raise LossFileError(
+            f"{path}: version is {version!r}; this release of optuna-taylorglo reads {VERSION}."
+        )
+    try:
+        fields = (TreeLossFile if "tree" in content else LossFile).from_plain(content)
+        settings = fields.model_dump(exclude={"weight", "n_classes", "origin"})
+        if fields.weight is not None:
+            exact = torch.tensor(fields.weight, dtype=torch.float64)
+            single = exact.float()  # the usual type, unless it rounds
+            settings["weight"] = single if torch.equal(single.double(), exact) else exact
         loss: EvolvedLoss = (TreeLoss if "tree" in settings else TaylorLoss)(**settings)
     except ValueError as error:
-        raise LossFileError(f"{path}: {error}") from error
-    loss.n_classes, loss.origin = content.n_classes, content.origin
+        lines = (f"{path}: {line}" for line in str(error).splitlines())
+        raise LossFileError("\n".join(lines)) from error
+    loss.n_classes, loss.origin = fields.n_classes, fields.origin
     return loss
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number that JSON has")

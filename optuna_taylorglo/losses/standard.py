@@ -1,57 +1,35 @@
 """Losses that one would take instead of an evolved one, called as `nn.CrossEntropyLoss` is.
 
-Each is given by what a class would cost as the target, a function of its predicted probability y.
-A soft target costs the mean under its probabilities, so weights, ignored targets and label
-smoothing mean exactly what they mean in cross-entropy.
+Each is given by what a class would cost as the target; a soft target costs the mean under its
+probabilities, so weights and label smoothing mean what they mean in cross-entropy.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from optuna_taylorglo.losses.conventions import (
-    ClassificationLoss,
-    Settings,
-    over_classes,
-    prepare,
-)
+from optuna_taylorglo.losses.conventions import ClassificationLoss, over_classes, prepare
 
 LOG_OF_ZERO = -4.0
 """A, what reverse cross-entropy takes for the logarithm of a target probability of 0."""
 
 
 class StandardLoss(ClassificationLoss, ABC):
-    """Base of the losses of this module.
+    """Base of the losses of this module; settings are those of `nn.CrossEntropyLoss`."""
 
-    Args:
-        settings: reduction, weight, ignore_index and label_smoothing, as in `nn.CrossEntropyLoss`.
-    """
-
-    def __init__(self, **settings: Unpack[Settings]) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__(**{"class_reduction": "sum", **settings})
 
     @abstractmethod
     def cost_of_classes(self, log_y: Tensor) -> Tensor:
-        """What each class would cost as the target.
-
-        Args:
-            log_y: Logarithms of the predicted probabilities, shape (N, C, …).
-
-        Returns:
-            The costs, of the same shape.
-        """
+        """What each class would cost as the target, for the logarithms of predictions."""
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The loss of a batch.
-
-        Args:
-            logits: Shape (C,), (N, C) or (N, C, d1, …).
-            target: Class indices, or class probabilities of the shape of `logits`.
-        """
+        """The loss of a batch; shapes as in `taylor_loss`."""
         conventions = self.conventions
         batch = prepare(logits, target, conventions)
         costs = self.cost_of_classes(torch.log_softmax(batch.logits, dim=1))
@@ -76,12 +54,11 @@ class FocalLoss(StandardLoss):
     Examples:
         >>> import torch
         >>> from optuna_taylorglo import FocalLoss
-        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> round(FocalLoss(gamma=2.0)(logits, labels).item(), 4)
-        0.7798
+        >>> FocalLoss(gamma=2.0)(torch.zeros(1, 4), torch.tensor([0]))
+        tensor(0.7798)
     """
 
-    def __init__(self, gamma: float = 2.0, **settings: Unpack[Settings]) -> None:
+    def __init__(self, gamma: float = 2.0, **settings: Any) -> None:
         super().__init__(**settings)
         self.gamma = _at_least_zero("gamma", gamma)
 
@@ -101,12 +78,11 @@ class GeneralizedCrossEntropyLoss(StandardLoss):
     Examples:
         >>> import torch
         >>> from optuna_taylorglo import GeneralizedCrossEntropyLoss
-        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> round(GeneralizedCrossEntropyLoss(q=1.0)(logits, labels).item(), 4)
-        0.75
+        >>> GeneralizedCrossEntropyLoss(q=1.0)(torch.zeros(1, 4), torch.tensor([0]))
+        tensor(0.7500)
     """
 
-    def __init__(self, q: float = 0.7, **settings: Unpack[Settings]) -> None:
+    def __init__(self, q: float = 0.7, **settings: Any) -> None:
         super().__init__(**settings)
         if not 0 < q <= 1:
             raise ValueError(f"q must be in (0, 1], not {q!r}.")
@@ -126,12 +102,11 @@ class PolyLoss(StandardLoss):
     Examples:
         >>> import torch
         >>> from optuna_taylorglo import PolyLoss
-        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> round(PolyLoss(epsilon=2.0)(logits, labels).item(), 4)
-        2.8863
+        >>> PolyLoss(epsilon=2.0)(torch.zeros(1, 4), torch.tensor([0]))
+        tensor(2.8863)
     """
 
-    def __init__(self, epsilon: float = 1.0, **settings: Unpack[Settings]) -> None:
+    def __init__(self, epsilon: float = 1.0, **settings: Any) -> None:
         super().__init__(**settings)
         self.epsilon = epsilon
 
@@ -143,7 +118,6 @@ class SymmetricCrossEntropyLoss(StandardLoss):
     """``-α log y - β A (1 - y)``: cross-entropy plus its reverse (Wang et al. 2019).
 
     The reverse swaps label and prediction, with A = -4 in the place of log 0 (arXiv:1908.06112).
-    For one target per sample it is α times `PolyLoss` with ε = -A β / α.
 
     Args:
         alpha: α, weight of cross-entropy.
@@ -153,12 +127,11 @@ class SymmetricCrossEntropyLoss(StandardLoss):
     Examples:
         >>> import torch
         >>> from optuna_taylorglo import SymmetricCrossEntropyLoss
-        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> round(SymmetricCrossEntropyLoss(alpha=0.0)(logits, labels).item(), 4)
-        3.0
+        >>> SymmetricCrossEntropyLoss(alpha=0.0)(torch.zeros(1, 4), torch.tensor([0]))
+        tensor(3.)
     """
 
-    def __init__(self, alpha: float = 0.1, beta: float = 1.0, **settings: Unpack[Settings]) -> None:
+    def __init__(self, alpha: float = 0.1, beta: float = 1.0, **settings: Any) -> None:
         super().__init__(**settings)
         self.alpha = _at_least_zero("alpha", alpha)
         self.beta = _at_least_zero("beta", beta)
@@ -179,12 +152,11 @@ class TaylorCrossEntropyLoss(StandardLoss):
     Examples:
         >>> import torch
         >>> from optuna_taylorglo import TaylorCrossEntropyLoss
-        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> [round(TaylorCrossEntropyLoss(order)(logits, labels).item(), 4) for order in (1, 2, 50)]
-        [0.75, 1.0312, 1.3863]
+        >>> TaylorCrossEntropyLoss(order=2)(torch.zeros(1, 4), torch.tensor([0]))
+        tensor(1.0312)
     """
 
-    def __init__(self, order: int = 2, **settings: Unpack[Settings]) -> None:
+    def __init__(self, order: int = 2, **settings: Any) -> None:
         super().__init__(**settings)
         if order < 1:
             raise ValueError(f"order must be at least 1, not {order!r}.")
@@ -212,12 +184,11 @@ class NormalizedReverseCrossEntropyLoss(StandardLoss):
     Examples:
         >>> import torch
         >>> from optuna_taylorglo import NormalizedReverseCrossEntropyLoss
-        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> round(NormalizedReverseCrossEntropyLoss(beta=0.0)(logits, labels).item(), 4)
-        0.25
+        >>> NormalizedReverseCrossEntropyLoss(beta=0.0)(torch.zeros(1, 4), torch.tensor([0]))
+        tensor(0.2500)
     """
 
-    def __init__(self, alpha: float = 1.0, beta: float = 1.0, **settings: Unpack[Settings]) -> None:
+    def __init__(self, alpha: float = 1.0, beta: float = 1.0, **settings: Any) -> None:
         super().__init__(**settings)
         self.alpha = _at_least_zero("alpha", alpha)
         self.beta = _at_least_zero("beta", beta)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion, FloatArray
+from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion, FloatArray, finite_numbers
 
 OPERATORS: Mapping[str, int] = MappingProxyType(
     {"x": 0, "y": 0, "1": 0, "-1": 0}
@@ -27,16 +27,7 @@ MAX_SIZE = 255
 
 @dataclass(frozen=True, order=True)
 class Tree:
-    """A function of x and y; immutable, comparable, and always valid.
-
-    Attributes:
-        operator: One of `OPERATORS`.
-        children: The operands, as many as it takes.
-
-    Raises:
-        ValueError: If the operator is unknown, operands are missing or too many, or the tree gets
-            deeper than `MAX_DEPTH` or larger than `MAX_SIZE`.
-    """
+    """An operator and its operands, a function of x and y; immutable and always valid."""
 
     operator: str
     children: tuple[Tree, ...] = ()
@@ -44,9 +35,7 @@ class Tree:
     def __post_init__(self) -> None:
         arity = _arity(self.operator)
         if len(self.children) != arity:
-            raise ValueError(
-                f"{self.operator!r} takes {_count(arity, 'operand')}, not {len(self.children)}."
-            )
+            raise ValueError(f"{self.operator!r} takes {arity} operands, not {len(self.children)}.")
         if self.depth > MAX_DEPTH:
             raise ValueError(f"the tree is deeper than {MAX_DEPTH}.")
         if self.size > MAX_SIZE:
@@ -74,66 +63,39 @@ class Tree:
 
 
 def tree_from_prefix(content: object) -> Tree:
-    """The tree of a list of operators, each before its operands.
-
-    Args:
-        content: The list, or whatever was found in its place.
-
-    Raises:
-        ValueError: If it is not such a list; the message says what is wrong with it.
-    """
+    """The tree of a list of operators, each before its operands; a ValueError if it is none."""
     if not isinstance(content, list | tuple):
         raise ValueError("a tree in prefix form is a list of operators.")
-    if not content:
-        raise ValueError("the tree is empty.")
     if len(content) > MAX_SIZE:
         raise ValueError(f"the tree has {len(content)} nodes, more than {MAX_SIZE}.")
-    missing = 1
-    for position, operator in enumerate(content):
-        if missing == 0:
-            raise ValueError(f"the tree ends before entry {position} of {len(content)}.")
-        missing += _arity(operator) - 1
-    if missing:
-        raise ValueError(f"the tree lacks {_count(missing, 'operand')} at its end.")
-    operands: list[Tree] = []
-    for operator in reversed(content):
-        children = tuple(operands.pop() for _ in range(OPERATORS[operator]))
-        operands.append(Tree(operator, children))
-    return operands[0]
+    rest = list(reversed(content))
+
+    def read(depth: int) -> Tree:
+        if not rest:
+            raise ValueError("the tree lacks an operand at its end.")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"the tree is deeper than {MAX_DEPTH}.")
+        operator = rest.pop()
+        return Tree(operator, tuple(read(depth + 1) for _ in range(_arity(operator))))
+
+    tree = read(0)
+    if rest:
+        raise ValueError(f"the tree ends before entry {tree.size} of {len(content)}.")
+    return tree
 
 
 def check_coefficients(tree: Tree, coefficients: Sequence[float] | None) -> tuple[float, ...]:
-    """The coefficients of a tree's nodes in prefix order as exact floats, all 1 for None.
-
-    Raises:
-        ValueError: If they are not one finite number for each node.
-    """
+    """The coefficients of a tree's nodes in prefix order as exact floats, all 1 for None."""
     if coefficients is None:
         return (1.0,) * tree.size
-    try:
-        values = tuple(float(value) for value in coefficients)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"coefficients must be numbers, not {coefficients!r}.") from error
-    if len(values) != tree.size:
-        raise ValueError(
-            f"coefficients has {len(values)} values; the tree takes {tree.size}, one for each node "
-            "in prefix order."
-        )
-    for position, value in enumerate(values):
-        if not math.isfinite(value):
-            raise ValueError(f"coefficients[{position}] is {value}; all must be finite.")
-    return values
+    takes = f"the tree takes {tree.size}, one for each node in prefix order"
+    return finite_numbers("coefficients", coefficients, tree.size, takes)
 
 
 def _arity(operator: object) -> int:
     if isinstance(operator, str) and operator in OPERATORS:
         return OPERATORS[operator]
-    found = f"{operator[:20]!r}" if isinstance(operator, str) else f"a {type(operator).__name__}"
-    raise ValueError(f"{found} is no operator; known are {', '.join(OPERATORS)}.")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+    raise ValueError(f"{repr(operator)[:20]} is no operator; known are {', '.join(OPERATORS)}.")
 
 
 CROSS_ENTROPY_TREE = tree_from_prefix(["*", "x", "log", "y"])
@@ -183,13 +145,7 @@ class _Term:
 
 
 def formula(tree: Tree, coefficients: Sequence[float] | None = None, *, digits: int = 4) -> str:
-    """The tree in the usual notation, such as ``log(y) - x / y``, with its numbers multiplied out.
-
-    Args:
-        tree: The tree.
-        coefficients: One for each node, in prefix order.
-        digits: Significant digits of numbers.
-    """
+    """The tree as text, such as ``log(y) - x / y``, with its numbers multiplied out."""
     return _term(tree, iter(check_coefficients(tree, coefficients)), digits).written(digits)[0]
 
 
@@ -240,14 +196,7 @@ def expanded_theta(
 ) -> tuple[float, ...]:
     """θ of a tree's expansion: the center, then its derivatives there (Eq. 4) by terms of Eq. 5.
 
-    Args:
-        tree: f.
-        coefficients: One for each node, in prefix order; None: all 1.
-        form: The form of θ, over (x, y).
-        center: x and y.
-
-    Raises:
-        ValueError: If the tree or one of its derivatives is not finite there.
+    A ValueError says that the tree or one of its derivatives is not finite there.
     """
     if form.variables != ("x", "y"):
         raise ValueError(f"form is {form}; a tree is expanded over (x, y).")
@@ -270,8 +219,7 @@ def _series(
 ) -> FloatArray:
     """The series of a tree times its coefficient; consumes the coefficients of its nodes.
 
-    Returns:
-        Shape (k+1, k+1); entry [i, j] multiplies (x - x0)^i (y - y0)^j, and is 0 where i + j > k.
+    Entry [i, j] multiplies (x - x0)^i (y - y0)^j, and is 0 where i + j > k.
     """
     factor, operator = next(factors), tree.operator
     operands = [_series(child, factors, center, order) for child in tree.children]

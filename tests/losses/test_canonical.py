@@ -31,21 +31,11 @@ from optuna_taylorglo.losses.canonical import (
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
-PUBLISHED_MNIST = (11.9039, -4.0240, 6.9796, 8.5834, -1.6677, 11.6064, 12.6684, -3.4674)
-PUBLISHED = [
-    PUBLISHED_MNIST,
-    (-10.9408, 7.5216, 8.2896, 0.2415, 7.8726, 8.9666, 2.0184, 7.0513),
-    (0.8439, 1.4872, 1.5742, -1.4446, 2.3616, -0.6632, -2.8569, -1.1313),
-]
-FOLDED = Expansion(folded=True)
 ZERO = (0.0,) * 8
 OTHER_FORMS = [
     Expansion(1),
-    Expansion(2),
     Expansion(6),
-    Expansion(3, ("x", "y", "t")),
     Expansion(4, ("t", "y", "x")),
-    Expansion(2, ("x", "z")),
     Expansion(3, ("x", "y", "z", "t")),
     Expansion(3, ("y",)),
 ]
@@ -53,16 +43,6 @@ OTHER_FORMS = [
 
 def random_thetas(count: int, size: int = 8, seed: int = 0, scale: float = 2.0) -> np.ndarray:
     return np.random.default_rng(seed).normal(scale=scale, size=(count, size))
-
-
-def equation_5(theta: Sequence[float], x: np.ndarray, y: np.ndarray, folded: bool) -> np.ndarray:
-    """Eq. 5 of every row, with the mean over classes."""
-    t0, t1, t2, t3, t4, t5, t6, t7 = theta
-    if not folded:
-        t3, t4, t6, t7 = t3 / 2, t4 / 6, t6 / 2, t7 / 2
-    a, b = y - t1, x - t0
-    terms = t2 * a + t3 * a**2 + t4 * a**3 + t5 * b * a + t6 * b * a**2 + t7 * b**2 * a
-    return -terms.mean(axis=1)
 
 
 def first_gradients(
@@ -78,44 +58,25 @@ def first_gradients(
     return gradients.squeeze(1)
 
 
-@pytest.mark.parametrize(("folded", "minimum"), [(True, 0.824), (False, 0.878)])
-def test_published_theta_has_its_minimum_where_the_paper_shows_it(
-    folded: bool, minimum: float
-) -> None:
-    p = np.linspace(0.001, 0.999, 9981)
-    y = np.stack([p, 1 - p], axis=1)
-    by_equation = equation_5(PUBLISHED_MNIST, np.array([[1.0, 0.0]]), y, folded)
-    loss = TaylorLoss(PUBLISHED_MNIST, folded=folded, reduction="none")
-    by_module = loss(torch.tensor(y).log(), torch.zeros(len(p)).long()).numpy()
-    for losses in (by_equation, by_module):
-        assert p[losses.argmin()] == pytest.approx(minimum, abs=1e-3)
-
-
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("n", [2, 10])
 def test_canonical_form_is_equation_5_up_to_a_constant(n: int, folded: bool) -> None:
     rng, form = np.random.default_rng(n), Expansion(folded=folded)
-    y = rng.dirichlet(np.ones(n), size=50)
-    x = np.eye(n)[rng.integers(n, size=50)]
-    y_t = (x * y).sum(axis=1)
-    for theta in random_thetas(50):
+    y, target = rng.dirichlet(np.ones(n), size=50), rng.integers(n, size=50)
+    y_t = y[np.arange(50), target]
+
+    def losses(theta: Sequence[float]) -> np.ndarray:
+        loss = TaylorLoss(theta, folded=folded, reduction="none")
+        return loss(torch.tensor(y).log(), torch.tensor(target)).numpy()
+
+    for theta in random_thetas(20):
         alpha, beta, gamma, delta = canonical = to_canonical(theta, form)
         bracket = alpha * y_t + beta / 2 * y_t**2
         bracket += gamma / 2 * (y**2).sum(axis=1) + delta / 3 * (y**3).sum(axis=1)
-        size = max(1.0, float(np.abs(theta).max()) ** 4)
-        assert np.ptp(equation_5(theta, x, y, folded) + bracket / n) <= 1e-12 * size
         back = from_canonical(canonical, form)
         assert to_canonical(back, form) == pytest.approx(canonical, rel=1e-15)
-        assert np.ptp(equation_5(back, x, y, folded) + bracket / n) <= 1e-12 * size
-
-
-def test_canonical_parameters_are_the_derived_ones() -> None:
-    for t in random_thetas(100):
-        alpha = t[5] - t[6] * t[1] + t[7] * (0.5 - t[0])
-        expected = (alpha, t[6], t[3] - t[4] * t[1] - t[6] * t[0], t[4] / 2)
-        assert to_canonical(t) == pytest.approx(expected, abs=1e-12)
-        folded = t / np.array([1, 1, 1, 2, 6, 1, 2, 2])
-        assert to_canonical(folded, FOLDED) == pytest.approx(expected, abs=1e-12)
+        for same in (theta, back):
+            assert np.ptp(losses(same) + bracket / n) <= 1e-10
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -129,28 +90,19 @@ def test_lower_orders_have_a_canonical_form(order: int) -> None:
         from_canonical((1.0, 2.0, 3.0, 4.0), low)
 
 
-@pytest.mark.parametrize(
-    ("form", "name"),
-    [
-        (Expansion(4), r"order 4 over \(x, y\)"),
-        (Expansion(3, ("x", "z")), r"order 3 over \(x, z\)"),
-        (Expansion(2, ("x", "y", "t")), r"order 2 over \(x, y, t\)"),
-    ],
-)
-def test_forms_without_a_canonical_form_are_refused(form: Expansion, name: str) -> None:
-    theta = [0.0] * form.n_parameters
+@pytest.mark.parametrize("form", [Expansion(4), Expansion(3, ("x", "z"))], ids=str)
+def test_forms_without_a_canonical_form_are_refused(form: Expansion) -> None:
     assert not has_canonical_form(form)
-    for function in (lambda: to_canonical(theta, form), lambda: collapse_ratio(theta, 10, form)):
-        with pytest.raises(ValueError, match=rf"form is {name}; .*up to order 3 over \(x, y\)"):
-            function()
-    with pytest.raises(ValueError, match=rf"form is {name}; .*has order 3 over \(x, y\)"):
+    with pytest.raises(ValueError, match=r"form is .*; .*up to order 3 over \(x, y\)"):
+        to_canonical([0.0] * form.n_parameters, form)
+    with pytest.raises(ValueError, match=r"form is .*; .*has order 3 over \(x, y\)"):
         from_canonical((1.0, 2.0, 3.0, 4.0), form)
 
 
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("n", [2, 10, 100])
 def test_trainability_is_autograds_in_sign_and_size(n: int, folded: bool) -> None:
-    thetas, form = random_thetas(10_000, seed=n), Expansion(folded=folded)
+    thetas, form = random_thetas(2000, seed=n), Expansion(folded=folded)
     gradients = first_gradients(thetas, n, form)[:, 0].numpy()
     h = np.array([trainability(theta, n, form) for theta in thetas])
     assert np.array_equal(np.sign(h), -np.sign(gradients))
@@ -170,24 +122,6 @@ def test_trainability_of_other_forms(form: Expansion, n: int) -> None:
     assert has_target is bool(h.any())  # what has no target cannot learn
 
 
-def test_every_published_loss_can_train() -> None:
-    for theta in PUBLISHED:
-        assert trainability(theta, 10, FOLDED) > 0
-    scale = first_gradient(PUBLISHED_MNIST, 10, FOLDED, class_reduction="sum")
-    assert scale == pytest.approx(19.5, abs=0.1)
-
-
-def test_collapse_ratio_is_its_formula() -> None:
-    for theta in random_thetas(100):
-        for n in (2, 10):
-            a, b, g, d = to_canonical(theta)
-            expected = (g + b / n + 2 * d / n) / (a + b / n)
-            assert collapse_ratio(theta, n) == pytest.approx(expected, rel=1e-12)
-    assert collapse_ratio(from_canonical((0, 0, 2, 0)), 10) == math.inf
-    assert collapse_ratio(from_canonical((0, 0, -2, 0)), 10) == -math.inf
-    assert math.isnan(collapse_ratio(ZERO, 10))
-
-
 @pytest.mark.parametrize("class_reduction", ["mean", "sum"])
 @pytest.mark.parametrize("anchor", [None, Anchor(-0.7, 0.3), Anchor(1.2, -0.4)])
 @pytest.mark.parametrize("form", [Expansion(), Expansion(5, ("x", "y", "t"))], ids=str)
@@ -205,44 +139,15 @@ def test_first_gradient_is_autograds_ratio(
 
 
 @pytest.mark.parametrize("class_reduction", ["mean", "sum"])
-@pytest.mark.parametrize("folded", [False, True])
-def test_normalized_losses_start_like_cross_entropy(folded: bool, class_reduction: str) -> None:
-    settings: dict[str, Any] = {
-        "form": Expansion(folded=folded),
-        "class_reduction": class_reduction,
-    }
-    checked = 0
-    for theta in random_thetas(60):
-        scale = first_gradient(theta, 10, **settings)
-        if scale <= 0:
-            with pytest.raises(ValueError, match="cannot begin to learn"):
-                normalize_scale(theta, 10, **settings)
-            continue
-        normalized = normalize_scale(theta, 10, **settings)
-        assert first_gradient(normalized, 10, **settings) == pytest.approx(1.0)
-        assert normalized[:2] == tuple(theta[:2])
-        assert np.array(normalized[2:]) * scale == pytest.approx(theta[2:])
-        checked += 1
-    assert checked > 20
-
-
-@pytest.mark.parametrize("n", [3, 10])
-def test_cross_entropy_holds_against_the_pull_to_one_class(n: int) -> None:
-    """Over balanced targets the curvature at the uniform prediction is e^s (n - K)."""
-    alpha, beta, gamma, delta = 1.3, -0.6, 0.7, -0.4
-    theta = from_canonical((alpha, beta, gamma, delta))
-    anchor = {"base": "cross_entropy", "log_scale": -0.7, "smoothing": 0.2}
-    loss = TaylorLoss(theta, class_reduction="sum", **anchor)  # type: ignore[arg-type]
-    direction = torch.linspace(-1, 1, n, dtype=torch.float64)
-
-    def mean_loss(distance: torch.Tensor) -> torch.Tensor:
-        prediction = 1 / n + distance * direction
-        return loss(prediction.log().expand(n, n), torch.arange(n))
-
-    at = torch.zeros((), dtype=torch.float64)
-    curvature = torch.autograd.functional.hessian(mean_loss, at) / direction.square().sum()
-    expected = math.exp(-0.7) * (n - (gamma + (beta + 2 * delta) / n))
-    assert float(curvature) == pytest.approx(expected)
+def test_normalized_losses_start_like_cross_entropy(class_reduction: str) -> None:
+    theta = random_thetas(1, seed=1)[0]
+    theta[5] += 20
+    normalized = normalize_scale(theta, 10, class_reduction=class_reduction)
+    assert first_gradient(normalized, 10, class_reduction=class_reduction) == pytest.approx(1)
+    assert normalized[:2] == tuple(theta[:2])
+    assert np.ptp(np.array(normalized[2:]) / theta[2:]) < 1e-12
+    with pytest.raises(ValueError, match="cannot begin to learn"):
+        normalize_scale(-theta, 10)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -292,13 +197,19 @@ def test_steady_losses_start_at_a_pace(pace: float, steady: bool) -> None:
     assert not is_steady(falling, 10, anchor=Anchor(), class_reduction="sum")
 
 
+def test_collapse_ratio() -> None:
+    assert collapse_ratio(from_canonical((1.0, 2.0, 3.0, 4.0)), 10) == pytest.approx(4 / 1.2)
+    assert collapse_ratio(from_canonical((0, 0, -2, 0)), 10) == -math.inf
+    assert math.isnan(collapse_ratio(ZERO, 10))
+
+
 def test_wrong_arguments_are_named() -> None:
     for n_classes in (1, 2.0, True, None):
         for function in (trainability, collapse_ratio, first_gradient, normalize_scale):
             with pytest.raises(ValueError, match="n_classes must be an integer of at least 2"):
-                function(PUBLISHED_MNIST, n_classes)  # type: ignore[operator]
+                function(ZERO, n_classes)  # type: ignore[operator]
     with pytest.raises(ValueError, match="class_reduction must be 'mean' or 'sum', not 'none'"):
-        first_gradient(PUBLISHED_MNIST, 10, class_reduction="none")
+        first_gradient(ZERO, 10, class_reduction="none")
     for function in (first_gradient, normalize_scale):
         with pytest.raises(ValueError, match="variables has 'z'"):
             function([0.0] * 19, 10, Expansion(3, ("x", "y", "z")))  # type: ignore[operator]

@@ -16,7 +16,7 @@ import torch
 from optuna_taylorglo import TaylorLoss, TreeLoss, load_loss
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.files import Origin
-from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS, MAX_DEPTH, MAX_SIZE
+from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 
 THETA = [0.1, -0.2, 0.3, 0.5, 0.7, 1.1, -1.3, 1.7]
 ORIGIN = Origin(
@@ -59,145 +59,51 @@ def load(tmp_path: Path, content: Any) -> Any:
 
 
 def test_floats_come_back_bit_for_bit(tmp_path: Path) -> None:
-    patterns = np.random.default_rng(0).integers(0, 2**64, size=2000, dtype=np.uint64)
+    patterns = np.random.default_rng(0).integers(0, 2**64, size=400, dtype=np.uint64)
     values = patterns.view(np.float64)
     values = values[np.isfinite(values)]
-    path = tmp_path / "loss.json"
     for theta in [EXTREME, *values[: len(values) // 8 * 8].reshape(-1, 8).tolist()]:
-        with np.errstate(all="ignore"):  # their powers overflow; what is stored is θ
-            TaylorLoss(theta).save(path)
-            loaded = load_loss(path)
+        TaylorLoss(theta).save(tmp_path / "loss.json")
+        loaded = load_loss(tmp_path / "loss.json")
         assert struct.pack("<8d", *loaded.theta) == struct.pack("<8d", *theta)
 
 
 @pytest.mark.parametrize(
-    ("loss_class", "arguments"),
+    "loss",
     [
-        (TaylorLoss, {"theta": EXTREME}),
-        (TaylorLoss, {"theta": THETA, "folded": True}),
-        (TaylorLoss, {"theta": np.linspace(-2, 2, 23), "order": 4, "variables": ("t", "y", "x")}),
-        (
-            TaylorLoss,
-            {"theta": THETA, "base": "cross_entropy", "log_scale": -0.1 / 3, "smoothing": 0.2 / 3},
+        TaylorLoss(THETA, folded=True, **SETTINGS, weight=torch.tensor([0.1, 2.0, 1 / 3])),
+        TaylorLoss(np.linspace(-2, 2, 23), order=4, variables=("t", "y", "x"), **SETTINGS),
+        TaylorLoss(THETA, base="cross_entropy", log_scale=-0.1 / 3, smoothing=0.2 / 3),
+        TreeLoss(
+            BAIKAL, EXTREME[2:], weight=torch.tensor([0.1, 1e300], dtype=torch.float64), **SETTINGS
         ),
-        (TreeLoss, {"tree": BAIKAL, "coefficients": EXTREME[2:]}),
     ],
 )
-@pytest.mark.parametrize(
-    "weight",
-    [torch.tensor([0.1, 2.0, 1 / 3]), torch.tensor([0.1, 1e300, 3.0], dtype=torch.float64)],
-)
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_every_setting_comes_back(
-    tmp_path: Path, loss_class: Any, arguments: dict[str, Any], weight: torch.Tensor
-) -> None:
+def test_every_setting_comes_back(tmp_path: Path, loss: TaylorLoss | TreeLoss) -> None:
     path, again = tmp_path / "loss.json", tmp_path / "again.json"
-    loss = loss_class(**arguments, **SETTINGS, weight=weight)
     loss.save(str(path), n_classes=3, origin=ORIGIN)
+    assert json.loads(path.read_text("utf-8")).items() >= loss.settings().items()
     loaded = load_loss(str(path))
-    assert type(loaded) is loss_class
-    assert loaded.settings() == loss.settings()
-    assert repr(loaded) == repr(loss)
-    for name, value in SETTINGS.items():
-        assert getattr(loaded, name) == value
-    assert loaded.weight is not None
-    assert loaded.weight.dtype == weight.dtype
-    assert torch.equal(loaded.weight, weight)
+    assert (type(loaded), repr(loaded)) == (type(loss), repr(loss))
+    for name in ("reduction", "ignore_index"):
+        assert getattr(loaded, name) == getattr(loss, name)
+    torch.testing.assert_close(loaded.weight, loss.weight, rtol=0, atol=0)
     assert (loaded.n_classes, loaded.origin) == (3, ORIGIN)
     loaded.save(again)  # it remembers what it was loaded with
     assert again.read_bytes() == path.read_bytes()
     loaded.save(again, n_classes=4, origin=Origin(study="other"))
-    assert load_loss(again).n_classes == 4
-    assert load_loss(again).origin == Origin(study="other")
+    assert (load_loss(again).n_classes, load_loss(again).origin) == (4, Origin(study="other"))
+    loss.save(again)
+    assert (load_loss(again).n_classes, load_loss(again).origin) == (None, None)
 
 
-def test_a_loss_of_unknown_origin(tmp_path: Path) -> None:
-    TaylorLoss(THETA).save(tmp_path / "loss.json")
-    loaded = load_loss(tmp_path / "loss.json")
-    assert loaded.origin is None
-    assert loaded.n_classes is None
-
-
-def test_a_file_is_plain_json_that_says_what_it_is(
-    content: dict[str, Any], tree_content: dict[str, Any]
-) -> None:
-    assert (content["format"], content["version"]) == ("optuna-taylorglo loss", 1)
-    assert content["theta"] == THETA
-    assert content["origin"]["study"] == "mnist ☕"
-    assert tree_content["tree"] == ["-", "log", "y", "/", "x", "y"]
-    assert tree_content["coefficients"] == list(BAIKAL_CMA_COEFFICIENTS)
-
-
-def test_whole_numbers_may_lack_a_point(tmp_path: Path, content: dict[str, Any]) -> None:
-    content |= {"theta": [1, 2, 3, 4, 5, 6, 7, 10**30], "label_smoothing": 0, "weight": [1, 10**30]}
-    loaded = load(tmp_path, content)
-    assert loaded.theta == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1e30)
-    assert loaded.weight.tolist()[0] == 1.0
-
-
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "loss.json"
-    TaylorLoss(THETA).save(path)
-    before = path.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, step, fail)
-    for each in (path, tmp_path / "new.json"):
-        with pytest.raises(OSError, match="no space left"):
-            TaylorLoss([1.0] * 8).save(each)
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["loss.json"]
-
-
-def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "loss.json"
-    TaylorLoss(THETA).save(path)
-    seen, replace = [], os.replace
-
-    def watched(source: str, destination: Path) -> None:
-        seen.extend([load_loss(destination).settings(), load_loss(source).settings()])
-        replace(source, destination)
-
-    monkeypatch.setattr(os, "replace", watched)
-    TaylorLoss([1.0] * 8).save(path)
-    assert [settings["theta"] for settings in seen] == [THETA, [1.0] * 8]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_classes": 1}, "n_classes: 1 is not allowed, must be greater than or equal to 2"),
-        ({"n_classes": "ten"}, 'n_classes: "ten" is not allowed, must be'),
-        ({"n_classes": 10.0}, r"n_classes: 10\.0 is not allowed, must be a whole number"),
-    ],
-)
-def test_nothing_is_written_that_could_not_be_read(
-    tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(LossFileError, match=message):
-        TaylorLoss(THETA).save(tmp_path / "loss.json", **settings)
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    for n_classes in (1, "ten", 10.0):
+        with pytest.raises(LossFileError, match=r"n_classes: .* is not allowed, must"):
+            TaylorLoss(THETA).save(tmp_path / "loss.json", n_classes=n_classes)  # type: ignore[arg-type]
     with pytest.raises(LossFileError, match=r"weight\.1: .* must be a finite number"):
         TaylorLoss(THETA, weight=torch.tensor([1.0, math.nan])).save(tmp_path / "loss.json")
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"trial": -1}, "trial\n  Input should be greater than or equal to 0"),
-        ({"validation_accuracy": math.nan}, "validation_accuracy\n  Input should be a finite"),
-        ({"recipe": {"lr": math.inf}}, "recipe\n.*Out of range float"),
-        ({"recipe": {1: 2}}, "recipe\n.* must be a mapping from names"),
-    ],
-)
-def test_there_is_no_origin_that_could_not_be_read(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Origin(**settings)
 
 
 def test_every_wrong_field_is_named_in_a_line_of_its_own(
@@ -223,45 +129,46 @@ def test_a_file_truncated_or_spoiled_anywhere_is_refused(tmp_path: Path) -> None
     TaylorLoss([1.0, 2.0, 3.0], order=1).save(path)
     whole = path.read_bytes()
     # The last bytes are the closing brace and the end of the line, without which it is whole.
-    damaged = [whole[:length] for length in range(len(whole) - 1)]
-    damaged += [whole[:i] + b"\xff" + whole[i + 1 :] for i in range(len(whole))]
-    for content in damaged:
+    damaged = [whole[:length] for length in range(0, len(whole) - 1, 5)]
+    damaged += [whole[:i] + b"\xff" + whole[i + 1 :] for i in range(0, len(whole), 5)]
+    for content in [
+        *damaged,
+        b'{"theta": [NaN]}',
+        b"\x80\x04\x95pickle",
+        b"[" * 100_000,
+        b"1" * 5000,
+    ]:
         path.write_bytes(content)
         with pytest.raises(LossFileError, match=r"loss\.json: not a whole JSON document"):
             load_loss(path)
 
 
-OPTIONAL = {"format", "version", "base", "log_scale", "smoothing"}
-
-
 def test_a_missing_field_is_named(
     tmp_path: Path, content: dict[str, Any], tree_content: dict[str, Any]
 ) -> None:
+    optional = {"format", "version", "base", "log_scale", "smoothing", "tree"}
     for whole in (content, tree_content):
-        for field in whole.keys() - OPTIONAL - {"tree"}:
+        for field in whole.keys() - optional:
             with pytest.raises(LossFileError, match=rf"loss\.json: {field}: is missing"):
                 load(tmp_path, {name: whole[name] for name in whole.keys() - {field}})
-        assert load(
-            tmp_path, {n: whole[n] for n in whole if n not in OPTIONAL - {"format", "version"}}
-        )
     with pytest.raises(LossFileError, match="theta: unknown field"):
         load(tmp_path, tree_content | {"theta": THETA})
 
 
 WRONG: dict[str, list[Any]] = {
-    "theta": [None, 1.0, "12345678", {}, ["1"] * 8, [True] * 8, [[1.0]], [10**400] * 8, [1.0] * 7],
-    "order": [0, -1, 3.0, "3", None, True, 2, 10**9],
-    "variables": [None, "xy", ["x", 1], ["x", "w"], ["x"], [], ["y", "y"], {}],
-    "folded": [None, 0, 1, "true", []],
-    "class_reduction": [None, "none", "Mean", 1, ["mean"], {}],
-    "reduction": [None, "average", 0, ["mean"]],
-    "weight": [1.0, "1", ["a"], [None], [True], {}, [10**400]],
-    "ignore_index": [None, 1.0, "1", True, []],
-    "label_smoothing": [None, -0.1, 1.1, "0", True, [], 10**400],
+    "theta": [None, 1.0, "12345678", ["1"] * 8, [True] * 8, [10**400] * 8, [1.0] * 7],
+    "order": [0, 3.0, "3", True, 2, 10**9],
+    "variables": [None, "xy", ["x", "w"], ["x"], ["y", "y"]],
+    "folded": [None, 1, "true"],
+    "class_reduction": [None, "none", ["mean"]],
+    "reduction": ["average", 0],
+    "weight": [1.0, ["a"], [True], [10**400]],
+    "ignore_index": [None, 1.0, True],
+    "label_smoothing": [None, -0.1, 1.1, "0", True],
     "base": [None, "mse"],
-    "n_classes": [0, 1, -2, 10.0, "10", True, []],
-    "origin": ["mnist", 1, [], True],
-    "coefficients": [None, 1.0, [1.0], ["1"] * 6, [True] * 6, [10**400] * 6],
+    "n_classes": [1, 10.0, "10", True],
+    "origin": ["mnist", []],
+    "coefficients": [None, [1.0], ["1"] * 6, [10**400] * 6],
 }
 
 
@@ -277,79 +184,25 @@ def test_a_wrong_value_is_named(
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("study", 1), ("trial", 1.0), ("recipe", "text"), ("validation_accuracy", 10**400), ("x", 1)],
-)
-def test_a_wrong_origin_is_named(
-    tmp_path: Path, content: dict[str, Any], field: str, value: Any
-) -> None:
-    content["origin"][field] = value
-    with pytest.raises(LossFileError, match=rf"loss\.json: origin\.{field}: "):
-        load(tmp_path, content)
-
-
-NO_TREE: list[tuple[Any, str]] = [
-    (None, "null is not allowed, must be a list"),
-    ("- log y / x y", "must be a list"),
-    ([["log", "y"]], "must be text"),
-    (["+", "x"], "the tree lacks 1 operand at its end"),
-    (["exec", "x"], "'exec' is no operator; known are x, y, 1, -1"),
-    (["sqrt"] * (MAX_DEPTH + 1) + ["y"], f"the tree is deeper than {MAX_DEPTH}"),
-    (["log"] * 300_000, f"the tree has 300000 nodes, more than {MAX_SIZE}"),
-]
-
-
-@pytest.mark.parametrize(("tree", "message"), NO_TREE, ids=[message for _, message in NO_TREE])
-def test_a_wrong_tree_is_refused_with_the_reason(
-    tmp_path: Path, tree_content: dict[str, Any], tree: Any, message: str
-) -> None:
-    with pytest.raises(LossFileError, match=rf"loss\.json: tree.*: .*{message}"):
-        load(tmp_path, tree_content | {"tree": tree})
-
-
-@pytest.mark.parametrize("name", ["NaN", "-Infinity", "1e999"])
-@pytest.mark.parametrize("field", ["theta", "weight", "label_smoothing"])
-def test_numbers_that_json_does_not_have(
-    tmp_path: Path, content: dict[str, Any], field: str, name: str
-) -> None:
-    content[field] = "HERE" if field == "label_smoothing" else ["HERE"] * 8
-    reason = rf"{field}(\.0)?: .* must be" if name == "1e999" else f"{name} is not a number"
-    with pytest.raises(LossFileError, match=rf"loss\.json: .*{reason}"):
-        load(tmp_path, json.dumps(content).replace('"HERE"', name))
-
-
-@pytest.mark.parametrize(
-    ("version", "message"),
+    ("changes", "message"),
     [
-        (2, r"version is 2; this release reads up to 1\. Update"),
-        (0, "version must be a positive integer, not 0"),
-        *[(version, "version must be") for version in (-1, "1", 1.0, True, None)],
+        ({"tree": None}, "tree: null is not allowed, must be a list"),
+        ({"tree": [["log", "y"]]}, "tree.*: .*must be text"),
+        ({"tree": ["exec", "x"]}, "tree: .* must be a tree in prefix form: 'exec' is no operator"),
+        ({"origin": {"trial": 1.0}}, r"origin\.trial: "),
+        ({"origin": {"recipe": "text"}}, r"origin\.recipe: "),
+        ({"origin": {"validation_accuracy": 10**400}}, r"origin\.validation_accuracy: "),
+        ({"version": 2, "of_the_future": True}, "version is 2; this release .* reads 1"),
+        ({"version": None}, "version is None; this release"),
+        ({"format": ["a"]}, "format is not .*: this is no loss file"),
     ],
 )
-def test_other_versions(
-    tmp_path: Path, content: dict[str, Any], version: Any, message: str
+def test_other_contents_are_refused(
+    tmp_path: Path, tree_content: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(LossFileError, match=message):
-        load(tmp_path, content | {"version": version, "of_the_future": True})
-
-
-@pytest.mark.parametrize("other", ["null", "[]", "3", '"text"', "{}", '{"format": ["a"]}'])
-def test_other_documents_are_no_loss_files(tmp_path: Path, other: str) -> None:
-    with pytest.raises(LossFileError, match=r"loss\.json: format is not .*: this is no loss file"):
-        load(tmp_path, other)
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"\x80\x04\x95pickle", b"[" * 100_000, b"\xff\xfe", b"theta: [1]", b"1" * 5000]
-)
-def test_what_is_no_json_is_refused(tmp_path: Path, raw: bytes) -> None:
-    (tmp_path / "loss.json").write_bytes(raw)
-    with pytest.raises(LossFileError, match=r"loss\.json: not a whole JSON document"):
-        load_loss(tmp_path / "loss.json")
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LossFileError, match=rf"loss\.json: {message}"):
+        load(tmp_path, tree_content | changes)
+    with pytest.raises(LossFileError, match=r"loss\.json: format is not"):
+        load(tmp_path, [])
     with pytest.raises(LossFileError, match=r"nowhere\.json: cannot be read: No such file"):
         load_loss(tmp_path / "nowhere.json")
-    with pytest.raises(LossFileError, match="cannot be read"):
-        load_loss(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,6 @@ from optuna_taylorglo import (
     PolyLoss,
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
-    TaylorLoss,
 )
 
 LOSSES: list[tuple[type[nn.Module], dict[str, Any], Callable[[Tensor], Tensor]]] = [
@@ -45,7 +43,6 @@ LOSSES: list[tuple[type[nn.Module], dict[str, Any], Callable[[Tensor], Tensor]]]
 EACH = pytest.mark.parametrize(("loss_class", "settings", "formula"), LOSSES)
 
 N_CLASSES = 5
-WEIGHT = torch.tensor([0.5, 1.0, 2.0, 0.0, 3.0], dtype=torch.float64)
 
 
 def batch(*spatial: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,57 +109,6 @@ def test_sure_predictions_right_or_wrong_stay_finite_in_single_precision(
 def test_limits_and_kinships(loss: nn.Module, equal: nn.Module) -> None:
     logits, target, _ = batch()
     torch.testing.assert_close(loss(logits, target), equal(logits, target), atol=1e-6, rtol=0)
-
-
-def test_reverse_cross_entropy_is_four_times_the_mean_absolute_error() -> None:
-    logits, target, _ = batch()
-    y = torch.softmax(logits, dim=1)[torch.arange(7), target]
-    loss = SymmetricCrossEntropyLoss(0.0, 1.0)(logits, target)
-    torch.testing.assert_close(loss, 4 * (1 - y).mean())
-
-
-def test_taylor_cross_entropy_is_a_taylor_loss_around_a_sure_prediction() -> None:
-    """Up to a constant: in x and y together its terms are of one order more."""
-    logits, target, _ = batch()
-    ours, same = TaylorCrossEntropyLoss(2), TaylorLoss.from_cross_entropy(3, (0.0, 1.0))
-    change = ours(logits, target) - ours(2 * logits, target)
-    torch.testing.assert_close(change, same(logits, target) - same(2 * logits, target))
-
-
-def test_normalized_cross_entropy_sums_to_one_over_labels() -> None:
-    logits, _, _ = batch()
-    loss = NormalizedReverseCrossEntropyLoss(1.0, 0.0, reduction="none")
-    labels = [torch.full((7,), label) for label in range(N_CLASSES)]
-    total = torch.stack([loss(logits, label) for label in labels]).sum(0)
-    torch.testing.assert_close(total, torch.ones(7, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("weight", "smoothing", "reduction", "spatial"),
-    list(itertools.product((None, WEIGHT), (0.0, 0.3), ("mean", "sum", "none"), ((), (2, 3)))),
-)
-def test_all_conventions_are_those_of_cross_entropy(
-    weight: Tensor | None, smoothing: float, reduction: str, spatial: tuple[int, ...]
-) -> None:
-    logits, target, soft = batch(*spatial)
-    target[0] = -100
-    settings: dict[str, Any] = {
-        "weight": weight,
-        "label_smoothing": smoothing,
-        "reduction": reduction,
-    }
-    loss, expected = PolyLoss(0.0, **settings), nn.CrossEntropyLoss(**settings)
-    for given in (target, soft):
-        torch.testing.assert_close(loss(logits, given), expected(logits, given))
-    if not spatial:
-        torch.testing.assert_close(loss(logits[1], target[1]), expected(logits[1], target[1]))
-
-
-def test_half_precision_is_lifted() -> None:
-    logits, target, _ = batch()
-    loss = FocalLoss()(logits.half(), target)
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, FocalLoss()(logits.half().float(), target))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from optuna_taylorglo.losses.canonical import from_canonical
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
-FORMS = [("x", "y"), ("x", "y", "t"), ("x", "y", "z"), ("y",), ("x", "z"), ("x", "y", "z", "t")]
+FORMS = [("x", "y"), ("x", "y", "t"), ("y", "x"), ("y",), ("x", "z"), ("t", "z", "x", "y")]
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -76,7 +77,7 @@ def value_and_gradient(loss: Any, logits: Tensor, *rest: Any) -> tuple[Tensor, T
 @pytest.mark.parametrize("n", [2, 10, 1000])
 def test_equation_5_to_the_letter(n: int, folded: bool, class_reduction: str) -> None:
     conventions: dict[str, Any] = {"folded": folded, "class_reduction": class_reduction}
-    for seed in range(5):
+    for seed in range(2):
         theta, logits = normal(8, seed=seed, scale=2.0), normal(16, n, seed=seed, scale=3.0)
         hard = labels(16, n=n, seed=seed)
         soft = torch.softmax(normal(16, n, seed=seed + 100), dim=1)
@@ -100,7 +101,7 @@ def test_any_order_and_variables(order: int, variables: tuple[str, ...]) -> None
     theta = normal(Expansion(order, variables).n_parameters, seed=order, scale=0.7)
     logits, hard = normal(6, n), labels(6, n=n)
     soft = torch.softmax(normal(6, n, seed=1), dim=1)
-    module = TaylorLoss(theta, order=order, variables=variables).double()
+    module = TaylorLoss(theta, order=order, variables=variables)
     module.progress = t
     for target, x in ((hard, one_hot(hard, n).double()), (soft, soft)):
         expected = value_and_gradient(
@@ -116,25 +117,51 @@ def test_any_order_and_variables(order: int, variables: tuple[str, ...]) -> None
         torch.testing.assert_close(pure, expected, **EXACT)
 
 
-@pytest.mark.parametrize("variables", [("y", "x"), ("t", "z", "x", "y")])
-def test_variables_in_another_order_move_the_parameters(variables: tuple[str, ...]) -> None:
-    theta, hard = normal(Expansion(3, variables).n_parameters), labels(6, n=5)
-    module = TaylorLoss(theta, variables=variables).double()
-    module.progress = 0.5
-    expected = any_order(
-        normal(6, 5), one_hot(hard, 5).double(), theta, order=3, variables=variables, t=0.5
-    )
-    torch.testing.assert_close(module(normal(6, 5), hard), expected, **EXACT)
+CANONICAL = (1.3, -0.6, 0.7, -0.4)
+ANCHORED = {"class_reduction": "sum", "base": "cross_entropy"}
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("variables", [("x", "y"), ("x", "y", "z")])
+@pytest.mark.parametrize("n", [2, 10, 1000])
+@pytest.mark.parametrize(("s", "eps"), [(0.0, 0.0), (-1.5, 0.3), (0.7, -0.2)])
+def test_anchored_losses_are_their_definition(n: int, s: float, eps: float) -> None:
+    logits, target, canonical = normal(32, n, scale=3.0), labels(32, n=n), CANONICAL
+
+    def written_out(logits: Tensor) -> Tensor:
+        alpha, beta, gamma, delta = canonical
+        y = torch.softmax(logits, dim=1)
+        y_t = y.gather(1, target[:, None]).squeeze(1)
+        f = alpha * y_t + beta / 2 * y_t**2 + (gamma / 2 * y**2 + delta / 3 * y**3).sum(dim=1)
+        x = one_hot(target, n).double() * (1 - eps) + eps / n
+        return (math.exp(s) * (-(x * torch.log_softmax(logits, dim=1)).sum(dim=1) - f)).mean()
+
+    loss = TaylorLoss(from_canonical(canonical), log_scale=s, smoothing=eps, **ANCHORED)
+    found = value_and_gradient(loss, logits, target)
+    torch.testing.assert_close(found, value_and_gradient(written_out, logits), **EXACT)
+
+
+def test_two_smoothings_are_one_after_the_other() -> None:
+    logits, target = normal(9, 5), labels(9, n=5)
+    both = TaylorLoss([0.0] * 8, smoothing=0.2, label_smoothing=0.3, **ANCHORED)
+    expected = cross_entropy(logits, target, label_smoothing=0.44)
+    torch.testing.assert_close(both(logits, target), expected, **EXACT)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(
+    ("variables", "settings"),
+    [
+        (("x", "y"), {}),
+        (("x", "y"), {**ANCHORED, "log_scale": -0.3, "smoothing": 0.15}),
+        (("x", "y", "z"), {}),
+    ],
+)
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_first_and_second_derivatives(
-    kind: str, variables: tuple[str, ...], reduction: str
+    kind: str, variables: tuple[str, ...], settings: dict[str, Any], reduction: str
 ) -> None:
     theta = normal(Expansion(3, variables).n_parameters)
-    loss = TaylorLoss(theta, variables=variables, reduction=reduction, label_smoothing=0.1)
+    settings = {"reduction": reduction, "label_smoothing": 0.1, **settings}
+    loss = TaylorLoss(theta, variables=variables, **settings)
     target = torch.tensor([0, -100, 2]) if kind == "hard" else torch.softmax(normal(3, 4), dim=1)
     logits = normal(3, 4, seed=3).requires_grad_()
     assert torch.autograd.gradcheck(lambda z: loss(z, target), logits)
@@ -144,82 +171,37 @@ def test_first_and_second_derivatives(
     assert torch.autograd.gradgradcheck(lambda z: loss(z, target), logits)
 
 
-# Around 1/n an expansion of high order is cross-entropy itself, so the conventions of the two can
-# be compared directly. Log b is the constant term, which a Taylor loss does not have.
-N_CLASSES = 4
-WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
+def test_the_pure_function_is_differentiable_in_all_parameters() -> None:
+    logits, target = normal(5, 4), labels(5, n=4)
+    theta = from_canonical(CANONICAL)
+    parameters = torch.tensor([*theta, -0.3, 0.15], dtype=torch.float64, requires_grad=True)
+
+    def pure(p: Tensor) -> Tensor:
+        return taylor_loss(logits, target, p[:8], log_scale=p[8], smoothing=p[9], **ANCHORED)
+
+    module = TaylorLoss(theta, log_scale=-0.3, smoothing=0.15, **ANCHORED)
+    torch.testing.assert_close(pure(parameters), module(logits, target))
+    assert torch.autograd.gradcheck(pure, (parameters,))
+    several = torch.func.vmap(pure)(torch.stack([parameters, 2 * parameters]).detach())
+    torch.testing.assert_close(several[0], pure(parameters).detach())
 
 
-def assert_is_cross_entropy(
-    logits: Tensor, target: Tensor, reduction: str = "mean", **settings: Any
-) -> None:
-    loss = TaylorLoss.from_cross_entropy(12, 1 / N_CLASSES, reduction=reduction, **settings)
-    reference = {"reduction": reduction, **settings}
-    expected = value_and_gradient(lambda z: cross_entropy(z, target, **reference), logits)
-    # At equal logits every output is b: what cross-entropy is there is the missing constant.
-    constant = cross_entropy(torch.zeros_like(logits), target, **reference)
-    value, gradient = value_and_gradient(loss, logits, target)
-    assert value.shape == expected[0].shape
-    torch.testing.assert_close(value + constant, expected[0], equal_nan=True, **EXACT)
-    torch.testing.assert_close(gradient, expected[1], **EXACT)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("shape", [(4,), (6, 4), (3, 4, 5), (2, 4, 3, 5), (2, 4, 1, 2, 3)])
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "message"),
     [
-        {},
-        {"weight": WEIGHT},
-        {"ignore_index": 2},
-        {"ignore_index": -1, "weight": WEIGHT},
-        {"label_smoothing": 0.3},
-        {"label_smoothing": 1.0, "ignore_index": 1},
-        {"label_smoothing": 1.0},
+        ({"base": "mse"}, "base must be one of none, cross_entropy, not 'mse'"),
+        ({"base": "none", "log_scale": 1.0}, "log_scale is 1; it needs base='cross_entropy'"),
+        ({"smoothing": 1.0}, r"smoothing must be in \[-1, 1\), not 1\.0"),
+        ({"smoothing": math.nan}, "smoothing must be in"),
+        ({"log_scale": math.inf}, r"log_scale must be in \[-50, 50\], not inf"),
     ],
 )
-def test_conventions_are_cross_entropys(
-    settings: dict[str, Any], shape: tuple[int, ...], reduction: str
-) -> None:
-    logits = normal(*shape, scale=0.03)
-    target = labels(*shape[:1], *shape[2:], n=4) if len(shape) > 1 else torch.tensor(3)
-    if len(shape) > 1 and settings.get("ignore_index", 0) < 0:
-        target.view(-1)[0] = settings["ignore_index"]
-    assert_is_cross_entropy(logits, target, reduction, **settings)
-    if "weight" not in settings and settings.get("ignore_index", -1) < 0:
-        soft = torch.softmax(normal(*shape, seed=2), dim=min(1, len(shape) - 1))
-        assert_is_cross_entropy(logits, soft, reduction, **settings)
+def test_bad_anchors_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TaylorLoss([0.0] * 8, **(ANCHORED | settings))
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("weight", [None, WEIGHT])
-@pytest.mark.parametrize("target", [torch.full((5,), -100), torch.full((5,), 3)])
-def test_all_ignored_as_in_cross_entropy(
-    target: Tensor, weight: Tensor | None, reduction: str
-) -> None:
-    ignore_index = int(target[0])
-    logits = normal(5, 4, scale=0.03)
-    assert_is_cross_entropy(logits, target, reduction, ignore_index=ignore_index, weight=weight)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("shape", [(0, 4), (0, 4, 3)])
-def test_empty_batch_as_in_cross_entropy(shape: tuple[int, ...], reduction: str) -> None:
-    target = torch.zeros(shape[:1] + shape[2:], dtype=torch.long)
-    for each in (target, torch.zeros(shape, dtype=torch.float64)):
-        assert_is_cross_entropy(torch.zeros(shape, dtype=torch.float64), each, reduction)
-
-
-def test_ignored_rows_count_for_nothing_whatever_is_in_them() -> None:
-    logits, target = normal(6, 4), labels(6, n=4)
-    kept = TaylorLoss(normal(8))(logits[1:], target[1:])
-    target[0] = -100
-    logits[0] = math.nan
-    torch.testing.assert_close(TaylorLoss(normal(8))(logits, target), kept)
-    logits[0] = 1e4
-    _, gradient = value_and_gradient(TaylorLoss(normal(8)), logits, target)
-    assert gradient[0].eq(0).all()
-    assert gradient[1:].ne(0).all()
+WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.25])
@@ -244,130 +226,35 @@ def test_weight_is_the_mean_weight_under_the_smoothed_target(kind: str, smoothin
         torch.testing.assert_close(loss(logits, target), expected, **EXACT)
 
 
-def test_integer_types_of_targets_as_in_cross_entropy() -> None:
-    loss, logits, target = TaylorLoss(normal(8)), normal(6, 200), labels(6, n=200)
-    target[0] = 156  # -100 as an unsigned byte; it is a class and not to be ignored
-    torch.testing.assert_close(loss(logits, target.to(torch.uint8)), loss(logits, target))
-    for dtype in (torch.int32, torch.int16, torch.bool):
-        with pytest.raises(RuntimeError):
-            cross_entropy(logits, target.to(dtype))
-        with pytest.raises(ValueError, match="target has dtype"):
-            loss(logits, target.to(dtype))
+def test_a_wrong_theta_is_named() -> None:
+    with pytest.raises(ValueError, match=r"theta has shape \(7,\); order 3 .* takes \(8,\)"):
+        taylor_loss(torch.zeros(2, 4), torch.tensor([0, 1]), torch.zeros(7))
+    with pytest.raises(ValueError, match="theta has 8 values; order 4"):
+        TaylorLoss([0.0] * 8, order=4)
 
 
-def test_probabilities_have_no_index_to_ignore() -> None:
-    logits, target = torch.zeros(2, 4), torch.full((2, 4), 0.25)
-    with pytest.raises(RuntimeError, match="ignore_index"):
-        cross_entropy(logits, target, ignore_index=1)
-    with pytest.raises(ValueError, match="ignore_index is 1"):
-        TaylorLoss(normal(8), ignore_index=1)(logits, target)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("wrong", [4, -1, 1000])
-def test_target_out_of_range_raises(wrong: int, reduction: str) -> None:
-    with pytest.raises((RuntimeError, IndexError), match="out of bounds"):
-        TaylorLoss(normal(8), reduction=reduction)(normal(2, 4), torch.tensor([0, wrong]))
-
-
-@pytest.mark.parametrize(
-    ("logits", "target", "message"),
-    [
-        ((3, 4), torch.zeros(2, dtype=torch.long), r"target has shape \(2,\).*\(3,\)"),
-        ((3, 4), torch.zeros(3, 1, dtype=torch.long), r"target has shape \(3, 1\)"),
-        ((3, 4, 5), torch.zeros(3, 4, dtype=torch.long), r"\(3, 4\).*\(3, 5\)"),
-        ((3, 4), torch.zeros(3), "class indices must be integers"),
-        ((3, 4), torch.zeros(3, 5), r"target has shape \(3, 5\)"),
-        ((), torch.tensor(0), "logits has no dimension"),
-    ],
-)
-def test_wrong_shapes_are_named(logits: tuple[int, ...], target: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TaylorLoss(normal(8))(torch.zeros(logits), target)
-
-
-@pytest.mark.parametrize("shape", [(3,), (5,), (), (4, 1)])
-@pytest.mark.parametrize("target", [torch.tensor([0, 1]), torch.full((2, 4), 0.25)])
-def test_weight_of_another_number_of_classes(target: Tensor, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"weight has shape .*4 classes take"):
-        TaylorLoss(normal(8), weight=torch.ones(shape))(torch.zeros(2, 4), target)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"reduction": "average"}, "reduction must be one of mean, sum, none, not 'average'"),
-        ({"class_reduction": "none"}, "class_reduction must be one of mean, sum, not 'none'"),
-        ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], not 1.5"),
-        ({"label_smoothing": math.nan}, "label_smoothing must be"),
-        ({"order": 4}, "theta has .*; order 4"),
-        ({"variables": ("x", "w")}, "variables has 'w'"),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TaylorLoss([0.0] * 8, **settings)
-    with pytest.raises(ValueError, match=message):
-        taylor_loss(torch.zeros(2, 4), torch.tensor([0, 1]), torch.zeros(8), **settings)
-
-
-def test_progress_fills_its_buffer_and_changes_the_loss() -> None:
-    loss = TaylorLoss(normal(13), variables=("x", "y", "t")).double()
-    buffer, logits, target = loss.progress, normal(5, 4), labels(5, n=4)
-    values = []
-    for progress in (0.0, 0.25, torch.tensor(0.5), 1):
-        loss.progress = progress  # type: ignore[assignment]
-        assert loss.progress is buffer
-        pure = taylor_loss(
-            logits, target, torch.tensor(loss.theta).double(), variables=("x", "y", "t"),
-            progress=progress,
-        )  # fmt: skip
-        values.append(loss(logits, target))
-        torch.testing.assert_close(values[-1], pure, rtol=1e-6, atol=1e-6)
-    assert len({value.item() for value in values}) == 4
-
-
-def test_progress_and_coefficients_survive_changes_of_type() -> None:
-    theta, logits, target = normal(13), normal(5, 4), labels(5, n=4)
-    loss = TaylorLoss(theta, variables=("x", "y", "t"))
+def test_the_state_is_that_of_cross_entropy_whatever_the_type() -> None:
+    loss = TaylorLoss(normal(13), variables=("x", "y", "t"), weight=WEIGHT)
     loss.progress = 0.3
-    exact = taylor_loss(logits, target, theta, variables=("x", "y", "t"), progress=loss.progress)
-    loss = loss.half().bfloat16()
-    assert loss.progress.dtype == torch.float32
-    assert loss.progress.item() == torch.tensor(0.3).item()
-    loss = loss.double()
-    torch.testing.assert_close(loss(logits, target), exact, **EXACT)
-
-
-def test_state_dict_holds_what_cross_entropys_holds() -> None:
-    assert TaylorLoss(normal(8)).state_dict() == {}
-    weighted = TaylorLoss(normal(8), weight=WEIGHT).state_dict()
-    assert list(weighted) == list(nn.CrossEntropyLoss(weight=WEIGHT).state_dict()) == ["weight"]
-    assert list(TaylorLoss(normal(8)).parameters()) == []
-
-
-def test_moves_with_to() -> None:
-    loss = TaylorLoss(normal(13), variables=("x", "y", "t"), weight=WEIGHT).to("meta")
-    assert {buffer.device.type for buffer in loss.buffers()} == {"meta"}
-    value = loss(torch.zeros(3, 4, device="meta"), torch.zeros(3, device="meta").long())
-    assert value.shape == ()
-    assert value.device.type == "meta"
+    assert list(loss.state_dict()) == list(nn.CrossEntropyLoss(weight=WEIGHT).state_dict())
+    assert list(loss.parameters()) == []
+    theta, logits, target = torch.tensor(loss.theta).double(), normal(5, 4), labels(5, n=4)
+    settings: dict[str, Any] = {"variables": ("x", "y", "t"), "progress": 0.3, "weight": WEIGHT}
+    exact = taylor_loss(logits, target, theta, **settings)
+    torch.testing.assert_close(loss.half().bfloat16()(logits, target), exact)
+    on_meta = loss.to("meta")(logits.to("meta"), target.to("meta"))
+    assert (on_meta.shape, on_meta.device.type) == ((), "meta")
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))])
 def test_copies_are_the_same_loss(copied: Any) -> None:
-    loss = TaylorLoss(normal(13), variables=("x", "y", "t"), weight=WEIGHT, label_smoothing=0.1)
-    loss.progress = 0.5
     logits, target = normal(5, 4), labels(5, n=4)
-    before = loss(logits, target)
-    other = copied(loss)
-    assert other.theta == loss.theta
-    torch.testing.assert_close(other(logits, target), before, rtol=0, atol=0)
-    other.progress = 0.9
-    assert loss.progress.item() == 0.5
-    plain = TaylorLoss(normal(8))
-    plain(logits, target)
-    torch.testing.assert_close(copied(plain)(logits, target), plain(logits, target))
+    for loss in (TaylorLoss(normal(13), variables=("x", "y", "t")), TaylorLoss(normal(8))):
+        loss.progress = 0.5
+        other = copied(loss)
+        assert torch.equal(other(logits, target), loss(logits, target))
+        other.progress = 0.9
+        assert loss.progress.item() == 0.5
 
 
 def test_settings_may_change_between_calls() -> None:
@@ -379,38 +266,21 @@ def test_settings_may_change_between_calls() -> None:
 
 
 @pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("center", [0.5, 0.8, (0.3, 0.5)])
-def test_cross_entropys_expansion_converges_to_it(
-    center: float | tuple[float, float], folded: bool
-) -> None:
-    b = center if isinstance(center, float) else center[1]
-    p = torch.tensor([0.9 * b, b, min(1.1 * b, 0.95)], dtype=torch.float64)
-    logits, target = torch.stack([p.log(), (1 - p).log()], dim=1), torch.zeros(3).long()
+@pytest.mark.parametrize("center", [0.5, (0.3, 0.5)])
+def test_cross_entropys_expansion_converges_to_it(center: Any, folded: bool) -> None:
+    p = torch.tensor([0.45, 0.55], dtype=torch.float64)
+    logits, target = torch.stack([p.log(), (1 - p).log()], dim=1), torch.zeros(2).long()
     _, expected = value_and_gradient(cross_entropy, logits, target)
     errors = []
     for order in (2, 4, 8, 16):
         loss = TaylorLoss.from_cross_entropy(order, center, folded=folded)
         _, gradient = value_and_gradient(loss, logits, target)
         errors.append((gradient - expected).abs().max().item())
-        if not isinstance(center, tuple):
-            torch.testing.assert_close(gradient[1], expected[1], **EXACT)
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 1e-8
 
 
-def test_cross_entropys_derivatives_at_the_center() -> None:
-    order, b = 6, 0.4
-    loss = TaylorLoss.from_cross_entropy(order, b, reduction="sum")
-    p = torch.tensor(b, dtype=torch.float64, requires_grad=True)
-    logits = torch.stack([p.log(), (1 - p).log()]).unsqueeze(0)
-    ours, reference = loss(logits, torch.tensor([0])), -p.log()
-    for _ in range(order - 1):
-        (ours,) = torch.autograd.grad(ours, p, create_graph=True)
-        (reference,) = torch.autograd.grad(reference, p, create_graph=True)
-        torch.testing.assert_close(ours, reference, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("center", [0.0, -0.5, (0.1, 0.0), math.nan])
+@pytest.mark.parametrize("center", [0.0, -0.5, math.nan])
 def test_cross_entropy_has_no_expansion_at_its_pole(center: Any) -> None:
-    with pytest.raises(ValueError, match="center of y must be positive"):
+    with pytest.raises(ValueError, match=r"center is x = .* not finite"):
         TaylorLoss.from_cross_entropy(3, center)

@@ -1,18 +1,19 @@
-"""Trees: what they may be, their prefix form and formula, and their expansion as Taylor losses."""
+"""Trees: what they may be, formulas, expansions, and the losses that they are."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from random_trees import random_trees
+from torch import Tensor
+from torch.nn import functional as F
 
-from optuna_taylorglo import TaylorLoss, TreeLoss
+from optuna_taylorglo import BaikalCMALoss, BaikalLoss, TaylorLoss, TreeLoss
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
@@ -20,7 +21,6 @@ from optuna_taylorglo.losses.tree import (
     CROSS_ENTROPY_TREE,
     MAX_DEPTH,
     MAX_SIZE,
-    OPERATORS,
     Tree,
     check_coefficients,
     expanded_theta,
@@ -29,7 +29,7 @@ from optuna_taylorglo.losses.tree import (
 )
 from optuna_taylorglo.losses.tree_loss import tree_values
 
-X, Y = Tree("x"), Tree("y")
+Y = Tree("y")
 
 
 def full_tree(depth: int) -> list[str]:
@@ -45,46 +45,34 @@ def test_prefix_form_and_back_through_json():
         assert tree.size == len(tree.to_prefix()) == len(list(tree.nodes()))
 
 
-def test_the_nodes_come_in_the_order_of_the_prefix_form():
-    quotient = Tree("/", (X, Y))
-    assert list(BAIKAL.nodes()) == [BAIKAL, Tree("log", (Y,)), Y, quotient, X, Y]
-    assert (BAIKAL.depth, BAIKAL.size) == (2, 6)
-    assert (Y.depth, Y.size) == (0, 1)
-
-
 WRONG: list[tuple[Any, str]] = [
-    ([], "the tree is empty"),
+    ([], "the tree lacks an operand at its end"),
     ("xy", "a tree in prefix form is a list of operators"),
-    (None, "a tree in prefix form is a list of operators"),
-    ({"+": ["x", "y"]}, "a tree in prefix form is a list of operators"),
-    (["+", "x"], "the tree lacks 1 operand at its end"),
-    (["+", "*"], "the tree lacks 3 operands at its end"),
+    (["+", "x"], "the tree lacks an operand at its end"),
     (["log", "y", "x"], "the tree ends before entry 2 of 3"),
     (["sin", "x"], "'sin' is no operator; known are x, y, 1, -1, "),
-    (["__import__('os')"], "is no operator"),
-    (["+", 1, "x"], "a int is no operator"),
-    (["+", ["x"], "y"], "a list is no operator"),
+    (["+", 1, "x"], "1 is no operator"),
     (["sqrt"] * (MAX_DEPTH + 1) + ["y"], f"the tree is deeper than {MAX_DEPTH}"),
     (full_tree(8), f"the tree has 511 nodes, more than {MAX_SIZE}"),
     (["sqrt"] * 10**6, "the tree has 1000000 nodes"),
 ]
 
 
-@pytest.mark.parametrize(("content", "message"), WRONG, ids=[message for _, message in WRONG])
+@pytest.mark.parametrize(("content", "message"), WRONG)
 def test_what_is_no_tree_is_refused(content, message):
     with pytest.raises(ValueError, match=message):
         tree_from_prefix(content)
 
 
-def test_trees_up_to_the_limits_are_trees():
-    assert tree_from_prefix(["sqrt"] * MAX_DEPTH + ["y"]).depth == MAX_DEPTH
-    assert tree_from_prefix(full_tree(7)).size == MAX_SIZE
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_operators_take_as_many_operands_as_they_take(operator):
-    with pytest.raises(ValueError, match=f"takes {OPERATORS[operator] or 'no'} operand"):
-        Tree(operator, (X,) * 3)
+def test_trees_have_limits():
+    deepest, largest = (tree_from_prefix(p) for p in (["sqrt"] * MAX_DEPTH + ["y"], full_tree(7)))
+    assert (deepest.depth, largest.size) == (MAX_DEPTH, MAX_SIZE)
+    with pytest.raises(ValueError, match=f"the tree is deeper than {MAX_DEPTH}"):
+        Tree("sqrt", (deepest,))
+    with pytest.raises(ValueError, match="the tree has 511 nodes"):
+        Tree("+", (largest, largest))
+    with pytest.raises(ValueError, match="takes 2 operands, not 1"):
+        Tree("*", (Y,))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +80,7 @@ def test_operators_take_as_many_operands_as_they_take(operator):
     [
         ([1.0], "coefficients has 1 values; the tree takes 4"),
         ([1, 2, 3, float("nan")], r"coefficients\[3\] is nan; all must be finite"),
-        (["a"] * 4, "coefficients must be numbers"),
-        (3, "coefficients must be numbers"),
+        (["a"] * 4, "coefficients must be a sequence of numbers"),
     ],
 )
 def test_wrong_coefficients_are_named(coefficients, message):
@@ -105,27 +92,16 @@ def test_wrong_coefficients_are_named(coefficients, message):
     ("prefix", "text"),
     [
         (["-", "log", "y", "/", "x", "y"], "log(y) - x / y"),
-        (["*", "x", "log", "y"], "x·log(y)"),
-        (["+", "x", "-1"], "x - 1"),
         (["-", "-1", "-1"], "-1 + 1"),
         (["-", "x", "-", "x", "y"], "x - (x - y)"),
-        (["+", "x", "-", "x", "y"], "x + x - y"),
-        (["-", "x", "/", "x", "y"], "x - x / y"),
         (["*", "/", "x", "y", "y"], "x·y / y"),
         (["/", "x", "*", "y", "y"], "x / (y·y)"),
         (["/", "x", "/", "y", "y"], "x·y / y"),
-        (["/", "x", "+", "y", "1"], "x / (y + 1)"),
-        (["/", "+", "x", "1", "y"], "(x + 1) / y"),
         (["*", "+", "x", "y", "-1"], "-(x + y)"),
-        (["*", "1", "y"], "y"),
-        (["/", "x", "-1"], "-x"),
-        (["square", "-1"], "1"),
         (["square", "*", "-1", "y"], "y²"),
         (["square", "square", "y"], "(y²)²"),
         (["square", "-", "x", "y"], "(x - y)²"),
-        (["square", "/", "x", "y"], "(x / y)²"),
         (["sqrt", "-", "1", "y"], "√(1 - y)"),
-        (["log", "-1"], "log(-1)"),
         (["/", "-1", "square", "y"], "-1 / y²"),
     ],
 )
@@ -141,9 +117,6 @@ def test_coefficients_are_multiplied_out():
     assert formula(tree_from_prefix(["square", "y"]), [2, -3]) == "18·y²"
     assert formula(tree_from_prefix(["/", "1", "y"]), [1, 3, -2]) == "-1.5 / y"
     assert formula(CROSS_ENTROPY_TREE, [1, 1.00001, 1, 1]) == "x·log(y)"
-
-
-def test_a_quotient_by_zero_is_seen():
     assert formula(tree_from_prefix(["/", "x", "y"]), [1, 2, 0]) == "2·x / (y·0)"
 
 
@@ -151,8 +124,8 @@ def test_a_quotient_by_zero_is_seen():
 def test_a_formula_read_as_python_is_the_tree(tuned):
     """Brackets are where Python's own precedence needs them, so people can trust theirs."""
     generator = np.random.default_rng(0)
-    x, y = np.float64(0.3), np.float64(0.6)
-    names = {"np": np, "x": x, "y": y, "log": np.log}
+    x, y = torch.tensor(0.3).double(), torch.tensor(0.6).double()
+    names = {"np": np, "x": np.float64(x), "y": np.float64(y), "log": np.log}
     for tree in random_trees(300, seed=1):
         coefficients = generator.normal(size=tree.size) if tuned else np.ones(tree.size)
         written = formula(tree, coefficients, digits=17).replace("·", "*").replace("√", "np.sqrt")
@@ -161,74 +134,14 @@ def test_a_formula_read_as_python_is_the_tree(tuned):
                 found = eval(written.replace("²", "**2"), names)
             except ZeroDivisionError:
                 found = np.nan  # Python's own numbers divide by nothing that is 0
-            expected = by_hand(tree, iter(coefficients), x, y)
+        expected = tree_values(tree, x, y, coefficients=coefficients).item()
         if np.isfinite(expected):
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9, err_msg=written)
 
 
-def by_hand(tree: Tree, coefficients: Iterator[float], x: np.float64, y: np.float64) -> Any:
-    coefficient = np.float64(next(coefficients))
-    values = [by_hand(child, coefficients, x, y) for child in tree.children]
-    match tree.operator, values:
-        case "+", [a, b]:
-            value = a + b
-        case "-", [a, b]:
-            value = a - b
-        case "*", [a, b]:
-            value = a * b
-        case "/", [a, b]:
-            value = a / b
-        case "log", [a]:
-            value = np.log(a)
-        case "square", [a]:
-            value = a * a
-        case "sqrt", [a]:
-            value = np.sqrt(a)
-        case leaf, _:
-            value = {"x": x, "y": y, "1": np.float64(1), "-1": np.float64(-1)}[leaf]
-    return coefficient * value
-
-
-def test_baikal_by_hand():
-    a, b = 0.3, 0.4
-    # f = log y - x/y: y, y², y³, xy, xy², x²y.
-    derivatives = (
-        1 / b + a / b**2,
-        -1 / b**2 - 2 * a / b**3,
-        2 / b**3 + 6 * a / b**4,
-        1 / b**2,
-        -2 / b**3,
-        0.0,
-    )
-    theta = expanded_theta(BAIKAL, center=(a, b))
-    assert theta == pytest.approx((a, b, *derivatives), rel=1e-13)
-    folded = expanded_theta(BAIKAL, form=Expansion(folded=True), center=(a, b))
-    factorials = (1, 2, 6, 1, 2, 2)
-    expected = [d / f for d, f in zip(derivatives, factorials, strict=True)]
-    assert folded == pytest.approx((a, b, *expected), rel=1e-13)
-
-
-def test_coefficients_of_the_nodes_are_in_it():
-    c, a, b = BAIKAL_CMA_COEFFICIENTS, 1.0, 0.5
-    ratio = c[0] * c[3] * c[4] / c[5]
-    theta = expanded_theta(BAIKAL, c, center=(a, b))
-    assert theta[2] == pytest.approx(c[0] * c[1] / b + ratio * a / b**2, rel=1e-13)
-    assert theta[5] == pytest.approx(ratio / b**2, rel=1e-13)
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 5])
-@pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("center", [0.5, 0.2, (0.7, 0.3)])
-def test_cross_entropy_is_what_its_own_constructor_gives(order, folded, center):
-    ours = TreeLoss(CROSS_ENTROPY_TREE, class_reduction="sum").expand(order, center, folded=folded)
-    theirs = TaylorLoss.from_cross_entropy(order, center, folded=folded)
-    assert (ours.form, ours.class_reduction) == (theirs.form, theirs.class_reduction)
-    assert ours.theta == pytest.approx(theirs.theta, rel=1e-13)
-
-
 def test_random_trees_have_the_derivatives_that_autograd_finds():
     form, checked = Expansion(4), 0
-    for number, tree in enumerate(random_trees(300, seed=4, max_depth=4)):
+    for number, tree in enumerate(random_trees(100, seed=4, max_depth=4)):
         rng = np.random.default_rng(number)
         center = tuple(rng.uniform(0.2, 0.8, 2))
         coefficients = rng.uniform(0.5, 2, tree.size)
@@ -240,9 +153,11 @@ def test_random_trees_have_the_derivatives_that_autograd_finds():
             continue
         theta = expanded_theta(tree, coefficients, form=form, center=center)
         expected = [derivative(value, x, y, *alpha) for alpha in form.terms]
+        folded = expanded_theta(tree, coefficients, form=Expansion(4, folded=True), center=center)
+        assert folded[2:] == pytest.approx(np.array(theta[2:]) * form.factors)
         np.testing.assert_allclose(theta[2:], expected, rtol=1e-8, atol=1e-8)
         checked += 1
-    assert checked > 100
+    assert checked > 30
 
 
 def derivative(value: torch.Tensor, x: torch.Tensor, y: torch.Tensor, i: int, j: int) -> float:
@@ -253,59 +168,12 @@ def derivative(value: torch.Tensor, x: torch.Tensor, y: torch.Tensor, i: int, j:
     return value.item()
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        ["*", "x", "square", "-", "y", "1"],
-        ["+", "*", "square", "x", "y", "*", "y", "square", "y"],
-        ["*", "+", "x", "1", "+", "y", "*", "x", "-1"],
-        ["square", "-", "x", "y"],
-    ],
-)
-@pytest.mark.parametrize("center", [0.5, (-2.0, 3.0)])
-def test_polynomials_of_the_order_are_met_everywhere(prefix, center):
-    """To the gradient: what has no y in it is trimmed, as in the paper."""
-    loss = TreeLoss(prefix, label_smoothing=0.1)
-    expanded = loss.expand(center=center).double()
-    logits = (3 * torch.randn(9, 4, dtype=torch.float64)).requires_grad_()
-    target = torch.randint(0, 4, (9,))
-    gradients = [torch.autograd.grad(f(logits, target), logits)[0] for f in (loss, expanded)]
-    torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-7)  # y below 1e-7 is continued
-    moderate = (logits / 3).detach().requires_grad_()
-    gradients = [torch.autograd.grad(f(moderate, target), moderate)[0] for f in (loss, expanded)]
-    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_near_the_center_the_error_is_of_the_next_order(order):
-    a, b = 1.0, 0.4
-    form = Expansion(order)
-    expanded = form.coefficients(expanded_theta(BAIKAL, form=form, center=(a, b)))
-
-    def error(step: float) -> float:
-        whole = [math.log(y) - (a + step) / y for y in (b + step, b)]
-        polynomial = np.polynomial.polynomial.polyval2d
-        points = [polynomial(a + step, y, expanded) for y in (b + step, b)]
-        # Differences over y, because terms in x alone are trimmed.
-        return abs((whole[0] - whole[1]) - (points[0] - points[1]))
-
-    assert error(0.02) / error(0.01) == pytest.approx(2 ** (order + 1), rel=0.25)
-
-
 def test_settings_go_along():
-    loss = TreeLoss(
-        BAIKAL,
-        class_reduction="sum",
-        reduction="none",
-        weight=torch.ones(3),
-        ignore_index=2,
-        label_smoothing=0.1,
-    )
+    settings = {"class_reduction": "sum", "reduction": "none", "weight": torch.ones(3)}
+    loss = TreeLoss(BAIKAL, **settings, ignore_index=2, label_smoothing=0.1)
     loss.n_classes = 3
     expanded = loss.expand()
-    assert expanded.conventions[1:2] + expanded.conventions[3:] == ("none", 2, 0.1)
-    assert expanded.class_reduction == "sum"
-    assert expanded.weight is not None
+    assert expanded.conventions == loss.conventions
     assert expanded.n_classes == 3
 
 
@@ -316,3 +184,162 @@ def test_refuses_a_pole_and_other_variables():
         expanded_theta(BAIKAL, form=Expansion(3, ("y", "x")))
     with pytest.raises(ValueError, match="not finite"):
         expanded_theta(tree_from_prefix(["sqrt", "-", "y", "1"]), center=(0.0, 1.0))
+
+
+WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+
+
+def value_and_gradient(loss: torch.nn.Module, logits: Tensor, target: Tensor) -> list[Tensor]:
+    logits = logits.clone().requires_grad_()
+    value = loss(logits, target)
+    return [value.detach(), *torch.autograd.grad(value.sum(), logits)]
+
+
+def assert_same(one: torch.nn.Module, other: torch.nn.Module, logits: Tensor, target: Tensor):
+    pairs = zip(
+        value_and_gradient(one, logits, target),
+        value_and_gradient(other, logits, target),
+        strict=True,
+    )
+    for ours, theirs in pairs:
+        scale = theirs.abs().max().item()
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12 * scale)
+
+
+C = BAIKAL_CMA_COEFFICIENTS
+
+
+def baikal(x, y):
+    return -(torch.log(y) - x / y).mean(dim=1)
+
+
+def baikal_cma(x, y):
+    c = C
+    return -(c[0] * (c[1] * torch.log(c[2] * y) - c[3] * (c[4] * x) / (c[5] * y))).mean(dim=1)
+
+
+PAIRS = pytest.mark.parametrize(
+    ("loss_class", "formula"), [(BaikalLoss, baikal), (BaikalCMALoss, baikal_cma)]
+)
+
+
+@PAIRS
+def test_equals_the_published_formula_on_hard_soft_and_smoothed_targets(loss_class, formula):
+    logits = torch.randn(7, 5, dtype=torch.float64)
+    target = torch.randint(0, 5, (7,))
+    one_hot = F.one_hot(target, 5).double()
+    soft = torch.softmax(torch.randn(7, 5, dtype=torch.float64), dim=1)
+    y = torch.softmax(logits, dim=1)
+    for given, x, smoothing in (
+        (target, one_hot, 0.0),
+        (soft, soft, 0.0),
+        (target, 0.9 * one_hot + 0.1 / 5, 0.1),
+        (soft, 0.9 * soft + 0.1 / 5, 0.1),
+    ):
+        loss = loss_class(reduction="none", label_smoothing=smoothing)
+        torch.testing.assert_close(loss(logits, given), formula(x, y), rtol=1e-12, atol=1e-12)
+
+
+@PAIRS
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (4, 3, 2, 2)])
+def test_soft_targets_count_with_the_mean_of_the_weights_under_them(loss_class, formula, shape):
+    logits, weight = torch.randn(shape, dtype=torch.float64), torch.tensor([0.5, 1.0, 2.0]).double()
+    axis = min(1, len(shape) - 1)
+    x = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=axis)
+    rows, labels = (v.movedim(axis, -1).reshape(-1, 3) for v in (logits, x))
+    losses = formula(labels, torch.softmax(rows, dim=1)) * (labels @ weight)
+    torch.testing.assert_close(loss_class(weight=weight)(logits, x), losses.mean())
+    torch.testing.assert_close(loss_class(weight=weight, reduction="sum")(logits, x), losses.sum())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_a_polynomial_tree_is_the_taylor_loss(smoothing, weight):
+    # Brier's xy - y², and x²y, with which it is not linear in x.
+    brier = ["-", "*", "x", "y", "square", "y"]
+    tree = tree_from_prefix(["+", *brier, "*", "square", "x", "y"])
+    settings = {"label_smoothing": smoothing, "weight": weight}
+    taylor = TaylorLoss((0, 0, 0, -2, 0, 1, 0, 2), **settings).double()
+    logits = torch.randn(7, 3, dtype=torch.float64)
+    assert_same(TreeLoss(tree, **settings), taylor, logits, torch.randint(0, 3, (7,)))
+    soft = torch.softmax(torch.randn(7, 3, dtype=torch.float64), dim=1)
+    assert_same(TreeLoss(tree, **settings), taylor, logits, soft)
+
+
+def test_gradcheck_passes_on_random_trees():
+    passed = 0
+    for number, tree in enumerate(random_trees(200, seed=2)):
+        generator = torch.Generator().manual_seed(number)
+        logits = torch.randn(1, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+        target = torch.rand(1, 3, generator=generator, dtype=torch.float64)
+        loss = TreeLoss(tree, np.random.default_rng(number).uniform(0.5, 2, tree.size))
+        value, gradient = value_and_gradient(loss, logits.detach(), target)
+        # Where it is smooth and finite, and central differences are not beneath rounding.
+        if value.isfinite() and 1e-3 < gradient.abs().max() < 100:
+            assert torch.autograd.gradcheck(
+                lambda z, loss=loss, target=target: loss(z, target),
+                logits,
+                check_undefined_grad=False,
+            ), tree
+            passed += 1
+            if passed == 40:
+                return
+    pytest.fail(f"only {passed} trees could be checked")
+
+
+def test_extreme_logits_give_finite_losses_or_a_clean_end():
+    """Never an exception, and what is not finite shows in a loss by the next step at the latest."""
+    outcomes: Counter[str] = Counter()
+    for number, tree in enumerate(random_trees(400, seed=3)):
+        generator = torch.Generator().manual_seed(number)
+        spread = (10.0, 1e4, 1e30)[number % 3]
+        weights = (spread * torch.randn(4, 5, generator=generator)).requires_grad_()
+        target = torch.randint(0, 5, (4,), generator=generator)
+        loss = TreeLoss(tree)
+        value = loss(weights, target)
+        value.backward()
+        assert weights.grad is not None
+        if not value.isfinite():
+            outcomes["not finite"] += 1
+        elif weights.grad.isfinite().all():
+            outcomes["finite"] += 1
+        else:
+            outcomes["gradient beyond float32"] += 1
+            assert not loss(weights.detach() - weights.grad, target).isfinite()
+    assert outcomes["finite"] > 100
+    assert outcomes["not finite"] > 100
+    assert outcomes["gradient beyond float32"] < 20
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        ["/", "y", "x"],  # a quotient by 0
+        ["log", "x"],
+        ["sqrt", "-", "-1", "y"],
+        ["log", "-", "y", "1"],
+        ["/", "1", "/", "1", "x"],  # 1/∞ hides in a value of 0
+    ],
+)
+def test_what_has_no_value_is_not_finite_and_no_error(prefix):
+    loss = TreeLoss(prefix)(torch.randn(3, 4, requires_grad=True), torch.tensor([0, 1, 2]))
+    assert not loss.isfinite()
+    loss.backward()
+
+
+def test_a_target_of_no_probability_is_still_pulled_up():
+    for prefix in (BAIKAL, ["*", "x", "sqrt", "y"], ["*", "x", "y"]):
+        logits = torch.tensor([[-1e3, 1e3, 0.0]], dtype=torch.float64)
+        value, gradient = value_and_gradient(TreeLoss(prefix), logits, torch.tensor([0]))
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+        assert gradient[0, 0] < 0
+
+
+@pytest.mark.parametrize("prefix", [["x"], ["1"], ["+", "x", "1"]])
+def test_a_tree_without_outputs_teaches_nothing_and_is_no_error(prefix):
+    value, gradient = value_and_gradient(
+        TreeLoss(prefix, class_reduction="sum"), torch.randn(2, 3), torch.tensor([0, 1])
+    )
+    assert value == -{"x": 1, "1": 3, "+": 4}[prefix[0]]
+    assert gradient.eq(0).all()
