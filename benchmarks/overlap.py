@@ -36,8 +36,7 @@ from search import BOUND, PROBLEMS, SIGMA
 from optuna_taylorglo.attributes import STOPPED
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.search.candidates import retry_policy
-from optuna_taylorglo.search.cma import SearchState
-from optuna_taylorglo.search.generations import GenerationLog, Slot
+from optuna_taylorglo.search.generations import GenerationLog, SearchState, Slot
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 
 POPSIZE = 16

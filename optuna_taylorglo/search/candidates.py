@@ -34,7 +34,8 @@ from optuna_taylorglo.recipes.settings import StartSettings
 from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, stored_params
 from optuna_taylorglo.search.glo import GLOReplay, GLOSampler, TreePoint, stored_point
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
-from optuna_taylorglo.search.sampler import GenerationSampler, TaylorGLOSampler
+from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.scheduler import GenerationSampler
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.taylor import TaylorLoss

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -43,18 +44,22 @@ LARGEST = 1e6
 """Largest parameter of a candidate; far greater ones make CMA-ES's numbers overflow."""
 
 
+def params_of(trial: FrozenTrial) -> dict[str, Any]:
+    """A trial's parameters, suggested or enqueued."""
+    return {**trial.system_attrs.get(FIXED_PARAMS, {}), **trial.params}
+
+
 def stored_params(trial: FrozenTrial, names: Sequence[str]) -> tuple[float, ...] | None:
-    """A trial's parameters, suggested or enqueued; None if one is missing or no usable number."""
-    params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
-    values = [params.get(name) for name in names]
+    """Parameters of a trial; None if one is missing or no usable number."""
+    params = params_of(trial)
+    values: list[Any] = [params.get(name) for name in names]
     return tuple(map(float, values)) if all(map(is_usable, values)) else None
 
 
-def is_usable(value: object) -> bool:
+def is_usable(value: Any) -> bool:
     """Whether a value can be a candidate's parameter."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return abs(value) <= LARGEST
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= LARGEST
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Slot:
     policy: RetryPolicy
     trials: tuple[FrozenTrial, ...] = ()
 
-    def attrs(self, attempt: int = 0) -> dict[str, int]:
+    def attrs(self, attempt: int = 0) -> dict[str, Any]:
         """User attributes of a trial for this slot."""
         return {GENERATION: self.generation, INDEX: self.index, ATTEMPT: attempt}
 
@@ -185,21 +190,63 @@ class Slot:
         return 3, 0.0
 
 
+@dataclass(frozen=True)
+class SearchState:
+    """The distribution N(mean, σ²C) after the results of all generations before one.
+
+    Attributes:
+        generation: That generation.
+        sigma: Step size σ.
+        mean: Mean, shape (n,).
+        eigenvalues: Eigenvalues of C in ascending order, shape (n,).
+        stds: Standard deviation of each parameter in its own units, shape (n,).
+    """
+
+    generation: int
+    sigma: float
+    mean: tuple[float, ...]
+    eigenvalues: tuple[float, ...]
+    stds: tuple[float, ...]
+
+    @property
+    def condition_number(self) -> float:
+        """Largest over smallest eigenvalue of C."""
+        return self.eigenvalues[-1] / self.eigenvalues[0]
+
+
 class Replay:
     """What a search derives from its finished generations; this one derives nothing.
 
     Attributes:
         size: Slots of the generation after the finished ones; None if the search is over.
+        stored: Reads the candidate that a trial holds; None if it holds none.
         n_reused: Candidates so far that needed no slot, because their result was known already.
+        states: Distribution of CMA-ES before each generation.
     """
 
     n_reused = 0
+    states: list[SearchState]
 
-    def __init__(self, size: int | None) -> None:
-        self.size = size
+    def __init__(
+        self, size: int | None, stored: Callable[[FrozenTrial], Any] = lambda trial: None
+    ) -> None:
+        self.size, self.stored = size, stored
 
     def tell(self, slots: tuple[Slot, ...]) -> None:
         """Take in the next finished generation."""
+
+    def draw(self, generation: int, index: int) -> Any:
+        """The candidate of a slot that is not in a finished generation."""
+        raise NotImplementedError
+
+    def candidate(self, slot: Slot) -> Any:
+        """The candidate that was evaluated in a slot, or would have been.
+
+        A stored one counts more than one drawn here: another processor may draw another one.
+        """
+        stored = (self.stored(trial) for trial in slot.holders)
+        found = next((candidate for candidate in stored if candidate is not None), None)
+        return self.draw(slot.generation, slot.index) if found is None else found
 
 
 class GenerationLog:
@@ -232,25 +279,23 @@ class GenerationLog:
         """Take in all trials of the study, in order of their numbers."""
         self._placed, self._unplaced = {}, []
         for trial in trials:
-            if trial.number in self._settled:
-                continue
-            if (place := _place_of(trial)) is None:
-                self._unplaced.append(trial)
-            else:
-                self._placed.setdefault(place, []).append(trial)
-        while self.replay.size is not None and all(slot.closed for slot in self.current_slots()):
+            if not self._is_past(trial):
+                place = _place_of(trial)
+                others = self._unplaced if place is None else self._placed.setdefault(place, [])
+                others.append(trial)
+        while self.replay.size is not None and all(s.closed for s in self.current_slots()):
             slots = self.current_slots()
             self._settled |= {trial.number for slot in slots for trial in slot.trials}
             self._unplaced = [t for t in self._unplaced if t.number not in self._settled]
             self.finished.append(slots)
             self.replay.tell(slots)
         waiting = (trial for trial in trials if trial.state == TrialState.WAITING)
-        self.leftovers = [
-            trial
-            for trial in waiting
-            if trial.number in self._settled
-            or ((place := _place_of(trial)) is not None and place[0] < self.generation)
-        ]
+        self.leftovers = list(filter(self._is_past, waiting))
+
+    def _is_past(self, trial: FrozenTrial) -> bool:
+        """Whether a trial belongs to a finished generation."""
+        place = _place_of(trial)
+        return trial.number in self._settled or (place is not None and place[0] < self.generation)
 
     def current_slots(self) -> tuple[Slot, ...]:
         """All slots of the current generation, those without a trial included."""

@@ -14,7 +14,7 @@ from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, ST
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.pruners import EarlyEndPruner
-from optuna_taylorglo.search.sampler import GenerationSampler
+from optuna_taylorglo.search.scheduler import GenerationSampler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study.storages import release_connections
 from optuna_taylorglo.training.training import Training

@@ -11,7 +11,7 @@ from searches import ROOT
 from torch.nn.functional import one_hot
 
 from optuna_taylorglo.losses.tree_loss import TreeLoss
-from optuna_taylorglo.search.trees import first_tree
+from optuna_taylorglo.search.glo import first_tree
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

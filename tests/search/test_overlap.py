@@ -16,10 +16,9 @@ from schedulers import FAIL, PRUNED, new_scheduler, place, read_anew, sampler, t
 from searches import results
 
 from optuna_taylorglo.attributes import GENERATION, STOPPED
-from optuna_taylorglo.search.cma import SearchState
 from optuna_taylorglo.search.generations import GenerationLog, Slot
 from optuna_taylorglo.search.pruners import FallingBehindPruner
-from optuna_taylorglo.search.sampler import THETA_NAMES
+from optuna_taylorglo.search.sampler import THETA_NAMES, SearchState
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import candidate_seed, training_seed
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from optuna_taylorglo.losses.tree import BAIKAL, MAX_SIZE, Tree, tree_from_prefix
-from optuna_taylorglo.search.trees import (
+from optuna_taylorglo.search.glo import (
     FIRST_DEPTH,
     child,
     depends_on_outputs,

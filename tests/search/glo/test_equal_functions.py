@@ -12,8 +12,8 @@ import torch
 
 from optuna_taylorglo.losses.tree import BAIKAL, Tree, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import tree_values
-from optuna_taylorglo.search import trees
-from optuna_taylorglo.search.trees import depends_on_outputs, function_key, random_tree
+from optuna_taylorglo.search import glo as trees
+from optuna_taylorglo.search.glo import depends_on_outputs, function_key, random_tree
 
 
 def tree(text: str) -> Tree:

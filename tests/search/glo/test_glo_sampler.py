@@ -17,9 +17,8 @@ from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, TREE, WITHDR
 from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
 from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.search.generations import GenerationLog
-from optuna_taylorglo.search.glo import GLOSampler, TreePoint, stored_point
+from optuna_taylorglo.search.glo import GLOSampler, TreePoint, function_key, stored_point
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.trees import function_key
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study import queue
 
