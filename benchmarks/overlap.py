@@ -36,7 +36,7 @@ from search import BOUND, PROBLEMS, SIGMA
 from optuna_taylorglo.attributes import STOPPED
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.search.candidates import retry_policy
-from optuna_taylorglo.search.generations import GenerationLog, SearchState, Slot
+from optuna_taylorglo.search.generations import GenerationLog, SearchState, Slot, n_known
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 
 POPSIZE = 16
@@ -114,7 +114,7 @@ def search(
             true = function(theta)
             values.append(true + noise * float(dice.standard_normal()))
             duration = float(dice.lognormal(-(spread**2) / 2, spread))
-            pacing = sampler.policy.n_known(generation, index) - 1
+            pacing = n_known(generation, index, sampler.policy.overlap) - 1
             stopped = early_stop and pacing >= 0 and values[-1] > paces[pacing]
             trial = _trial(sampler, theta, values[-1], stopped)
             slots.append(Slot(generation, index, sampler.policy, (trial,)))

@@ -26,8 +26,7 @@ from optuna_taylorglo.recipes.load import (
 )
 from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning, search_size
 from optuna_taylorglo.search.candidates import new_log, resolve_start
-from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe, direction_of
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of
 from optuna_taylorglo.study.open import (
     create_study,
     find_evaluation_study,

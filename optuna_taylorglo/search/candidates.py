@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from optuna.pruners import BasePruner, NopPruner
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import LossFileError, RecipeError
@@ -108,11 +107,6 @@ def candidate_loss(
 ) -> TaylorLoss | TreeLoss:
     """The loss of a candidate.
 
-    Args:
-        recipe: The recipe.
-        parameters: The candidate, in the order of `parameter_names`; in a GLO search a tree.
-        n_classes: Number of classes of the data.
-
     Raises:
         ValueError: If scales are normalized and the candidate has none (it cannot learn), or a
             tree is malformed.
@@ -120,24 +114,19 @@ def candidate_loss(
     from optuna_taylorglo.losses.taylor import TaylorLoss
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
-    reduction, conventions = recipe.loss.class_reduction, loss_conventions(recipe)
+    options = {"class_reduction": recipe.loss.class_reduction, **loss_conventions(recipe)}
     loss: TaylorLoss | TreeLoss
     if isinstance(parameters, TreePoint):
-        tree, coefficients = parameters.tree, parameters.coefficients or None
-        loss = TreeLoss(tree, coefficients, class_reduction=reduction, **conventions)
+        loss = TreeLoss(parameters.tree, parameters.coefficients or None, **options)
     else:
         form = form_of(recipe)
         theta, anchor = _theta_and_anchor(recipe, parameters)
-        if anchor is None and recipe.search.scale == "normalized":
+        if anchor is not None:
+            options |= anchor._asdict()
+        elif recipe.search.scale == "normalized":
+            reduction = recipe.loss.class_reduction
             theta = normalize_scale(theta, n_classes, form, class_reduction=reduction)
-        loss = TaylorLoss(
-            theta,
-            **asdict(form),
-            class_reduction=reduction,
-            base=recipe.loss.base,
-            **({} if anchor is None else anchor._asdict()),
-            **conventions,
-        )
+        loss = TaylorLoss(theta, **asdict(form), base=recipe.loss.base, **options)
     loss.n_classes = n_classes
     return loss
 
@@ -145,8 +134,7 @@ def candidate_loss(
 def loss_conventions(recipe: Recipe) -> dict[str, Any]:
     """The recipe's settings of the arguments that all losses share with `nn.CrossEntropyLoss`.
 
-    Candidates and all that they are compared with are built with them, and so differ in nothing but
-    the loss.
+    Candidates and all that they are compared with are built with them.
 
     Raises:
         RecipeError: If weights are to be balanced, and no worker has counted labels yet.
@@ -222,8 +210,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
         recipe: The recipe.
         in_steps: Turns a length in "steps" or "epochs" into a number of optimizer steps.
     """
-    abort: BasePruner = NopPruner()
-    stop: BasePruner = NopPruner()
+    abort = stop = None
     sign, search = recipe.fitness.sign, recipe.search
     if (rule := recipe.early_abort) is not None:
         abort = EarlyAbortPruner(rule.threshold, in_steps(rule.at, rule.unit), sign=sign)
@@ -260,8 +247,9 @@ def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:
     from optuna_taylorglo.losses.taylor import TaylorLoss
 
     assert start.loss is not None, "a start without θ has a loss"
-    tree, coefficients = NAMED.get(start.loss, (None, None))
-    if tree is None:
+    if start.loss in NAMED:
+        tree, coefficients = NAMED[start.loss]
+    else:
         try:
             loss = load_loss(start.loss)
         except LossFileError as error:
@@ -271,11 +259,8 @@ def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:
             if loss.form == form and loss.anchor is None:
                 return loss.theta
             base = "" if loss.anchor is None else " on cross-entropy"
-            raise RecipeError(
-                "search.start.loss",
-                f"{start.loss!r} has a loss of another form, {loss.form}{base}; the recipe's is "
-                f"{form}",
-            )
+            problem = f"{start.loss!r} has a loss of another form, {loss.form}{base}"
+            raise RecipeError("search.start.loss", f"{problem}; the recipe's is {form}")
         tree, coefficients = loss.tree, loss.coefficients
     center = (start.at[0], start.at[1])
     try:

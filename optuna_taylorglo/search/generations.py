@@ -91,9 +91,10 @@ class RetryPolicy:
                 f"overlap must be smaller than popsize {self.popsize}, got {self.overlap!r}."
             )
 
-    def n_known(self, generation: int, index: int) -> int:
-        """Number of generations whose results candidate (generation, index) depends on."""
-        return max(0, generation - (index < self.overlap))
+
+def n_known(generation: int, index: int, overlap: int) -> int:
+    """Number of generations whose results candidate (generation, index) depends on."""
+    return max(0, generation - (index < overlap))
 
 
 @dataclass(frozen=True)

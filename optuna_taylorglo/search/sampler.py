@@ -21,6 +21,7 @@ from optuna_taylorglo.search.generations import (
     SearchState,
     Slot,
     is_usable,
+    n_known,
     params_of,
     stored_params,
 )
@@ -122,7 +123,7 @@ class CMAReplay(Replay):
         generation, the one before.
         """
         settings, n_told = self._settings, len(self.states) - 1
-        is_early = settings.policy.n_known(generation, index) < n_told
+        is_early = n_known(generation, index, settings.policy.overlap) < n_told
         cma = self._older if settings.policy.overlap and is_early else self._cma
         cma.reseed_rng(candidate_seed(settings.seed, generation, index))
         for _ in range(_MAX_REFUSALS):

@@ -22,8 +22,8 @@ from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import loss_conventions
+from optuna_taylorglo.search.history import direction_of
 from optuna_taylorglo.search.objective import check_steps
-from optuna_taylorglo.search.study import direction_of
 from optuna_taylorglo.seeds import Stage, candidate_seed, training_seed
 from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.families import FAMILIES, LearningRates

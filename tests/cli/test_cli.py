@@ -14,8 +14,7 @@ from searches import descendants_of, is_alive, load, process, small_recipe, wait
 from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.cli import run
 from optuna_taylorglo.recipes.load import replace_recipe
-from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 
 URL = "sqlite:///taylorglo.db"

@@ -16,8 +16,7 @@ from optuna_taylorglo import TreeLoss, cli, load_loss, visualization, worker
 from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.report import dashboard
-from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss
 
 URL = "sqlite:///taylorglo.db"

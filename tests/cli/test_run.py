@@ -13,7 +13,7 @@ from optuna_taylorglo import cli
 from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RELEASED
 from optuna_taylorglo.cli import workers
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.study.queue import Failure
 
 

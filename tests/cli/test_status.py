@@ -17,8 +17,8 @@ from optuna_taylorglo.attributes import N_CLASSES, WORKER
 from optuna_taylorglo.cli.status import duration, seconds_left
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
+from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import create_evaluation_study, create_study
 from optuna_taylorglo.study.optuna_private import storage_of

@@ -21,12 +21,17 @@ from optuna_taylorglo.process import USAGE
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
-from optuna_taylorglo.search.history import SearchHistory, ranked_trials, winner
+from optuna_taylorglo.search.history import (
+    SearchHistory,
+    attach_recipe,
+    direction_of,
+    ranked_trials,
+    winner,
+)
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.pruners import EarlyAbortPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import attach_recipe, direction_of
 from optuna_taylorglo.study.open import create_study
 from optuna_taylorglo.training.training import Training
 

@@ -17,7 +17,7 @@ from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import candidate_loss, form_of, make_sampler, resolve_start
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.history import attach_recipe
 
 
 def recipe(start: dict[str, Any], loss: dict[str, Any] | None = None, **search: Any) -> Recipe:

@@ -15,7 +15,7 @@ from optuna_taylorglo.errors import RecipeMismatch, StudyError
 from optuna_taylorglo.losses.canonical import Canonical
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search import study as study_module
+from optuna_taylorglo.search import history as study_module
 from optuna_taylorglo.search.candidates import (
     MAX_FAILURES,
     make_sampler,
@@ -23,9 +23,8 @@ from optuna_taylorglo.search.candidates import (
     retry_policy,
 )
 from optuna_taylorglo.search.generations import RetryPolicy
-from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe, check_recipe
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import attach_recipe, check_recipe
 from optuna_taylorglo.study.open import create_evaluation_study, create_study, open_study
 
 NewRecipe = Callable[..., Recipe]
