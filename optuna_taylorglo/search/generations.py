@@ -1,14 +1,13 @@
 """The slots of a search's generations, derived from its trials.
 
-A *slot* is one place in one generation: one candidate, evaluated once or, after an abort or a
-failure, several times. A trial names its slot and its attempt in user attributes. A trial without
-them (a user enqueued it, or ``study.optimize`` created it) takes the first slot that no trial with
-a lower number has. Slots follow from the trials alone, so all workers agree on them.
+A *slot* is one place in one generation: one candidate, with all trials made for it. A trial names
+its slot and its attempt in user attributes. A trial without them (a user enqueued it, or
+``study.optimize`` created it) takes the first slot that no trial with a lower number has. Slots
+follow from the trials alone, so all workers agree on them.
 
-A trial is retried for three reasons. After an *abort* (PRUNED: below the threshold, or diverged)
-the next attempt starts from fresh weights; attempts are limited as in the paper. After a *failure*
-(FAIL: the training raised an exception) and for a *stale* trial (FAIL: the worker died or wrote no
-heartbeat) the same attempt is repeated with the same training seed, a limited number of times. A
+After an *abort* (PRUNED: below the threshold, or diverged) the next attempt starts from fresh
+weights. After a *failure* (FAIL: the training raised an exception) and for a *stale* trial (FAIL:
+the worker died or wrote no heartbeat) the same attempt is repeated with the same training seed. A
 *stop* (PRUNED and marked: behind the generation before) closes the slot with its last report.
 
 Generations may *overlap*: the first candidates of a generation are drawn without the results of
@@ -64,16 +63,7 @@ def is_usable(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How slots are counted and when they close.
-
-    Args:
-        popsize: Slots per generation (λ).
-        attempts: Evaluations a candidate gets before it counts as aborted; 3 is the paper's "tried
-            again up to two more times".
-        max_failures: Failures of a slot that are repeated; one more closes it as the worst.
-        overlap: First slots of each generation that do not wait for the results of the generation
-            before it; fewer than ``popsize``.
-    """
+    """How slots are counted and when they close; `TaylorGLOSampler` says what each number means."""
 
     popsize: int = 28
     attempts: int = 1
@@ -81,15 +71,18 @@ class RetryPolicy:
     overlap: int = 0
 
     def __post_init__(self) -> None:
-        minima = {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}
-        for name, least in minima.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        for name, least in {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}.items():
+            check_integer(name, getattr(self, name), least)
         if self.overlap >= self.popsize:
             raise ValueError(
                 f"overlap must be smaller than popsize {self.popsize}, got {self.overlap!r}."
             )
+
+
+def check_integer(name: str, value: object, least: int) -> None:
+    """Raise a ValueError unless an argument is an integer of at least so much."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 def n_known(generation: int, index: int, overlap: int) -> int:
@@ -172,10 +165,9 @@ class Slot:
         )
 
     def sort_key(self, *, maximize: bool) -> tuple[int, float]:
-        """Orders closed slots, smaller is better.
+        """Orders closed slots: complete, stopped, aborted, without a finite number; best first.
 
-        Complete slots come first, by value; then stopped ones and after them aborted ones, both by
-        the best of their trials' last reports; then those without any finite number.
+        Stopped and aborted ones count by the best of their trials' last reports.
         """
         sign = -1.0 if maximize else 1.0
         value = None if self.result is None else self.result.value
@@ -253,10 +245,6 @@ class Replay:
 class GenerationLog:
     """The slots of one study, whose list of trials grows.
 
-    Args:
-        policy: How slots are counted and when they close.
-        replay: Is told each finished generation.
-
     Attributes:
         finished: The slots of each finished generation.
         leftovers: Waiting trials of finished generations: duplicates.
@@ -305,11 +293,8 @@ class GenerationLog:
     def open_slots(self, n_generations: int | None = None) -> tuple[Slot, ...]:
         """The current generation's slots and those of the next one that overlap with it.
 
-        Args:
-            n_generations: Generations of the search, beyond which nothing is open; None for no end.
-
-        Returns:
-            The slots, closed ones included, in the order in which they are to be started.
+        They are in the order in which they are to be started, closed ones included; none is open
+        beyond `n_generations`.
         """
         is_last = n_generations is not None and self.generation >= n_generations - 1
         return self._slots((self.replay.size or 0) + (0 if is_last else self.policy.overlap))

@@ -37,17 +37,10 @@ BOUND = 1000.0
 LEAVES = tuple(name for name, arity in OPERATORS.items() if arity == 0)
 FUNCTIONS = tuple(name for name, arity in OPERATORS.items() if arity > 0)
 
-FIRST_DEPTH = 3
-"""Greatest depth of the first generation's trees; Baikal's is 2."""
-
-NEW_PART_DEPTH = 2
-"""Greatest depth of the part that a mutation puts into a tree."""
-
-_LEAF_SHARE = 1 / 3
-"""Probability that a tree that need not be full ends before its depth."""
-
-_TRIES = 50
-"""Children that may turn out too deep, or without y, until a parent takes their place."""
+FIRST_DEPTH = 3  # greatest depth of the first generation's trees; Baikal's is 2
+NEW_PART_DEPTH = 2  # greatest depth of the part that a mutation puts into a tree
+LEAF_SHARE = 1 / 3  # probability that a tree that need not be full ends before its depth
+TRIES = 50  # children that may be too deep, or without y, until a parent takes their place
 
 
 def one_of(dice: Random, items: Sequence[T]) -> T:
@@ -56,14 +49,8 @@ def one_of(dice: Random, items: Sequence[T]) -> T:
 
 
 def random_tree(dice: Random, depth: int, *, full: bool) -> Tree:
-    """A random tree.
-
-    Args:
-        dice: Random numbers.
-        depth: Its depth, or its greatest depth.
-        full: Whether every leaf lies at that depth (Koza's "full"), or some before ("grow").
-    """
-    if depth == 0 or (not full and dice.random() < _LEAF_SHARE):
+    """A random tree, with every leaf at a depth (Koza's "full") or some before ("grow")."""
+    if depth == 0 or (not full and dice.random() < LEAF_SHARE):
         return Tree(one_of(dice, LEAVES))
     operator = one_of(dice, FUNCTIONS)
     children = (random_tree(dice, depth - 1, full=full) for _ in range(OPERATORS[operator]))
@@ -80,7 +67,7 @@ def first_tree(dice: Random, max_depth: int) -> Tree:
 
 
 def child(dice: Random, parent: Callable[[], Tree], *, crossover: float, max_depth: int) -> Tree:
-    """A tree made of one or two others.
+    """A tree made of one or two others: the first that depends on y, else the first parent.
 
     Args:
         dice: Random numbers.
@@ -88,13 +75,10 @@ def child(dice: Random, parent: Callable[[], Tree], *, crossover: float, max_dep
         crossover: Probability that a part of a second parent takes the place of a part of the
             first; otherwise a new part does.
         max_depth: Its greatest depth.
-
-    Returns:
-        The first child that depends on y; the first parent if there is none.
     """
     crosses = dice.random() < crossover
     first = parent()
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         if crosses:
             part = one_of(dice, list(parent().nodes()))
         else:
@@ -142,8 +126,7 @@ _GRID = tuple(product(_TARGETS, _OUTPUTS))
 
 _EXACT = Context(prec=34, traps=[])
 _COMPARED = Context(prec=12, traps=[])
-_LEAST = Decimal("1e-20")
-"""Smaller values are rounding errors of 0."""
+_LEAST = Decimal("1e-20")  # smaller values are rounding errors of 0
 
 _OPERATIONS: dict[str, Callable[..., Decimal]] = {
     "+": _EXACT.add,
@@ -189,12 +172,7 @@ def _values(tree: Tree) -> FunctionKey:
 
 
 class TreePoint(NamedTuple):
-    """A tree, and in the second stage what its nodes are multiplied by.
-
-    Attributes:
-        prefix: The tree in prefix form.
-        coefficients: One for each node; none in the first stage.
-    """
+    """A tree in prefix form, and in the second stage a coefficient for each of its nodes."""
 
     prefix: tuple[str, ...]
     coefficients: tuple[float, ...] = ()
@@ -258,11 +236,6 @@ class GLOReplay(Replay):
         return [replace(state, generation=first + state.generation) for state in states]
 
     def draw(self, generation: int, index: int) -> TreePoint:
-        """The candidate of a slot of the generation after the finished ones.
-
-        Raises:
-            RuntimeError: If it is of another generation, which cannot be known yet.
-        """
         if generation != self._generation or not 0 <= index < (self.size or 0):
             raise RuntimeError(
                 f"Candidate {index} of generation {generation} is not known before generation "
@@ -278,21 +251,15 @@ class GLOReplay(Replay):
             self._cma.tell(slots)
         else:
             for slot, proposed in zip(slots, self._new, strict=True):
-                self._learn(slot, proposed)
+                tree, key = self.candidate(slot).tree, function_key(proposed)
+                if tree != proposed:  # a user enqueued it
+                    self._population = [
+                        tree if function_key(old) == key else old for old in self._population
+                    ]
+                result = (tree, slot.sort_key(maximize=self._maximize))
+                self._known.setdefault(function_key(tree), result)
         self._generation += 1
         self._prepare()
-
-    def _learn(self, slot: Slot, proposed: Tree) -> None:
-        """Remember the result of a tree."""
-        evaluated = self.candidate(slot).tree
-        if evaluated != proposed:
-            # The stored tree counts: a user enqueued it, or another version bred it.
-            key = function_key(proposed)
-            self._population = [
-                evaluated if function_key(tree) == key else tree for tree in self._population
-            ]
-        result = (evaluated, slot.sort_key(maximize=self._maximize))
-        self._known.setdefault(function_key(evaluated), result)
 
     def _prepare(self) -> None:
         """Breed the next generation, or begin the second stage."""
@@ -311,14 +278,14 @@ class GLOReplay(Replay):
         elif self._cma is None:
             # Of equal ones the earliest.
             self.best_tree, _ = min(self._known.values(), key=lambda known: known[1])
-            n = self.best_tree.size
+            ones = (1.0,) * self.best_tree.size
             start = CMASettings(
                 sigma=stage.sigma,
                 seed=self._seed,
                 policy=replace(self._policy, popsize=stage.popsize, overlap=0),
-                x0=(1.0,) * n,
-                units=(1.0,) * n,
-                limits=((-BOUND, BOUND),) * n,
+                x0=ones,
+                units=ones,
+                limits=((-BOUND, BOUND),) * len(ones),
             )
             self._cma = CMAReplay(start, self._coefficients, maximize=self._maximize)
             self.size = stage.popsize
@@ -374,9 +341,8 @@ class GLOSampler(GenerationSampler):
     Args:
         settings: Sizes of the stages, and how trees are bred; None for the paper's sizes.
         seed: Seed of the search.
-        attempts: Evaluations an aborted (pruned) candidate gets; more than 1 needs the scheduler.
-        max_failures: Failed evaluations of a candidate that are repeated; more than 0 needs the
-            scheduler.
+        attempts: As of `TaylorGLOSampler`.
+        max_failures: As of `TaylorGLOSampler`.
 
     Examples:
         >>> import optuna

@@ -49,15 +49,7 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate and its result.
-
-    Attributes:
-        trial: Number of its trial.
-        generation: Its generation, from 0.
-        parameters: What the search proposed, in the order of the recipe's parameter names; in a
-            GLO search a tree.
-        fitness: None if it ended early or failed.
-    """
+    """One candidate, with the number of its trial; its fitness is None if it ended early."""
 
     trial: int
     generation: int
@@ -67,22 +59,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Generation:
-    """The candidates of one generation that have their result.
-
-    Attributes:
-        candidates: The candidates.
-        sign: 1 if greater fitness is better, -1 if smaller is.
-    """
+    """The candidates of one generation that have their result; sign is -1 if smaller is better."""
 
     candidates: tuple[Candidate, ...]
     sign: int = 1
 
-    @cached_property
+    @property
     def values(self) -> list[float]:
         """Fitness of the candidates that trained to the end."""
         return [c.fitness for c in self.candidates if c.fitness is not None]
 
-    @cached_property
+    @property
     def best(self) -> Candidate | None:
         """The candidate with the best fitness, the earliest of equal ones."""
         trained = [c for c in self.candidates if c.fitness is not None]
@@ -113,12 +100,7 @@ class CrossEntropy:
 
 
 class SearchHistory:
-    """A snapshot of a study; views of it are computed when they are asked for.
-
-    Args:
-        study: The study; no worker needs to have begun on it.
-        recipe: Its recipe.
-        log: The log of an earlier snapshot, for one that costs only what is new.
+    """A snapshot of a study; the log of an earlier one makes it cost only what is new.
 
     Attributes:
         n_finished: Number of complete generations.
@@ -178,9 +160,7 @@ class SearchHistory:
     @property
     def last_mean(self) -> float | None:
         """Mean fitness of the last finished generation in which a candidate trained to the end."""
-        # Asked for every second while a search runs, so without a look at all generations.
-        means = (self._generation(slots).mean for slots in reversed(self._log.finished))
-        return next((mean for mean in means if mean is not None), None)
+        return next((g.mean for g in reversed(self.generations) if g.values), None)
 
     @cached_property
     def ranked(self) -> list[FrozenTrial]:

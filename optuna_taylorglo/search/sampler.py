@@ -117,11 +117,8 @@ class CMAReplay(Replay):
         return [min(max(value, low), high) for value, (low, high) in ranges]
 
     def draw(self, generation: int, index: int) -> list[float]:
-        """Draw candidate (generation, index).
-
-        Its distribution is the newest or, if it must not depend on the results of the last finished
-        generation, the one before.
-        """
+        # From the newest distribution or, if the candidate must not depend on the results of the
+        # last finished generation, from the one before.
         settings, n_told = self._settings, len(self.states) - 1
         is_early = n_known(generation, index, settings.policy.overlap) < n_told
         cma = self._older if settings.policy.overlap and is_early else self._cma
@@ -143,16 +140,14 @@ class TaylorGLOSampler(GenerationSampler):
     The k-th trial of a study belongs to slot k, and (generation, index) = divmod(k, popsize).
     Candidate (generation, index) is a pure function of the seed and of the results of the
     generations before it: mean 0 and σ from the very first trial, exactly ``popsize`` evaluations
-    per update, none of them ignored. The first ``overlap`` candidates of a generation do not
-    depend on the generation right before it, so that they can be evaluated at the same time as its
-    last ones. Only three small numbers per trial are stored.
+    per update, none of them ignored. Only three small numbers per trial are stored.
 
     With :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, a generation starts when
     the one before it is finished, and any number of workers, crashes and restarts gives exactly
     the candidates of a serial run. In a plain ``study.optimize(..., n_jobs=4)`` nothing waits: a
     trial whose previous generation is unfinished is drawn from the newest finished distribution,
-    and its result still counts in its own generation. A trial that stays RUNNING forever (a killed
-    process, without Optuna's heartbeat) then keeps its generation from finishing.
+    and its result still counts in its own generation. A trial that stays RUNNING forever keeps its
+    generation from finishing.
 
     CMA-ES is told ranks: complete trials by value, below them pruned ones by their best last
     report, below them failed ones. Enqueued trials take the next slots and count as they are.
@@ -165,11 +160,12 @@ class TaylorGLOSampler(GenerationSampler):
         popsize: Candidates per generation (λ).
         sigma: Initial standard deviation of every parameter.
         seed: Seed of the search.
-        attempts: Evaluations an aborted (pruned) candidate gets; more than 1 needs the scheduler.
+        attempts: Evaluations an aborted (pruned) candidate gets; the paper's "tried again up to two
+            more times" is 3. More than 1 needs the scheduler.
         max_failures: Failed evaluations of a candidate that are repeated; more than 0 needs the
             scheduler.
         overlap: First candidates of each generation that are drawn from the distribution one
-            generation older.
+            generation older, so that they can be evaluated while that one is finished.
         accept: Tells whether a candidate is worth evaluating; others are drawn again.
         bound: Parameters lie in [−bound, bound]; the default is practically unbounded.
         units: Of some parameters, what counts as 1 for CMA-ES: they start with the standard

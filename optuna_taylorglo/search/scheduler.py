@@ -26,6 +26,7 @@ from optuna_taylorglo.search.generations import (
     RetryPolicy,
     SearchState,
     Slot,
+    check_integer,
 )
 from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, storage_of, study_id_of, trial_id_of
 from optuna_taylorglo.study.queue import Plan, TrialQueue
@@ -41,16 +42,12 @@ class GenerationSampler(BaseSampler):
     """A sampler whose candidates depend on the seed and on results of finished generations only.
 
     It stores nothing: each process replays the finished generations for itself.
-
-    Attributes:
-        policy: How trials fill the slots of generations.
     """
 
     _replay: Replay
 
     def __init__(self, seed: int, policy: RetryPolicy) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
+        check_integer("seed", seed, 0)
         self.seed, self.policy = seed, policy
         self._others = RandomSampler(seed=seed % 2**32)
         self._start()
@@ -88,11 +85,7 @@ class GenerationSampler(BaseSampler):
         self._start()
 
     def read(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> GenerationLog:
-        """Bring the search up to date with a study, whose trials need not be given.
-
-        Returns:
-            The slots, for reading only; valid until the next call.
-        """
+        """Bring the search up to date with a study; the slots, which the next call changes."""
         if len(study.directions) > 1:
             raise ValueError(
                 f"study must have one objective, {study.study_name!r} has {len(study.directions)}."
