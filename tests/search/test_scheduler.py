@@ -293,9 +293,7 @@ def serial() -> Outcome:
 
 
 @pytest.mark.parametrize(("seed", "n_workers"), [*enumerate((2, 4, 6, 9, 9, 20))])
-def test_any_workers_in_any_order_search_as_one(
-    seed: int, n_workers: int, serial: Outcome
-) -> None:
+def test_any_workers_in_any_order_search_as_one(seed: int, n_workers: int, serial: Outcome) -> None:
     study = run(n_workers, random.Random(seed))
     assert outcome(study) == serial
     # Otherwise the comparison would say little.
