@@ -5,23 +5,31 @@ from __future__ import annotations
 import math
 import statistics
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from optuna.trial import Trial
+from optuna.study import Study
+from optuna.trial import Trial, TrialState
+from schedulers import place, take
+from searches import results, small_recipe
 from torch import nn
-from trainings import RecordedTraining, digits_training
+from trainings import RecordedTraining, cpu, digits_training
 
-from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
-from optuna_taylorglo.errors import StopRequested
+from optuna_taylorglo.attributes import DIVERGED, GENERATION, N_CLASSES, STOPPED
+from optuna_taylorglo.errors import StopRequested, StudyError
 from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of, winner
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
+from optuna_taylorglo.training.training import Training
 
 NEVER_ABORT = {"threshold": -1.0}
 
@@ -39,16 +47,13 @@ class Search:
         self.objective = Objective(training, self.sampler, self.stop)
 
     def take(self) -> Trial:
-        trial = self.scheduler.claim()
-        assert trial is not None
-        return trial
+        return take(self.scheduler)
 
     def reports(self, trial: Trial) -> dict[int, float]:
         return self.study.trials[trial.number].intermediate_values
 
     def seed(self, trial: Trial, **options: Any) -> int:
-        place = (trial.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT))
-        return training_seed(self.training.recipe.search.seed, *place, **options)
+        return training_seed(self.training.recipe.search.seed, *place(trial), **options)
 
 
 def new_search(folder: Path, **changes: Any) -> Search:
@@ -154,7 +159,7 @@ def test_a_generation_with_common_seeds_starts_from_the_same_weights(tmp_path: P
     assert search.training.seeds == [search.seed(trials[0], policy="common")] * 2
 
 
-def test_a_candidate_without_a_scale_to_normalize_is_given_up_untrained(tmp_path: Path) -> None:
+def test_a_candidate_without_a_scale_to_normalize_is_aborted_untrained(tmp_path: Path) -> None:
     search = new_search(tmp_path, search={"scale": "normalized"})
     search.study.enqueue_trial(dict.fromkeys(THETA_NAMES, 0.0))
     with pytest.raises(optuna.TrialPruned):
@@ -169,3 +174,112 @@ def test_a_request_to_stop_passes_through(tmp_path: Path) -> None:
     with pytest.raises(StopRequested):
         search.objective(trial)
     assert DIVERGED not in trial.user_attrs
+
+
+# A search that minimizes m is the one that maximizes -m, bit for bit
+
+
+def searched(recipe: Recipe, evaluation: Callable[[Study], Callable[[Trial], float]]) -> Study:
+    """A whole search in memory; every eleventh trial fails once."""
+    study = optuna.create_study(direction=direction_of(recipe))
+    attach_recipe(study, recipe)
+    study.set_user_attr(N_CLASSES, 10)
+    study.sampler = make_sampler(recipe, 10)
+    study.pruner = make_pruner(recipe, lambda amount, unit: amount)
+    scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
+    evaluate = evaluation(study)
+    while (trial := scheduler.claim()) is not None:
+        try:
+            value = evaluate(trial)
+        except optuna.TrialPruned:
+            scheduler.finish(trial, state=TrialState.PRUNED)
+        else:
+            failed = trial.number % 11 == 5
+            scheduler.finish(trial, value, state=TrialState.FAIL if failed else None)
+    return study
+
+
+def synthetic_search(folder: Path, mode: str, sign: int) -> SearchHistory:
+    """A search by a known error, minimized, or maximized with its sign turned round."""
+    path = small_recipe(
+        folder / f"{mode}.yaml",
+        fitness={"metric": "val_error", "mode": mode},
+        early_abort={"threshold": 30.0 * sign},
+        search={"popsize": 6, "n_generations": 5, "filter": "none"},
+    )
+
+    def evaluation(study: Study) -> Callable[[Trial], float]:
+        def evaluate(trial: Trial) -> float:
+            parameters = study.sampler.suggest(trial)  # type: ignore[attr-defined]
+            error = sum((p - 0.5) ** 2 for p in parameters)
+            for step in (4, 5):
+                trial.report(sign * error * 10 / step, step)
+                if trial.should_prune():
+                    if study.pruner.reason == "stop":  # type: ignore[attr-defined]
+                        trial.set_user_attr(STOPPED, True)
+                    raise optuna.TrialPruned
+            return sign * error
+
+        return evaluate
+
+    recipe = load_recipe(path)
+    return SearchHistory(searched(recipe, evaluation), recipe)
+
+
+def test_a_synthetic_search_does_not_depend_on_the_sign(tmp_path: Path) -> None:
+    down, up = synthetic_search(tmp_path, "min", 1), synthetic_search(tmp_path, "max", -1)
+    assert down.finished
+    assert [(t.params, t.state) for t in down.trials] == [(t.params, t.state) for t in up.trials]
+    # All that may become of a candidate was seen.
+    states = {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
+    assert {t.state for t in down.trials} == states
+    assert any(t.user_attrs.get(STOPPED) for t in down.trials)
+    for history, best in ((down, min), (up, max)):
+        assert history.best is not None
+        assert history.best.value == best(t.value for t in history.ranked)
+        bests = [best(g.values) for g in history.generations]
+        assert [c.fitness for c in history.best_of_each] == bests
+    assert [t.number for t in down.ranked] == [t.number for t in up.ranked]
+    assert [t.number for t in down.new_bests] == [t.number for t in up.new_bests]
+
+
+def test_real_trainings_do_not_depend_on_the_sign(tmp_path: Path) -> None:
+    found: list[dict[Any, Any]] = []
+    for mode, metric, sign in (("min", "val_nll", 1), ("max", "val_log_likelihood", -1)):
+        path = small_recipe(
+            tmp_path / f"{mode}.yaml",
+            model={"class_path": "own_nets.LogsLikelihood", "init_args": {}},
+            fitness={"metric": metric, "mode": mode},
+            early_abort={"threshold": 2.31 * sign},
+        )
+        training = Training(load_recipe(path), cpu(tmp_path, "own_nets"))
+
+        def evaluation(study: Study, training: Training = training) -> Objective:
+            return Objective(training, study.sampler)  # type: ignore[arg-type]
+
+        outcomes = results(searched(training.recipe, evaluation))
+        found.append(
+            {
+                key: (params, state, sign * value, {s: sign * r for s, r in reports.items()})
+                for key, (params, state, value, reports) in outcomes.items()
+            }
+        )
+    assert found[0] == found[1]
+    states = {outcome[1] for outcome in found[0].values()}
+    assert states == {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+@pytest.mark.parametrize(("mode", "there"), [("min", "maximize"), ("max", "minimize")])
+def test_a_study_of_the_other_direction_is_refused_and_stays_without_recipe(
+    tmp_path: Path, mode: str, there: Any
+) -> None:
+    study = optuna.create_study(study_name="s", direction=there)
+    metric = "val_nll" if mode == "min" else "val_accuracy"
+    recipe = load_recipe(
+        small_recipe(tmp_path / "r.yaml", fitness={"metric": metric, "mode": mode})
+    )
+    right = "minimize" if mode == "min" else "maximize"
+    with pytest.raises(StudyError, match=f"has direction {there}, but(.|\n)*--direction {right}"):
+        attach_recipe(study, recipe)
+    assert study.user_attrs == {}
+    assert winner(study) is None
