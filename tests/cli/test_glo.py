@@ -3,56 +3,73 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 import torch
-from glo_searches import candidates, small_glo_recipe
+import yaml
 from optuna.trial import TrialState
 from optuna_dashboard import get_note
-from searches import load, process, wait_until
+from searches import ROOT, load, process, results, wait_until
 
 from optuna_taylorglo import TreeLoss, cli, load_loss, visualization, worker
-from optuna_taylorglo.attributes import TREE
+from optuna_taylorglo.attributes import GENERATION, INDEX, TREE
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.report import dashboard
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe
+from optuna_taylorglo.search.history import read_history
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss
 
-URL = "sqlite:///taylorglo.db"
+RUN = ("optuna_taylorglo.cli", "run", "tiny.yaml", "--workers", "2")
+
+
+def candidates(study: optuna.Study) -> dict[tuple[int, int, int], tuple[Any, ...]]:
+    """What `results` has, and the trees."""
+    trees = {
+        (t.user_attrs[GENERATION], t.user_attrs[INDEX]): t.user_attrs[TREE] for t in study.trials
+    }
+    return {place: (trees[place[:2]], *found) for place, found in results(study).items()}
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a search was killed with its workers, and run again to its end."""
     directory = tmp_path_factory.mktemp("glo")
-    small_glo_recipe(directory / "tiny.yaml")
-    words = ("optuna_taylorglo.cli", "run", "tiny.yaml", "--workers", "2")
-    first = process(*words, cwd=directory)
-    url = URL.replace("///", f"///{directory}/")
+    content = yaml.safe_load((ROOT / "studies" / "digits_mlp_glo.yaml").read_text())
+    content["budget"] |= {"evaluation": 16, "full": 16}
+    content["early_abort"] = {"unit": "steps", "at": 8, "threshold": 0.11, "attempts": 2}
+    content["early_stop"] = {"unit": "steps", "at": 12, "keep": 0.5}
+    content["search"]["glo"] = {"popsize": 8, "n_generations": 2, "elite": 2}
+    content["search"]["glo"]["coefficients"] = {"popsize": 4, "n_generations": 1, "sigma": 0.2}
+    content["selection"] = {"candidates": 1}
+    (directory / "tiny.yaml").write_text(yaml.safe_dump(content))
+    first = process(*RUN, cwd=directory)
 
     def begun() -> bool:
         assert first.poll() is None, first.communicate()[0]
         try:
-            study = load(url, "tiny")
-            return len(study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))) >= 3
+            return len(results(tiny(directory))) >= 3
         except KeyError:
             return False
 
     wait_until(lambda: (directory / "taylorglo.db").exists() and begun())
     first.kill()
     first.communicate()
-    second = process(*words, cwd=directory)
+    second = process(*RUN, cwd=directory)
     output, _ = second.communicate()
     assert second.returncode == cli.DONE, output
     (directory / "output.txt").write_text(output)
     return directory
 
 
+def tiny(directory: Path) -> optuna.Study:
+    return load(f"sqlite:///{directory}/taylorglo.db", "tiny")
+
+
 @pytest.fixture
 def study(directory: Path, monkeypatch: pytest.MonkeyPatch) -> optuna.Study:
     monkeypatch.chdir(directory)
-    return load(URL.replace("///", f"///{directory}/"), "tiny")
+    return tiny(directory)
 
 
 def test_killed_and_resumed_it_is_the_serial_search(study: optuna.Study, tmp_path: Path) -> None:
@@ -68,8 +85,7 @@ def test_killed_and_resumed_it_is_the_serial_search(study: optuna.Study, tmp_pat
     )
     assert ours == theirs
     # All that can become of a candidate is in it.
-    generations = {place[0] for place in candidates(alone)}
-    assert generations == {0, 1, 2, 3, 4}
+    assert {place[0] for place in candidates(alone)} == {0, 1, 2}
     assert {t.state for t in alone.trials} >= {TrialState.COMPLETE, TrialState.PRUNED}
 
 
@@ -90,20 +106,17 @@ def test_the_winner_is_a_tree_that_trains(directory: Path, study: optuna.Study) 
     assert "Traceback" not in output
 
 
-def test_status_counts_the_functions_that_were_not_evaluated_again(
-    study: optuna.Study, capsys: pytest.CaptureFixture[str]
+def test_status_and_export_show_trees(
+    study: optuna.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["status", "tiny"]) == cli.DONE
     said = " ".join(capsys.readouterr().out.split())
-    history = SearchHistory(study, attach_recipe(study, None))
+    history = read_history(study)
     assert history.finished
-    assert history.n_slots == history.n_filled == 3 * 8 + 2 * 4 - history.n_reused
+    assert history.n_slots == history.n_filled == 2 * 8 + 4 - history.n_reused
     assert history.n_reused > 0
-    assert "Generations: 5 of 5 complete" in said
+    assert "Generations: 3 of 3 complete" in said
     assert f"Equal functions: {history.n_reused} trees" in said
-
-
-def test_a_trial_s_tree_can_be_exported(study: optuna.Study, tmp_path: Path) -> None:
     path = tmp_path / "loss.json"
     assert cli.main(["export", "tiny", "--trial", "0", "-o", str(path)]) == cli.DONE
     loss = load_loss(path)
@@ -120,20 +133,20 @@ def test_the_figures_show_trees(study: optuna.Study) -> None:
     ):
         assert plot(study).data, plot.__name__
     state = visualization.plot_search_state(study)
-    # Of the second stage, which begins with the fourth generation.
-    assert list(state.data[-1].x) == [4, 5, 6]
+    # Of the second stage, which begins with the third generation.
+    assert list(state.data[-1].x) == [3, 4]
 
 
 def test_verdict_report_and_dashboard_are_about_the_tree(
-    study: optuna.Study, directory: Path, tmp_path: Path
+    study: optuna.Study, tmp_path: Path
 ) -> None:
     words = ["evaluate", "tiny", "--seeds", "2", "--against", "ce", "--workers", "1"]
     assert cli.main([*words, "-o", str(tmp_path / "verdict")]) == cli.DONE
     assert cli.main(["report", "tiny", "-o", str(tmp_path / "report.html")]) == cli.DONE
     page = (tmp_path / "report.html").read_text()
-    history = SearchHistory(study, attach_recipe(study, None))
-    assert f"<b>{history.n_reused}</b><span>trees equal to one of them" in page
+    n_reused = read_history(study).n_reused
+    assert f"<b>{n_reused}</b><span>trees equal to one of them" in page
     dashboard.refresh(study)
     note = get_note(study)
-    assert "5 of 5 generations" in note
+    assert "3 of 3 generations" in note
     assert selected_loss(study).name in note
