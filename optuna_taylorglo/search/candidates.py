@@ -37,8 +37,7 @@ from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationSampler
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor import TaylorLoss
-    from optuna_taylorglo.losses.tree_loss import TreeLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 Point = tuple[float, ...] | TreePoint
 """A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients."""
@@ -104,7 +103,7 @@ def _theta_and_anchor(
 
 def candidate_loss(
     recipe: Recipe, parameters: Sequence[float] | TreePoint, n_classes: int
-) -> TaylorLoss | TreeLoss:
+) -> EvolvedLoss:
     """The loss of a candidate.
 
     Raises:
@@ -115,7 +114,7 @@ def candidate_loss(
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
     options = {"class_reduction": recipe.loss.class_reduction, **loss_conventions(recipe)}
-    loss: TaylorLoss | TreeLoss
+    loss: EvolvedLoss
     if isinstance(parameters, TreePoint):
         loss = TreeLoss(parameters.tree, parameters.coefficients or None, **options)
     else:
@@ -132,13 +131,7 @@ def candidate_loss(
 
 
 def loss_conventions(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's settings of the arguments that all losses share with `nn.CrossEntropyLoss`.
-
-    Candidates and all that they are compared with are built with them.
-
-    Raises:
-        RecipeError: If weights are to be balanced, and no worker has counted labels yet.
-    """
+    """The recipe's settings of the arguments that all losses share with `nn.CrossEntropyLoss`."""
     import torch
 
     loss, arguments = recipe.loss, {}
@@ -204,11 +197,9 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
 
 
 def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEndPruner:
-    """The pruner that ends hopeless trainings early; reports count optimizer steps.
+    """The pruner that ends hopeless trainings early.
 
-    Args:
-        recipe: The recipe.
-        in_steps: Turns a length in "steps" or "epochs" into a number of optimizer steps.
+    Reports count optimizer steps; `in_steps` converts a length in "steps" or "epochs".
     """
     abort = stop = None
     sign, search = recipe.fitness.sign, recipe.search
@@ -226,11 +217,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
 
 
 def resolve_start(recipe: Recipe) -> Recipe:
-    """The recipe with the θ at which its search starts in place of a loss's name or file.
-
-    Raises:
-        RecipeError: If the loss cannot be read or expanded.
-    """
+    """The recipe with the θ at which its search starts in place of a loss's name or file."""
     start, form = recipe.search.start, form_of(recipe)
     if start is None:
         return recipe

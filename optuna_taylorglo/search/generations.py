@@ -36,11 +36,8 @@ from optuna_taylorglo.attributes import (
 from optuna_taylorglo.study.heartbeat import is_being_withdrawn
 from optuna_taylorglo.study.optuna_private import FIXED_PARAMS
 
-MAX_STALE = 20
-"""Stale trials of one candidate; with one more it counts as crashing its workers."""
-
-LARGEST = 1e6
-"""Largest parameter of a candidate; far greater ones make CMA-ES's numbers overflow."""
+MAX_STALE = 20  # stale trials of a candidate; with one more it counts as crashing its workers
+LARGEST = 1e6  # parameter of a candidate; far greater ones make CMA-ES's numbers overflow
 
 
 def params_of(trial: FrozenTrial) -> dict[str, Any]:
@@ -212,8 +209,8 @@ class Replay:
 
     Attributes:
         size: Slots of the generation after the finished ones; None if the search is over.
-        stored: Reads the candidate that a trial holds; None if it holds none.
-        n_reused: Candidates so far that needed no slot, because their result was known already.
+        stored: Reads the candidate that a trial holds, if any.
+        n_reused: Candidates so far that needed no slot, because their result was known.
         states: Distribution of CMA-ES before each generation.
     """
 
@@ -233,10 +230,7 @@ class Replay:
         raise NotImplementedError
 
     def candidate(self, slot: Slot) -> Any:
-        """The candidate that was evaluated in a slot, or would have been.
-
-        A stored one counts more than one drawn here: another processor may draw another one.
-        """
+        """The candidate of a slot: the stored one, as another processor may draw another one."""
         stored = (self.stored(trial) for trial in slot.holders)
         found = next((candidate for candidate in stored if candidate is not None), None)
         return self.draw(slot.generation, slot.index) if found is None else found

@@ -41,8 +41,7 @@ from optuna_taylorglo.study.open import Direction, check_direction, find_evaluat
 from optuna_taylorglo.study.optuna_private import storage_of
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor import TaylorLoss
-    from optuna_taylorglo.losses.tree_loss import TreeLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 _logger = get_logger(__name__)
 
@@ -164,7 +163,7 @@ class SearchHistory:
 
     @cached_property
     def ranked(self) -> list[FrozenTrial]:
-        """Complete candidates from the best to the worst, the earlier of equal ones first."""
+        """Complete candidates from best to worst, the earlier of equal ones first."""
         return _ranked(self.trials, self.recipe)
 
     @property
@@ -209,10 +208,7 @@ def read_history(study: Study) -> SearchHistory | None:
 
 
 def ranked_trials(study: Study) -> list[FrozenTrial]:
-    """Complete candidates from the best to the worst, the earlier of equal ones first.
-
-    None for a study without a recipe, which says what a candidate is.
-    """
+    """Complete candidates from best to worst, the earlier of equal ones first."""
     recipe = settled_recipe(study)
     return [] if recipe is None else _ranked(study.get_trials(deepcopy=False), recipe)
 
@@ -223,23 +219,15 @@ def winner(study: Study) -> FrozenTrial | None:
 
 
 def recipe_and_classes(study: Study) -> tuple[Recipe, int]:
-    """The recipe of a study and the number of classes of its data.
-
-    Raises:
-        StudyError: If no worker has begun on it.
-    """
+    """The recipe of a study on which a worker has begun, and the number of classes of its data."""
     recipe, n_classes = settled_recipe(study), study.user_attrs.get(N_CLASSES)
     if recipe is None or n_classes is None:
         raise StudyError(f"study {study.study_name!r} has no recipe: no worker has begun on it.")
     return recipe, int(n_classes)
 
 
-def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss | TreeLoss:
-    """The loss that a trial of a study evaluated, with its origin.
-
-    Raises:
-        StudyError: If the study has no recipe or the trial no complete candidate.
-    """
+def trial_loss(study: Study, trial: FrozenTrial) -> EvolvedLoss:
+    """The loss that a trial of a study evaluated, with its origin."""
     from optuna_taylorglo.losses.files import Origin
 
     recipe, n_classes = recipe_and_classes(study)
@@ -269,13 +257,10 @@ def _has_fitness(trial: FrozenTrial) -> bool:
 
 
 def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
-    """Save a recipe in a study, or take the one that is there.
+    """Save a recipe in a study, or take the one that is there; the recipe to work by.
 
     Until a worker has begun, another recipe takes the place of the saved one. Afterwards only
     `CHANGEABLE` fields may differ, on which no candidate and no training depends.
-
-    Returns:
-        The study's recipe, with what workers have settled.
 
     Raises:
         RecipeMismatch: If a worker has begun by another recipe.
@@ -284,8 +269,7 @@ def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
     if recipe is not None:
         recipe = resolve_start(recipe)
         check_direction(study, direction_of(recipe))
-        saved = frozen_recipe(study)
-        attributes = study.user_attrs
+        saved, attributes = frozen_recipe(study), study.user_attrs
         has_begun = attributes.get(N_CLASSES) or attributes.get(CROSS_ENTROPY)
         if saved is not None and (has_begun or find_evaluation_study(study) is not None):
             recipe = _with_changes(study, saved, recipe)
@@ -306,11 +290,7 @@ def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
 
 
 def check_recipe(study: Study, recipe: Recipe) -> None:
-    """Make sure that a worker's recipe is still the study's.
-
-    Raises:
-        RecipeMismatch: If another recipe has taken its place.
-    """
+    """Raise a RecipeMismatch if a worker's recipe is no longer the study's."""
     saved = settled_recipe(study)
     if saved is not None and merged(saved, recipe) is None:
         raise RecipeMismatch(
@@ -345,13 +325,15 @@ def _with_changes(study: Study, saved: Recipe, recipe: Recipe) -> Recipe:
 
 
 def _advice(study: Study) -> str:
-    evaluation_study, url = find_evaluation_study(study), getattr(storage_of(study), "url", None)
-    commands = []
-    for each in filter(None, (study, evaluation_study)):
-        words = ["optuna", "delete-study", "--study-name", each.study_name]
-        commands.append("  " + shlex.join([*words, *([] if url is None else ["--storage", url])]))
+    url = getattr(storage_of(study), "url", None)
+    storage = [] if url is None else ["--storage", url]
+    commands = [
+        shlex.join(["optuna", "delete-study", "--study-name", each.study_name, *storage])
+        for each in (study, find_evaluation_study(study))
+        if each is not None
+    ]
     return (
         f"A worker has begun on it, so only {CHANGEABLE} may change. Give the new recipe a study "
         f"of its own with\n  --study-name {shlex.quote(study.study_name + '-2')}\n"
-        "or delete this one, with all its results, and start again:\n" + "\n".join(commands)
+        "or delete this one, with all its results, and start again:\n  " + "\n  ".join(commands)
     )

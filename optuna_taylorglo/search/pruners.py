@@ -61,10 +61,9 @@ class FallingBehindPruner(BasePruner):
     """Stop a candidate whose learning curve falls behind that of the generation before.
 
     At ``step`` a candidate must reach what the best ``keep`` of the generation before it had
-    reached by then; a candidate of that generation without a report at the step counts as slower
-    than all others. That generation is finished, so any number of workers stops the same
-    candidates. Nothing is stopped in the first generation. A candidate that does not wait for the
-    generation before is compared with the one before that.
+    reached by then; one of them without a report at the step counts as slower than all others.
+    That generation is finished, so any number of workers stops the same candidates. A candidate
+    that does not wait for the generation before is compared with the one before that.
 
     Args:
         popsize: Candidates per generation (λ); None where generations differ in size, and the
@@ -111,11 +110,7 @@ class FallingBehindPruner(BasePruner):
 
 
 class EarlyEndPruner(BasePruner):
-    """Two reasons to end a training early.
-
-    Args:
-        abort: Finds trainings that failed; their candidates may be tried again.
-        stop: Finds trainings that are not worth going on with; their candidates are ranked.
+    """Ends trainings that failed (`abort`) or that are not worth going on with (`stop`).
 
     Attributes:
         reason: Why the trial that was asked about last is to end; None if it is to go on.

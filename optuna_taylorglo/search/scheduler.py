@@ -41,7 +41,7 @@ Proposal = tuple[dict[str, float], dict[str, BaseDistribution], dict[str, Any]]
 class GenerationSampler(BaseSampler):
     """A sampler whose candidates depend on the seed and on results of finished generations only.
 
-    It stores nothing: each process replays the finished generations for itself.
+    It stores nothing: each process replays the finished generations.
     """
 
     _replay: Replay
@@ -156,7 +156,7 @@ class GenerationScheduler(TrialQueue):
     Args:
         study: A study whose sampler is a `TaylorGLOSampler` or a `GLOSampler`.
         n_generations: Generations after which the search is over; None for no end.
-        heartbeat: Intervals, as `TrialQueue` takes them.
+        heartbeat: Intervals, as of `TrialQueue`.
     """
 
     def __init__(
