@@ -98,20 +98,6 @@ def test_candidates_weigh_smooth_and_ignore_as_the_recipe_says(tmp_path: Path) -
     torch.testing.assert_close(load_loss(tmp_path / "loss.json")(logits, target), found)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_at_the_anchor_a_weighted_candidate_is_weighted_cross_entropy(smoothing: float) -> None:
-    loss = {"base": "cross_entropy", "class_weights": WEIGHTS, "ignore_index": 2}
-    recipe = digits_recipe(loss=loss, search=FREE)
-    built = candidate_loss(recipe, [0.0] * 9 + [smoothing], N_CLASSES).double()
-    logits = torch.randn(40, N_CLASSES, dtype=torch.float64, requires_grad=True)
-    target = torch.arange(40) % N_CLASSES
-    weight = torch.tensor(WEIGHTS).double()
-    expected = torch.nn.CrossEntropyLoss(weight, ignore_index=2, label_smoothing=smoothing)
-    both = [criterion(logits, target) for criterion in (built, expected)]
-    torch.testing.assert_close(*both)
-    torch.testing.assert_close(*(torch.autograd.grad(loss, logits)[0] for loss in both))
-
-
 def test_conventions_are_cross_entropys_by_default_and_balanced_weights_wait() -> None:
     assert loss_conventions(digits_recipe()) == {}
     with pytest.raises(RecipeError, match="balanced is not settled"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from optuna.study import Study
 from optuna.trial import Trial, TrialState
 from schedulers import place, take
-from searches import results, small_recipe
+from searches import small_recipe
 from torch import nn
 from trainings import RecordedTraining, cpu, digits_training
 
@@ -22,7 +21,6 @@ from optuna_taylorglo.attributes import DIVERGED, GENERATION, N_CLASSES, STOPPED
 from optuna_taylorglo.errors import StopRequested, StudyError
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of, winner
 from optuna_taylorglo.search.objective import Objective
@@ -110,7 +108,9 @@ def test_a_candidate_that_falls_behind_is_stopped_and_marked(tmp_path: Path) -> 
     assert slow.user_attrs[STOPPED] is True
 
 
-def test_a_loss_that_stops_being_finite_is_marked(tmp_path: Path) -> None:
+def test_a_loss_or_metric_that_is_not_finite_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     search = new_search(tmp_path, optimizer={"lr": 1e30, "momentum": 0.0})
     trial = search.take()
     with pytest.raises(optuna.TrialPruned, match="not finite"):
@@ -118,18 +118,11 @@ def test_a_loss_that_stops_being_finite_is_marked(tmp_path: Path) -> None:
     assert "the loss is not finite at step 4" in trial.user_attrs[DIVERGED]
     assert STOPPED not in trial.user_attrs
 
-
-def test_a_metric_that_is_not_finite_is_a_divergence_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    search = new_search(tmp_path)
-
     def run(criterion: nn.Module, *, on_validation: Any, **options: Any) -> float:
         on_validation(4, math.nan)
         pytest.fail("training went on")
 
     monkeypatch.setattr(search.training, "run", run)
-    trial = search.take()
     with pytest.raises(optuna.TrialPruned):
         search.objective(trial)
     assert trial.user_attrs[DIVERGED] == "val_accuracy is nan at step 4"
@@ -179,94 +172,61 @@ def test_a_request_to_stop_passes_through(tmp_path: Path) -> None:
 # A search that minimizes m is the one that maximizes -m, bit for bit
 
 
-def searched(recipe: Recipe, evaluation: Callable[[Study], Callable[[Trial], float]]) -> Study:
-    """A whole search in memory; every eleventh trial fails once."""
+def searched(training: Training) -> Study:
+    """A whole search in memory; the first training to its end fails."""
+    recipe = training.recipe
     study = optuna.create_study(direction=direction_of(recipe))
     attach_recipe(study, recipe)
     study.set_user_attr(N_CLASSES, 10)
-    study.sampler = make_sampler(recipe, 10)
-    study.pruner = make_pruner(recipe, lambda amount, unit: amount)
+    study.sampler = sampler = make_sampler(recipe, 10)
+    study.pruner = make_pruner(recipe, training.in_steps)
     scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
-    evaluate = evaluation(study)
+    objective = Objective(training, sampler)
     while (trial := scheduler.claim()) is not None:
         try:
-            value = evaluate(trial)
+            value = objective(trial)
         except optuna.TrialPruned:
             scheduler.finish(trial, state=TrialState.PRUNED)
         else:
-            failed = trial.number % 11 == 5
-            scheduler.finish(trial, value, state=TrialState.FAIL if failed else None)
+            has_failed = any(t.state == TrialState.FAIL for t in study.trials)
+            scheduler.finish(trial, value, state=None if has_failed else TrialState.FAIL)
     return study
 
 
-def synthetic_search(folder: Path, mode: str, sign: int) -> SearchHistory:
-    """A search by a known error, minimized, or maximized with its sign turned round."""
-    path = small_recipe(
-        folder / f"{mode}.yaml",
-        fitness={"metric": "val_error", "mode": mode},
-        early_abort={"threshold": 30.0 * sign},
-        search={"popsize": 6, "n_generations": 5, "filter": "none"},
-    )
-
-    def evaluation(study: Study) -> Callable[[Trial], float]:
-        def evaluate(trial: Trial) -> float:
-            parameters = study.sampler.suggest(trial)  # type: ignore[attr-defined]
-            error = sum((p - 0.5) ** 2 for p in parameters)
-            for step in (4, 5):
-                trial.report(sign * error * 10 / step, step)
-                if trial.should_prune():
-                    if study.pruner.reason == "stop":  # type: ignore[attr-defined]
-                        trial.set_user_attr(STOPPED, True)
-                    raise optuna.TrialPruned
-            return sign * error
-
-        return evaluate
-
-    recipe = load_recipe(path)
-    return SearchHistory(searched(recipe, evaluation), recipe)
-
-
-def test_a_synthetic_search_does_not_depend_on_the_sign(tmp_path: Path) -> None:
-    down, up = synthetic_search(tmp_path, "min", 1), synthetic_search(tmp_path, "max", -1)
-    assert down.finished
-    assert [(t.params, t.state) for t in down.trials] == [(t.params, t.state) for t in up.trials]
-    # All that may become of a candidate was seen.
-    states = {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
-    assert {t.state for t in down.trials} == states
-    assert any(t.user_attrs.get(STOPPED) for t in down.trials)
-    for history, best in ((down, min), (up, max)):
-        assert history.best is not None
-        assert history.best.value == best(t.value for t in history.ranked)
-        bests = [best(g.values) for g in history.generations]
-        assert [c.fitness for c in history.best_of_each] == bests
-    assert [t.number for t in down.ranked] == [t.number for t in up.ranked]
-    assert [t.number for t in down.new_bests] == [t.number for t in up.new_bests]
-
-
-def test_real_trainings_do_not_depend_on_the_sign(tmp_path: Path) -> None:
-    found: list[dict[Any, Any]] = []
+def test_a_search_does_not_depend_on_the_sign(tmp_path: Path) -> None:
+    outcomes: list[Any] = []
+    orders: list[Any] = []
     for mode, metric, sign in (("min", "val_nll", 1), ("max", "val_log_likelihood", -1)):
         path = small_recipe(
             tmp_path / f"{mode}.yaml",
             model={"class_path": "own_nets.LogsLikelihood", "init_args": {}},
             fitness={"metric": metric, "mode": mode},
-            early_abort={"threshold": 2.31 * sign},
+            early_abort={"threshold": 2.32 * sign},
+            early_stop={"keep": 0.25},
+            search={"n_generations": 3},
         )
         training = Training(load_recipe(path), cpu(tmp_path, "own_nets"))
-
-        def evaluation(study: Study, training: Training = training) -> Objective:
-            return Objective(training, study.sampler)  # type: ignore[arg-type]
-
-        outcomes = results(searched(training.recipe, evaluation))
-        found.append(
-            {
-                key: (params, state, sign * value, {s: sign * r for s, r in reports.items()})
-                for key, (params, state, value, reports) in outcomes.items()
-            }
+        study = searched(training)
+        outcomes.append(
+            [
+                (t.params, t.state, t.user_attrs.get(STOPPED), t.value and sign * t.value, reports)
+                for t in study.trials
+                for reports in [[sign * report for report in t.intermediate_values.values()]]
+            ]
         )
-    assert found[0] == found[1]
-    states = {outcome[1] for outcome in found[0].values()}
-    assert states == {TrialState.COMPLETE, TrialState.PRUNED}
+        history = SearchHistory(study, training.recipe)
+        assert history.finished
+        best = (min if sign == 1 else max)(trial.value for trial in history.ranked)
+        assert history.best is not None
+        assert history.best.value == best
+        candidates = [*history.ranked, *history.new_bests]
+        orders.append([t.number for t in candidates] + [c.trial for c in history.best_of_each])
+    assert outcomes[0] == outcomes[1]
+    assert orders[0] == orders[1]
+    # All that may become of a candidate was seen.
+    states = {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
+    assert {outcome[1] for outcome in outcomes[0]} == states
+    assert {outcome[2] for outcome in outcomes[0]} == {None, True}
 
 
 @pytest.mark.parametrize(("mode", "there"), [("min", "maximize"), ("max", "minimize")])

@@ -12,7 +12,7 @@ import numpy as np
 import optuna
 import pytest
 from optuna.storages import InMemoryStorage
-from optuna.trial import Trial, TrialState
+from optuna.trial import Trial
 from schedulers import FAIL, PRUNED, new_scheduler, place, read_anew, sampler, take
 from searches import results
 
@@ -23,7 +23,6 @@ from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import candidate_seed, training_seed
 from optuna_taylorglo.study import queue
-from optuna_taylorglo.study.open import open_storage
 
 
 @pytest.fixture(autouse=True)
@@ -128,44 +127,6 @@ def test_a_trial_enqueued_at_the_worst_moment(monkeypatch: pytest.MonkeyPatch) -
     candidate = scheduler.sampler.candidate(Slot(0, 1, scheduler.sampler.policy))
     assert scheduler.sampler.suggest(second) == candidate
     assert scheduler.claim() is None
-
-
-def test_two_that_add_at_once_make_one_generation(database_url: str) -> None:
-    one, other = (new_scheduler(open_storage(database_url), popsize=4) for _ in range(2))
-    due = one.plan(one.study.trials).due
-    trials = [take(other), take(other)]
-    one._add(due)
-    assert len(one.study.trials) == 5, "the first of them is a duplicate, so no other is added"
-    trials += [take(one), take(one)]
-    assert sorted(map(place, trials)) == [(0, index, 0) for index in range(4)]
-    assert one.study.trials[4].user_attrs[WITHDRAWN]
-
-
-def test_death_between_adding_trials_and_claiming_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Killed(BaseException):
-        pass
-
-    storage = InMemoryStorage()
-    dying = new_scheduler(storage, popsize=3)
-    create, added = storage.create_new_trial, []
-
-    def die_after_two(*args: Any) -> Any:
-        if len(added) == 2:
-            raise Killed
-        added.append(create(*args))
-        return added[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "create_new_trial", die_after_two)
-        with pytest.raises(Killed):
-            dying.claim()
-    assert [trial.state for trial in dying.study.trials] == [TrialState.WAITING] * 2
-    other = new_scheduler(storage, popsize=3)
-    trials = [take(other) for _ in range(3)]
-    assert [trial.number for trial in trials] == [0, 1, 2]
-    assert [other.sampler.suggest(trial) for trial in trials] == [
-        other.sampler.candidate(Slot(0, number, other.sampler.policy)) for number in range(3)
-    ]
 
 
 @pytest.mark.parametrize("when", ["waiting", "running", "complete", "finished generation"])
