@@ -76,7 +76,6 @@ OPTIONS = {
     "sigma 0.6": Option(sampler={"sigma": 0.6}),
     "sigma 2.4": Option(sampler={"sigma": 2.4}),
     "first generation space-filling": Option(space_filling=True),
-    "learning-rate adaptation": Option(sampler={"lr_adapt": True}),
     "overlap 4": Option(sampler={"overlap": 4}),
     "overlap 8": Option(sampler={"overlap": 8}),
     "two repeats": Option(repeats=2),

@@ -31,8 +31,7 @@ from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
 T = TypeVar("T")
 
-BOUND = 1000.0
-"""Coefficients lie in [−BOUND, BOUND], which is practically unbounded."""
+BOUND = 1000.0  # coefficients lie in [−BOUND, BOUND], which is practically unbounded
 
 LEAVES = tuple(name for name, arity in OPERATORS.items() if arity == 0)
 FUNCTIONS = tuple(name for name, arity in OPERATORS.items() if arity > 0)
@@ -326,10 +325,9 @@ class GLOReplay(Replay):
 class GLOSampler(GenerationSampler):
     """Genetic programming over trees, then CMA-ES over the coefficients of the best one.
 
-    A candidate is a pure function of the seed and of the results of the generations before it, as
-    with `TaylorGLOSampler`: any number of workers, crashes and restarts gives the candidates of a
-    serial run. A trial holds its tree as the attribute ``taylorglo:tree`` and, in the second stage,
-    the coefficients as parameters ``c_0``, ``c_1`` …, one for each node in prefix order.
+    As with `TaylorGLOSampler`, any number of workers, crashes and restarts gives the candidates of
+    a serial run. A trial holds its tree as the attribute ``taylorglo:tree`` and, in the second
+    stage, the coefficients as parameters ``c_0``, ``c_1`` …, one for each node in prefix order.
 
     Trees that are the same function are evaluated once; a generation has as many trials as it has
     new functions. A tree enqueued with ``enqueue_trial({}, user_attrs={TREE: [...]})`` takes the

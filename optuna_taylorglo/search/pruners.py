@@ -10,7 +10,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
-from optuna_taylorglo.search.generations import n_known
+from optuna_taylorglo.search.generations import check_integer, n_known
 from optuna_taylorglo.study.optuna_private import study_id_of
 
 
@@ -44,8 +44,7 @@ class EarlyAbortPruner(BasePruner):
     def __init__(self, threshold: float = 0.15, step: int = 10, *, sign: int = 1) -> None:
         if isinstance(threshold, bool) or not math.isfinite(threshold):
             raise ValueError(f"threshold must be a finite number, got {threshold!r}.")
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"step must be an integer of at least 0, got {step!r}.")
+        check_integer("step", step, 0)
         self.threshold, self.step, self.sign = float(threshold), step, sign
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:

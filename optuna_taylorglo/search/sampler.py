@@ -48,15 +48,13 @@ class CMASettings:
     units: tuple[float, ...]
     limits: tuple[tuple[float, float], ...]
     accept: Callable[[Sequence[float]], bool] | None = None
-    lr_adapt: bool = False
 
 
 class CMAReplay(Replay):
-    """CMA-ES as a function of finished generations: replayed by each process, never stored.
+    """CMA-ES as a function of finished generations.
 
     Where generations overlap, a second one follows a generation behind, for the candidates that are
-    drawn from the older distribution. It is told the same, because a copy would not do: cmaes
-    rounds its matrix in a copy.
+    drawn from the older distribution. It is told the same, as cmaes rounds its matrix in a copy.
     """
 
     def __init__(
@@ -79,7 +77,6 @@ class CMAReplay(Replay):
                     sigma=settings.sigma,
                     bounds=np.array(settings.limits) / self._units[:, None],
                     population_size=settings.policy.popsize,
-                    lr_adapt=settings.lr_adapt,
                 )
                 for _ in range(2)
             )
@@ -142,18 +139,17 @@ class TaylorGLOSampler(GenerationSampler):
     generations before it: mean 0 and σ from the very first trial, exactly ``popsize`` evaluations
     per update, none of them ignored. Only three small numbers per trial are stored.
 
-    With :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, a generation starts when
-    the one before it is finished, and any number of workers, crashes and restarts gives exactly
-    the candidates of a serial run. In a plain ``study.optimize(..., n_jobs=4)`` nothing waits: a
-    trial whose previous generation is unfinished is drawn from the newest finished distribution,
-    and its result still counts in its own generation. A trial that stays RUNNING forever keeps its
+    With :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, any number of workers,
+    crashes and restarts gives exactly the candidates of a serial run. In a plain
+    ``study.optimize(..., n_jobs=4)`` nothing waits: a trial whose previous generation is unfinished
+    is drawn from the newest finished distribution, and a trial that stays RUNNING forever keeps its
     generation from finishing.
 
     CMA-ES is told ranks: complete trials by value, below them pruned ones by their best last
     report, below them failed ones. Enqueued trials take the next slots and count as they are.
 
     Limits: one objective. Parameters other than ``names`` are drawn independently at random. A
-    ``theta`` suggested in a range narrower than ±``bound`` is clipped to it.
+    parameter suggested in a narrower range is clipped to it.
 
     Args:
         names: Names of the parameters to search, in order.
@@ -172,8 +168,6 @@ class TaylorGLOSampler(GenerationSampler):
             deviation ``sigma`` times their unit.
         limits: Of some parameters, a range in place of ±``bound``; draws beyond it are repeated.
         x0: Of some parameters, where the search starts in place of 0.
-        lr_adapt: Whether CMA-ES lowers its learning rates where evaluations are noisy or the
-            problem has many basins (LRA-CMA-ES).
 
     Examples:
         >>> import optuna
@@ -201,7 +195,6 @@ class TaylorGLOSampler(GenerationSampler):
         units: Mapping[str, float] | None = None,
         limits: Mapping[str, tuple[float, float]] | None = None,
         x0: Mapping[str, float] | None = None,
-        lr_adapt: bool = False,
     ) -> None:
         if isinstance(names, str) or not names or len(set(names)) != len(names):
             raise ValueError(f"names must be one or more different names, got {names!r}.")
@@ -219,7 +212,6 @@ class TaylorGLOSampler(GenerationSampler):
             units=_by_name("units", units, self.names, 1.0),
             limits=_by_name("limits", limits, self.names, (-float(bound), float(bound))),
             accept=accept,
-            lr_adapt=lr_adapt,
         )
         if not all(0 < unit < math.inf for unit in self.settings.units):
             raise ValueError(f"units must be positive numbers, got {units!r}.")
@@ -271,7 +263,7 @@ class TaylorGLOSampler(GenerationSampler):
             # samplers write to the storage in the same way.
             for key, value in slot.attrs().items():
                 storage_of(study).set_trial_user_attr(trial_id_of(trial), key, value)
-        params = dict(zip(self.names, candidate, strict=True))
+        params, _, _ = self.as_trial(candidate)
         return {name: params[name] for name in search_space if name in params}
 
 
