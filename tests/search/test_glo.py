@@ -80,9 +80,7 @@ def test_crossover_brings_a_part_of_the_second_parent_and_nothing_else() -> None
     assert all(set(each.to_prefix()) <= known for each in children)
     # A part at the root, which is the whole of it.
     assert father in children
-
-
-def test_mutation_brings_what_neither_parent_has() -> None:
+    # Mutation brings what neither parent has.
     operators = {operator for each in bred([BAIKAL], 0.0) for operator in each.to_prefix()}
     assert operators == {*OPERATORS}
 

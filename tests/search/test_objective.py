@@ -73,18 +73,6 @@ def test_the_candidate_is_trained_and_reported_at_the_checks_and_the_end(tmp_pat
     assert search.training.seeds == [search.seed(trial)]
 
 
-def test_checks_in_epochs_are_made_at_their_steps(tmp_path: Path) -> None:
-    search = new_search(
-        tmp_path,
-        budget={"unit": "epochs", "evaluation": 2, "full": 2},
-        early_abort=NEVER_ABORT | {"unit": "epochs", "at": 1},
-        early_stop=None,
-    )
-    trial = search.take()
-    search.objective(trial)
-    assert list(search.reports(trial)) == [16, 32]
-
-
 def test_a_candidate_below_the_threshold_is_aborted_at_the_check(tmp_path: Path) -> None:
     search = new_search(tmp_path, early_abort={"threshold": 1.1})
     trial = search.take()

@@ -146,25 +146,6 @@ def test_enqueued_candidates_take_part() -> None:
     np.testing.assert_array_equal(sampler.search_state(study)[1].mean, told(study, 4).mean)
 
 
-@pytest.mark.parametrize("value", [math.inf, 1e33])
-def test_an_enqueued_candidate_that_is_no_number_does_not_stop_a_plain_search(
-    value: float,
-) -> None:
-    search = TaylorGLOSampler(popsize=2)
-    study = optuna.create_study(sampler=search, direction="maximize")
-    study.enqueue_trial(dict.fromkeys(THETA_NAMES, value))
-
-    def objective(trial: optuna.Trial) -> float:
-        if search.suggest(trial)[0] == value:
-            raise optuna.TrialPruned
-        return 1.0
-
-    with pytest.warns(UserWarning, match="out of range"):
-        study.optimize(objective, n_trials=4)
-    assert search.read(study).generation == 2
-    assert np.isfinite(search.candidate(Slot(2, 0, search.policy))).all()
-
-
 def test_refused_candidates_are_never_proposed_and_the_rest_stays_deterministic() -> None:
     def accept(theta: Sequence[float]) -> bool:
         return theta[5] > 0
