@@ -120,6 +120,9 @@ class GenerationSampler(BaseSampler):
                 raise RuntimeError(f"Trial {trial.number} is not in study {study.study_name!r}.")
             return self.candidate(slot), slot
 
+    def reseed_rng(self) -> None:
+        self._others.reseed_rng()
+
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
