@@ -31,8 +31,8 @@ from optuna_taylorglo.losses.tree_loss import LEAST_PROBABILITY
 from optuna_taylorglo.recipes.class_paths import data_module_class
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
+from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import ComparedLoss, Task, compared_evolved_loss

@@ -40,9 +40,8 @@ from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_reci
 from optuna_taylorglo.recipes.schema import search_size
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
-from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe, check_recipe, direction_of
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import attach_recipe, check_recipe, direction_of
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.heartbeat import GRACE_PERIOD, HEARTBEAT_INTERVAL, heartbeats
 from optuna_taylorglo.study.optuna_private import storage_of

@@ -27,7 +27,7 @@ from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.process import DONE, FAILED, INTERRUPTED, USAGE
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import candidate_loss
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.heartbeat import fail_trial
 from optuna_taylorglo.study.open import find_evaluation_study

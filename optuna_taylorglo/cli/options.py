@@ -20,7 +20,7 @@ from optuna.study import Study
 from optuna_taylorglo import __version__
 from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.load import line_of
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.study.open import open_study
 from optuna_taylorglo.study.storages import resolve_storage_url
 

@@ -22,8 +22,7 @@ from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import search_size
 from optuna_taylorglo.report.dashboard import fitness_line
 from optuna_taylorglo.search.candidates import new_log, resolve_start
-from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe, direction_of
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of
 from optuna_taylorglo.study.open import create_study, find_evaluation_study, open_study
 from optuna_taylorglo.study.queue import counted_trials
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from optuna.pruners import BasePruner, NopPruner
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import LossFileError, RecipeError
@@ -34,11 +33,11 @@ from optuna_taylorglo.recipes.settings import StartSettings
 from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, stored_params
 from optuna_taylorglo.search.glo import GLOReplay, GLOSampler, TreePoint, stored_point
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
-from optuna_taylorglo.search.sampler import GenerationSampler, TaylorGLOSampler
+from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.scheduler import GenerationSampler
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor import TaylorLoss
-    from optuna_taylorglo.losses.tree_loss import TreeLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 Point = tuple[float, ...] | TreePoint
 """A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients."""
@@ -104,13 +103,8 @@ def _theta_and_anchor(
 
 def candidate_loss(
     recipe: Recipe, parameters: Sequence[float] | TreePoint, n_classes: int
-) -> TaylorLoss | TreeLoss:
+) -> EvolvedLoss:
     """The loss of a candidate.
-
-    Args:
-        recipe: The recipe.
-        parameters: The candidate, in the order of `parameter_names`; in a GLO search a tree.
-        n_classes: Number of classes of the data.
 
     Raises:
         ValueError: If scales are normalized and the candidate has none (it cannot learn), or a
@@ -119,37 +113,25 @@ def candidate_loss(
     from optuna_taylorglo.losses.taylor import TaylorLoss
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
-    reduction, conventions = recipe.loss.class_reduction, loss_conventions(recipe)
-    loss: TaylorLoss | TreeLoss
+    options = {"class_reduction": recipe.loss.class_reduction, **loss_conventions(recipe)}
+    loss: EvolvedLoss
     if isinstance(parameters, TreePoint):
-        tree, coefficients = parameters.tree, parameters.coefficients or None
-        loss = TreeLoss(tree, coefficients, class_reduction=reduction, **conventions)
+        loss = TreeLoss(parameters.tree, parameters.coefficients or None, **options)
     else:
         form = form_of(recipe)
         theta, anchor = _theta_and_anchor(recipe, parameters)
-        if anchor is None and recipe.search.scale == "normalized":
+        if anchor is not None:
+            options |= anchor._asdict()
+        elif recipe.search.scale == "normalized":
+            reduction = recipe.loss.class_reduction
             theta = normalize_scale(theta, n_classes, form, class_reduction=reduction)
-        loss = TaylorLoss(
-            theta,
-            **asdict(form),
-            class_reduction=reduction,
-            base=recipe.loss.base,
-            **({} if anchor is None else anchor._asdict()),
-            **conventions,
-        )
+        loss = TaylorLoss(theta, **asdict(form), base=recipe.loss.base, **options)
     loss.n_classes = n_classes
     return loss
 
 
 def loss_conventions(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's settings of the arguments that all losses share with `nn.CrossEntropyLoss`.
-
-    Candidates and all that they are compared with are built with them, and so differ in nothing but
-    the loss.
-
-    Raises:
-        RecipeError: If weights are to be balanced, and no worker has counted labels yet.
-    """
+    """The recipe's settings of the arguments that all losses share with `nn.CrossEntropyLoss`."""
     import torch
 
     loss, arguments = recipe.loss, {}
@@ -215,14 +197,11 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
 
 
 def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEndPruner:
-    """The pruner that ends hopeless trainings early; reports count optimizer steps.
+    """The pruner that ends hopeless trainings early.
 
-    Args:
-        recipe: The recipe.
-        in_steps: Turns a length in "steps" or "epochs" into a number of optimizer steps.
+    Reports count optimizer steps; `in_steps` converts a length in "steps" or "epochs".
     """
-    abort: BasePruner = NopPruner()
-    stop: BasePruner = NopPruner()
+    abort = stop = None
     sign, search = recipe.fitness.sign, recipe.search
     if (rule := recipe.early_abort) is not None:
         abort = EarlyAbortPruner(rule.threshold, in_steps(rule.at, rule.unit), sign=sign)
@@ -238,11 +217,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
 
 
 def resolve_start(recipe: Recipe) -> Recipe:
-    """The recipe with the θ at which its search starts in place of a loss's name or file.
-
-    Raises:
-        RecipeError: If the loss cannot be read or expanded.
-    """
+    """The recipe with the θ at which its search starts in place of a loss's name or file."""
     start, form = recipe.search.start, form_of(recipe)
     if start is None:
         return recipe
@@ -259,8 +234,9 @@ def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:
     from optuna_taylorglo.losses.taylor import TaylorLoss
 
     assert start.loss is not None, "a start without θ has a loss"
-    tree, coefficients = NAMED.get(start.loss, (None, None))
-    if tree is None:
+    if start.loss in NAMED:
+        tree, coefficients = NAMED[start.loss]
+    else:
         try:
             loss = load_loss(start.loss)
         except LossFileError as error:
@@ -270,11 +246,8 @@ def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:
             if loss.form == form and loss.anchor is None:
                 return loss.theta
             base = "" if loss.anchor is None else " on cross-entropy"
-            raise RecipeError(
-                "search.start.loss",
-                f"{start.loss!r} has a loss of another form, {loss.form}{base}; the recipe's is "
-                f"{form}",
-            )
+            problem = f"{start.loss!r} has a loss of another form, {loss.form}{base}"
+            raise RecipeError("search.start.loss", f"{problem}; the recipe's is {form}")
         tree, coefficients = loss.tree, loss.coefficients
     center = (start.at[0], start.at[1])
     try:

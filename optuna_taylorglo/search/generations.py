@@ -1,14 +1,13 @@
 """The slots of a search's generations, derived from its trials.
 
-A *slot* is one place in one generation: one candidate, evaluated once or, after an abort or a
-failure, several times. A trial names its slot and its attempt in user attributes. A trial without
-them (a user enqueued it, or ``study.optimize`` created it) takes the first slot that no trial with
-a lower number has. Slots follow from the trials alone, so all workers agree on them.
+A *slot* is one place in one generation: one candidate, with all trials made for it. A trial names
+its slot and its attempt in user attributes. A trial without them (a user enqueued it, or
+``study.optimize`` created it) takes the first slot that no trial with a lower number has. Slots
+follow from the trials alone, so all workers agree on them.
 
-A trial is retried for three reasons. After an *abort* (PRUNED: below the threshold, or diverged)
-the next attempt starts from fresh weights; attempts are limited as in the paper. After a *failure*
-(FAIL: the training raised an exception) and for a *stale* trial (FAIL: the worker died or wrote no
-heartbeat) the same attempt is repeated with the same training seed, a limited number of times. A
+After an *abort* (PRUNED: below the threshold, or diverged) the next attempt starts from fresh
+weights. After a *failure* (FAIL: the training raised an exception) and for a *stale* trial (FAIL:
+the worker died or wrote no heartbeat) the same attempt is repeated with the same training seed. A
 *stop* (PRUNED and marked: behind the generation before) closes the slot with its last report.
 
 Generations may *overlap*: the first candidates of a generation are drawn without the results of
@@ -19,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -36,39 +36,31 @@ from optuna_taylorglo.attributes import (
 from optuna_taylorglo.study.heartbeat import is_being_withdrawn
 from optuna_taylorglo.study.optuna_private import FIXED_PARAMS
 
-MAX_STALE = 20
-"""Stale trials of one candidate; with one more it counts as crashing its workers."""
+MAX_STALE = 20  # stale trials of a candidate; with one more it counts as crashing its workers
+LARGEST = 1e6  # parameter of a candidate; far greater ones make CMA-ES's numbers overflow
 
-LARGEST = 1e6
-"""Largest parameter of a candidate; far greater ones make CMA-ES's numbers overflow."""
+
+def params_of(trial: FrozenTrial) -> dict[str, Any]:
+    """A trial's parameters, suggested or enqueued."""
+    return {**trial.system_attrs.get(FIXED_PARAMS, {}), **trial.params}
 
 
 def stored_params(trial: FrozenTrial, names: Sequence[str]) -> tuple[float, ...] | None:
-    """A trial's parameters, suggested or enqueued; None if one is missing or no usable number."""
-    params = trial.system_attrs.get(FIXED_PARAMS, {}) | trial.params
-    values = [params.get(name) for name in names]
+    """Parameters of a trial; None if one is missing or no usable number."""
+    params = params_of(trial)
+    values: list[Any] = [params.get(name) for name in names]
     return tuple(map(float, values)) if all(map(is_usable, values)) else None
 
 
-def is_usable(value: object) -> bool:
+def is_usable(value: Any) -> bool:
     """Whether a value can be a candidate's parameter."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return abs(value) <= LARGEST
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= LARGEST
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How slots are counted and when they close.
-
-    Args:
-        popsize: Slots per generation (λ).
-        attempts: Evaluations a candidate gets before it counts as aborted; 3 is the paper's "tried
-            again up to two more times".
-        max_failures: Failures of a slot that are repeated; one more closes it as the worst.
-        overlap: First slots of each generation that do not wait for the results of the generation
-            before it; fewer than ``popsize``.
-    """
+    """How slots are counted and when they close; `TaylorGLOSampler` says what each number means."""
 
     popsize: int = 28
     attempts: int = 1
@@ -76,19 +68,23 @@ class RetryPolicy:
     overlap: int = 0
 
     def __post_init__(self) -> None:
-        minima = {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}
-        for name, least in minima.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        for name, least in {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}.items():
+            check_integer(name, getattr(self, name), least)
         if self.overlap >= self.popsize:
             raise ValueError(
                 f"overlap must be smaller than popsize {self.popsize}, got {self.overlap!r}."
             )
 
-    def n_known(self, generation: int, index: int) -> int:
-        """Number of generations whose results candidate (generation, index) depends on."""
-        return max(0, generation - (index < self.overlap))
+
+def check_integer(name: str, value: object, least: int) -> None:
+    """Raise a ValueError unless an argument is an integer of at least so much."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+
+
+def n_known(generation: int, index: int, overlap: int) -> int:
+    """Number of generations whose results candidate (generation, index) depends on."""
+    return max(0, generation - (index < overlap))
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class Slot:
     policy: RetryPolicy
     trials: tuple[FrozenTrial, ...] = ()
 
-    def attrs(self, attempt: int = 0) -> dict[str, int]:
+    def attrs(self, attempt: int = 0) -> dict[str, Any]:
         """User attributes of a trial for this slot."""
         return {GENERATION: self.generation, INDEX: self.index, ATTEMPT: attempt}
 
@@ -166,10 +162,9 @@ class Slot:
         )
 
     def sort_key(self, *, maximize: bool) -> tuple[int, float]:
-        """Orders closed slots, smaller is better.
+        """Orders closed slots: complete, stopped, aborted, without a finite number; best first.
 
-        Complete slots come first, by value; then stopped ones and after them aborted ones, both by
-        the best of their trials' last reports; then those without any finite number.
+        Stopped and aborted ones count by the best of their trials' last reports.
         """
         sign = -1.0 if maximize else 1.0
         value = None if self.result is None else self.result.value
@@ -185,29 +180,64 @@ class Slot:
         return 3, 0.0
 
 
+@dataclass(frozen=True)
+class SearchState:
+    """The distribution N(mean, σ²C) after the results of all generations before one.
+
+    Attributes:
+        generation: That generation.
+        sigma: Step size σ.
+        mean: Mean, shape (n,).
+        eigenvalues: Eigenvalues of C in ascending order, shape (n,).
+        stds: Standard deviation of each parameter in its own units, shape (n,).
+    """
+
+    generation: int
+    sigma: float
+    mean: tuple[float, ...]
+    eigenvalues: tuple[float, ...]
+    stds: tuple[float, ...]
+
+    @property
+    def condition_number(self) -> float:
+        """Largest over smallest eigenvalue of C."""
+        return self.eigenvalues[-1] / self.eigenvalues[0]
+
+
 class Replay:
     """What a search derives from its finished generations; this one derives nothing.
 
     Attributes:
         size: Slots of the generation after the finished ones; None if the search is over.
-        n_reused: Candidates so far that needed no slot, because their result was known already.
+        stored: Reads the candidate that a trial holds, if any.
+        n_reused: Candidates so far that needed no slot, because their result was known.
+        states: Distribution of CMA-ES before each generation.
     """
 
     n_reused = 0
+    states: list[SearchState]
 
-    def __init__(self, size: int | None) -> None:
-        self.size = size
+    def __init__(
+        self, size: int | None, stored: Callable[[FrozenTrial], Any] = lambda trial: None
+    ) -> None:
+        self.size, self.stored = size, stored
 
     def tell(self, slots: tuple[Slot, ...]) -> None:
         """Take in the next finished generation."""
 
+    def draw(self, generation: int, index: int) -> Any:
+        """The candidate of a slot that is not in a finished generation."""
+        raise NotImplementedError
+
+    def candidate(self, slot: Slot) -> Any:
+        """The candidate of a slot: the stored one, as another processor may draw another one."""
+        stored = (self.stored(trial) for trial in slot.holders)
+        found = next((candidate for candidate in stored if candidate is not None), None)
+        return self.draw(slot.generation, slot.index) if found is None else found
+
 
 class GenerationLog:
     """The slots of one study, whose list of trials grows.
-
-    Args:
-        policy: How slots are counted and when they close.
-        replay: Is told each finished generation.
 
     Attributes:
         finished: The slots of each finished generation.
@@ -232,25 +262,23 @@ class GenerationLog:
         """Take in all trials of the study, in order of their numbers."""
         self._placed, self._unplaced = {}, []
         for trial in trials:
-            if trial.number in self._settled:
-                continue
-            if (place := _place_of(trial)) is None:
-                self._unplaced.append(trial)
-            else:
-                self._placed.setdefault(place, []).append(trial)
-        while self.replay.size is not None and all(slot.closed for slot in self.current_slots()):
+            if not self._is_past(trial):
+                place = _place_of(trial)
+                others = self._unplaced if place is None else self._placed.setdefault(place, [])
+                others.append(trial)
+        while self.replay.size is not None and all(s.closed for s in self.current_slots()):
             slots = self.current_slots()
             self._settled |= {trial.number for slot in slots for trial in slot.trials}
             self._unplaced = [t for t in self._unplaced if t.number not in self._settled]
             self.finished.append(slots)
             self.replay.tell(slots)
         waiting = (trial for trial in trials if trial.state == TrialState.WAITING)
-        self.leftovers = [
-            trial
-            for trial in waiting
-            if trial.number in self._settled
-            or ((place := _place_of(trial)) is not None and place[0] < self.generation)
-        ]
+        self.leftovers = list(filter(self._is_past, waiting))
+
+    def _is_past(self, trial: FrozenTrial) -> bool:
+        """Whether a trial belongs to a finished generation."""
+        place = _place_of(trial)
+        return trial.number in self._settled or (place is not None and place[0] < self.generation)
 
     def current_slots(self) -> tuple[Slot, ...]:
         """All slots of the current generation, those without a trial included."""
@@ -259,11 +287,8 @@ class GenerationLog:
     def open_slots(self, n_generations: int | None = None) -> tuple[Slot, ...]:
         """The current generation's slots and those of the next one that overlap with it.
 
-        Args:
-            n_generations: Generations of the search, beyond which nothing is open; None for no end.
-
-        Returns:
-            The slots, closed ones included, in the order in which they are to be started.
+        They are in the order in which they are to be started, closed ones included; none is open
+        beyond `n_generations`.
         """
         is_last = n_generations is not None and self.generation >= n_generations - 1
         return self._slots((self.replay.size or 0) + (0 if is_last else self.policy.overlap))

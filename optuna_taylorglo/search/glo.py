@@ -2,38 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Context, Decimal
 from functools import lru_cache
+from itertools import product
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from optuna.distributions import BaseDistribution, FloatDistribution
-from optuna.samplers import BaseSampler, RandomSampler
-from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import TREE
-from optuna_taylorglo.losses.tree import Tree, tree_from_prefix
+from optuna_taylorglo.losses.tree import MAX_SIZE, OPERATORS, Tree, tree_from_prefix
 from optuna_taylorglo.recipes.settings import GLOSettings
-from optuna_taylorglo.search.cma import CMAReplay, CMASettings, SearchState
-from optuna_taylorglo.search.generations import Replay, RetryPolicy, Slot, stored_params
-from optuna_taylorglo.search.sampler import GenerationSampler, Proposal
-from optuna_taylorglo.search.trees import FunctionKey, child, first_tree, function_key
+from optuna_taylorglo.search.generations import (
+    Replay,
+    RetryPolicy,
+    SearchState,
+    Slot,
+    params_of,
+    stored_params,
+)
+from optuna_taylorglo.search.sampler import CMAReplay, CMASettings
+from optuna_taylorglo.search.scheduler import GenerationSampler, Proposal
 from optuna_taylorglo.seeds import tree_seed
-from optuna_taylorglo.study.optuna_private import FIXED_PARAMS, storage_of, trial_id_of
+from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
-BOUND = 1000.0
-"""Coefficients lie in [−BOUND, BOUND], which is practically unbounded."""
+T = TypeVar("T")
+
+BOUND = 1000.0  # coefficients lie in [−BOUND, BOUND], which is practically unbounded
+
+LEAVES = tuple(name for name, arity in OPERATORS.items() if arity == 0)
+FUNCTIONS = tuple(name for name, arity in OPERATORS.items() if arity > 0)
+
+FIRST_DEPTH = 3  # greatest depth of the first generation's trees; Baikal's is 2
+NEW_PART_DEPTH = 2  # greatest depth of the part that a mutation puts into a tree
+LEAF_SHARE = 1 / 3  # probability that a tree that need not be full ends before its depth
+TRIES = 50  # children that may be too deep, or without y, until a parent takes their place
+
+
+def one_of(dice: Random, items: Sequence[T]) -> T:
+    """One of several, each equally likely."""
+    return items[int(dice.random() * len(items))]
+
+
+def random_tree(dice: Random, depth: int, *, full: bool) -> Tree:
+    """A random tree, with every leaf at a depth (Koza's "full") or some before ("grow")."""
+    if depth == 0 or (not full and dice.random() < LEAF_SHARE):
+        return Tree(one_of(dice, LEAVES))
+    operator = one_of(dice, FUNCTIONS)
+    children = (random_tree(dice, depth - 1, full=full) for _ in range(OPERATORS[operator]))
+    return Tree(operator, tuple(children))
+
+
+def first_tree(dice: Random, max_depth: int) -> Tree:
+    """A tree of the first generation: ramped half-and-half, drawn until it depends on y."""
+    while True:
+        depth = 1 + int(dice.random() * min(FIRST_DEPTH, max_depth))
+        tree = random_tree(dice, depth, full=dice.random() < 0.5)
+        if depends_on_outputs(tree):
+            return tree
+
+
+def child(dice: Random, parent: Callable[[], Tree], *, crossover: float, max_depth: int) -> Tree:
+    """A tree made of one or two others: the first that depends on y, else the first parent.
+
+    Args:
+        dice: Random numbers.
+        parent: Draws a parent.
+        crossover: Probability that a part of a second parent takes the place of a part of the
+            first; otherwise a new part does.
+        max_depth: Its greatest depth.
+    """
+    crosses = dice.random() < crossover
+    first = parent()
+    for _ in range(TRIES):
+        if crosses:
+            part = one_of(dice, list(parent().nodes()))
+        else:
+            part = random_tree(dice, int(dice.random() * (NEW_PART_DEPTH + 1)), full=False)
+        position = int(dice.random() * first.size)
+        if first.size - list(first.nodes())[position].size + part.size > MAX_SIZE:
+            continue
+        made = _with_part(first, position, part, max_depth)
+        if made is not None and depends_on_outputs(made):
+            return made
+    return first
+
+
+def _with_part(tree: Tree, position: int, part: Tree, max_depth: int) -> Tree | None:
+    """The tree with another part at a node, counted in prefix order; None if it gets too deep."""
+    if position == 0:
+        return part if part.depth <= max_depth else None
+    children = list(tree.children)
+    i, position = 0, position - 1
+    while position >= children[i].size:
+        position -= children[i].size
+        i += 1
+    made = _with_part(children[i], position, part, max_depth - 1)
+    if made is None:
+        return None
+    children[i] = made
+    return Tree(tree.operator, tuple(children))
+
+
+# Functions are compared at these targets and outputs, in decimal arithmetic, which rounds the same
+# on every machine: workers must agree on which trees are new.
+_TARGETS = [Decimal(x) for x in ("0", "1", "0.3718281828459")]
+_OUTPUTS = [
+    Decimal(y)
+    for y in (
+        "0.0031830988618379",
+        "0.1170710678118655",
+        "0.3660254037844386",
+        "0.6180339887498949",
+        "0.8660254037844387",
+        "0.9917293060986577",
+    )
+]
+_GRID = tuple(product(_TARGETS, _OUTPUTS))
+
+_EXACT = Context(prec=34, traps=[])
+_COMPARED = Context(prec=12, traps=[])
+_LEAST = Decimal("1e-20")  # smaller values are rounding errors of 0
+
+_OPERATIONS: dict[str, Callable[..., Decimal]] = {
+    "+": _EXACT.add,
+    "-": _EXACT.subtract,
+    "*": _EXACT.multiply,
+    "/": _EXACT.divide,
+    "log": _EXACT.ln,
+    "square": lambda a: _EXACT.multiply(a, a),
+    "sqrt": _EXACT.sqrt,
+}
+
+FunctionKey = tuple[Decimal | None, ...]
+"""Values, None where the function is not finite: no operation makes that finite again."""
+
+
+@lru_cache(maxsize=2**16)
+def function_key(tree: Tree) -> FunctionKey:
+    """Values on the grid to twelve digits: equal keys mean equal functions."""
+    return tuple(
+        value if value is None else _COMPARED.plus(value) if abs(value) >= _LEAST else Decimal(0)
+        for value in _values(tree)
+    )
+
+
+def depends_on_outputs(tree: Tree) -> bool:
+    """Whether the function changes with y where it is finite; a loss that does not has no slope."""
+    key, n = function_key(tree), len(_OUTPUTS)
+    rows = (set(key[i : i + n]) - {None} for i in range(0, len(key), n))
+    return "y" in tree.to_prefix() and any(len(row) > 1 for row in rows)
+
+
+@lru_cache(maxsize=2**17)
+def _values(tree: Tree) -> FunctionKey:
+    """The tree on the grid, as `losses.tree_values` has it; cached, as children share parts."""
+    if tree.operator in ("x", "y"):
+        return tuple(point["xy".index(tree.operator)] for point in _GRID)
+    if not tree.children:
+        return (Decimal(tree.operator),) * len(_GRID)
+    operation = _OPERATIONS[tree.operator]
+    points = zip(*map(_values, tree.children), strict=True)
+    results = (None if None in operands else operation(*operands) for operands in points)
+    return tuple(value if value is not None and value.is_finite() else None for value in results)
 
 
 class TreePoint(NamedTuple):
-    """A tree, and in the second stage what its nodes are multiplied by.
-
-    Attributes:
-        prefix: The tree in prefix form.
-        coefficients: One for each node; none in the first stage.
-    """
+    """A tree in prefix form, and in the second stage a coefficient for each of its nodes."""
 
     prefix: tuple[str, ...]
     coefficients: tuple[float, ...] = ()
@@ -56,25 +194,19 @@ def stored_point(trial: FrozenTrial) -> TreePoint | None:
     prefix = trial.user_attrs.get(TREE)
     if not isinstance(prefix, list) or not all(isinstance(entry, str) for entry in prefix):
         return None
+    point = TreePoint(tuple(prefix))
     try:
-        tree = _tree(tuple(prefix))
+        names = [f"c_{i}" for i in range(point.tree.size)]
     except ValueError:
         return None
-    names = [f"c_{i}" for i in range(tree.size)]
-    if not (trial.params | trial.system_attrs.get(FIXED_PARAMS, {})).keys() & {*names}:
-        return TreePoint(tuple(prefix))
+    if not params_of(trial).keys() & {*names}:
+        return point
     coefficients = stored_params(trial, names)
-    return None if coefficients is None else TreePoint(tuple(prefix), coefficients)
+    return None if coefficients is None else point._replace(coefficients=coefficients)
 
 
 class GLOReplay(Replay):
     """Both stages, told one finished generation after the other.
-
-    Args:
-        settings: Sizes of the stages, and how trees are bred.
-        policy: How slots close.
-        seed: Seed of the search.
-        maximize: Whether larger values are better.
 
     Attributes:
         best_tree: The tree whose coefficients are searched; None in the first stage.
@@ -83,7 +215,7 @@ class GLOReplay(Replay):
     def __init__(
         self, settings: GLOSettings, policy: RetryPolicy, seed: int, *, maximize: bool
     ) -> None:
-        super().__init__(None)
+        super().__init__(None, stored_point)
         self._settings, self._policy, self._seed = settings, policy, seed
         self._maximize = maximize
         self._generation = 0
@@ -96,18 +228,13 @@ class GLOReplay(Replay):
         self._prepare()
 
     @property
-    def states(self) -> list[SearchState]:
+    def states(self) -> list[SearchState]:  # type: ignore[override]
         """Distributions of the second stage, with the generations of the whole search."""
         first = self._settings.n_generations
         states = [] if self._cma is None else self._cma.states
         return [replace(state, generation=first + state.generation) for state in states]
 
     def draw(self, generation: int, index: int) -> TreePoint:
-        """The candidate of a slot of the generation after the finished ones.
-
-        Raises:
-            RuntimeError: If it is of another generation, which cannot be known yet.
-        """
         if generation != self._generation or not 0 <= index < (self.size or 0):
             raise RuntimeError(
                 f"Candidate {index} of generation {generation} is not known before generation "
@@ -123,22 +250,15 @@ class GLOReplay(Replay):
             self._cma.tell(slots)
         else:
             for slot, proposed in zip(slots, self._new, strict=True):
-                self._learn(slot, proposed)
+                tree, key = self.candidate(slot).tree, function_key(proposed)
+                if tree != proposed:  # a user enqueued it
+                    self._population = [
+                        tree if function_key(old) == key else old for old in self._population
+                    ]
+                result = (tree, slot.sort_key(maximize=self._maximize))
+                self._known.setdefault(function_key(tree), result)
         self._generation += 1
         self._prepare()
-
-    def _learn(self, slot: Slot, proposed: Tree) -> None:
-        """Remember the result of a tree."""
-        stored = (stored_point(trial) for trial in slot.holders)
-        evaluated = next((point.tree for point in stored if point is not None), proposed)
-        if evaluated != proposed:
-            # The stored tree counts: a user enqueued it, or another version bred it.
-            key = function_key(proposed)
-            self._population = [
-                evaluated if function_key(tree) == key else tree for tree in self._population
-            ]
-        result = (evaluated, slot.sort_key(maximize=self._maximize))
-        self._known.setdefault(function_key(evaluated), result)
 
     def _prepare(self) -> None:
         """Breed the next generation, or begin the second stage."""
@@ -157,14 +277,14 @@ class GLOReplay(Replay):
         elif self._cma is None:
             # Of equal ones the earliest.
             self.best_tree, _ = min(self._known.values(), key=lambda known: known[1])
-            n = self.best_tree.size
+            ones = (1.0,) * self.best_tree.size
             start = CMASettings(
                 sigma=stage.sigma,
                 seed=self._seed,
                 policy=replace(self._policy, popsize=stage.popsize, overlap=0),
-                x0=(1.0,) * n,
-                units=(1.0,) * n,
-                limits=((-BOUND, BOUND),) * n,
+                x0=ones,
+                units=ones,
+                limits=((-BOUND, BOUND),) * len(ones),
             )
             self._cma = CMAReplay(start, self._coefficients, maximize=self._maximize)
             self.size = stage.popsize
@@ -202,13 +322,12 @@ class GLOReplay(Replay):
         return [*elite.values(), *(bred(dice(i)) for i in range(len(elite), settings.popsize))]
 
 
-class GLOSampler(GenerationSampler, BaseSampler):
+class GLOSampler(GenerationSampler):
     """Genetic programming over trees, then CMA-ES over the coefficients of the best one.
 
-    A candidate is a pure function of the seed and of the results of the generations before it, as
-    with `TaylorGLOSampler`: any number of workers, crashes and restarts gives the candidates of a
-    serial run. A trial holds its tree as the attribute ``taylorglo:tree`` and, in the second stage,
-    the coefficients as parameters ``c_0``, ``c_1`` …, one for each node in prefix order.
+    As with `TaylorGLOSampler`, any number of workers, crashes and restarts gives the candidates of
+    a serial run. A trial holds its tree as the attribute ``taylorglo:tree`` and, in the second
+    stage, the coefficients as parameters ``c_0``, ``c_1`` …, one for each node in prefix order.
 
     Trees that are the same function are evaluated once; a generation has as many trials as it has
     new functions. A tree enqueued with ``enqueue_trial({}, user_attrs={TREE: [...]})`` takes the
@@ -220,9 +339,8 @@ class GLOSampler(GenerationSampler, BaseSampler):
     Args:
         settings: Sizes of the stages, and how trees are bred; None for the paper's sizes.
         seed: Seed of the search.
-        attempts: Evaluations an aborted (pruned) candidate gets; more than 1 needs the scheduler.
-        max_failures: Failed evaluations of a candidate that are repeated; more than 0 needs the
-            scheduler.
+        attempts: As of `TaylorGLOSampler`.
+        max_failures: As of `TaylorGLOSampler`.
 
     Examples:
         >>> import optuna
@@ -247,13 +365,8 @@ class GLOSampler(GenerationSampler, BaseSampler):
         attempts: int = 1,
         max_failures: int = 0,
     ) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
-        self.settings = GLOSettings() if settings is None else settings
-        self.seed = seed
-        self.policy = RetryPolicy(self.settings.popsize, attempts, max_failures)
-        self._others = RandomSampler(seed=seed % 2**32)
-        self._start()
+        self.settings = settings or GLOSettings()
+        super().__init__(seed, RetryPolicy(self.settings.popsize, attempts, max_failures))
 
     def _new_replay(self, *, maximize: bool) -> GLOReplay:
         return GLOReplay(self.settings, self.policy, self.seed, maximize=maximize)
@@ -263,13 +376,11 @@ class GLOSampler(GenerationSampler, BaseSampler):
         """The tree whose coefficients are searched, when last read; None in the first stage."""
         return self._replay.best_tree
 
-    def proposal(self, slot: Slot) -> Proposal:
-        stored = filter(None, map(stored_point, slot.holders))
-        point: TreePoint = next(stored, None) or self.candidate(slot)
-        distributions: dict[str, BaseDistribution] = {
-            name: FloatDistribution(-BOUND, BOUND) for name in point.params
-        }
-        return point.params, distributions, {TREE: list(point.prefix)}
+    def as_trial(self, candidate: TreePoint) -> Proposal:
+        distributions: dict[str, BaseDistribution] = dict.fromkeys(
+            candidate.params, FloatDistribution(-BOUND, BOUND)
+        )
+        return candidate.params, distributions, {TREE: list(candidate.prefix)}
 
     def validate(self, enqueued: FrozenTrial) -> str | None:
         tree = enqueued.user_attrs.get(TREE)
@@ -282,33 +393,8 @@ class GLOSampler(GenerationSampler, BaseSampler):
         frozen = storage_of(trial.study).get_trial(trial_id_of(trial))
         point = stored_point(frozen)
         if point is None:
-            with self._lock:
-                slot = self._slot_of(trial.study, frozen)
-                point = self.candidate(slot)
+            point, slot = self._candidate_of(trial.study, frozen)
             for key, value in (slot.attrs() | {TREE: list(point.prefix)}).items():
                 trial.set_user_attr(key, value)
         coefficients = tuple(trial.suggest_float(name, -BOUND, BOUND) for name in point.params)
         return point._replace(coefficients=coefficients)
-
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        with self._lock:
-            params = self.candidate(self._slot_of(study, trial)).params
-        if param_name in params:
-            return params[param_name]
-        return self._others.sample_independent(study, trial, param_name, param_distribution)

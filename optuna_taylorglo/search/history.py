@@ -1,47 +1,54 @@
-"""The results of a search: candidates by generation, the best ones, and cross-entropy's."""
+"""A search as its study has it: the recipe, the candidates by generation and the best ones."""
 
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from optuna.exceptions import ExperimentalWarning
+from optuna.logging import get_logger
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES
-from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES, SELECTION
+from optuna_taylorglo.errors import RecipeMismatch, StudyError
+from optuna_taylorglo.recipes.load import (
+    CHANGEABLE,
+    frozen_recipe,
+    merged,
+    recipe_differences,
+    replace_recipe,
+    settled_recipe,
+)
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import (
     Point,
     candidate_loss,
     new_log,
     parameter_names,
+    resolve_start,
     stored_candidate,
 )
 from optuna_taylorglo.search.generations import GenerationLog, Slot
+from optuna_taylorglo.study.open import Direction, check_direction, find_evaluation_study
+from optuna_taylorglo.study.optuna_private import storage_of
 
 if TYPE_CHECKING:
-    from optuna_taylorglo.losses.taylor import TaylorLoss
-    from optuna_taylorglo.losses.tree_loss import TreeLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
+
+_logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate and its result.
-
-    Attributes:
-        trial: Number of its trial.
-        generation: Its generation, from 0.
-        parameters: What the search proposed, in the order of the recipe's parameter names; in a
-            GLO search a tree.
-        fitness: None if it ended early or failed.
-    """
+    """One candidate, with the number of its trial; its fitness is None if it ended early."""
 
     trial: int
     generation: int
@@ -51,22 +58,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Generation:
-    """The candidates of one generation that have their result.
-
-    Attributes:
-        candidates: The candidates.
-        sign: 1 if greater fitness is better, -1 if smaller is.
-    """
+    """The candidates of one generation that have their result; sign is -1 if smaller is better."""
 
     candidates: tuple[Candidate, ...]
     sign: int = 1
 
-    @cached_property
+    @property
     def values(self) -> list[float]:
         """Fitness of the candidates that trained to the end."""
         return [c.fitness for c in self.candidates if c.fitness is not None]
 
-    @cached_property
+    @property
     def best(self) -> Candidate | None:
         """The candidate with the best fitness, the earliest of equal ones."""
         trained = [c for c in self.candidates if c.fitness is not None]
@@ -83,23 +85,13 @@ class Generation:
         return len(self.candidates) - len(self.values)
 
 
-@dataclass(frozen=True)
 class CrossEntropy:
     """Fitness of cross-entropy at the candidates' budget, with each training seed."""
 
-    by_seed: Mapping[str, float]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.by_seed.values())
-
-    @property
-    def low(self) -> float:
-        return min(self.by_seed.values())
-
-    @property
-    def high(self) -> float:
-        return max(self.by_seed.values())
+    def __init__(self, by_seed: Mapping[str, float]) -> None:
+        self.by_seed = by_seed
+        self.mean = statistics.fmean(by_seed.values())
+        self.low, self.high = min(by_seed.values()), max(by_seed.values())
 
     def __str__(self) -> str:
         seeds = "1 seed" if len(self.by_seed) == 1 else f"{len(self.by_seed)} seeds"
@@ -107,12 +99,14 @@ class CrossEntropy:
 
 
 class SearchHistory:
-    """A snapshot of a study; views of it are computed when they are asked for.
+    """A snapshot of a study; the log of an earlier one makes it cost only what is new.
 
-    Args:
-        study: The study; no worker needs to have begun on it.
-        recipe: Its recipe.
-        log: The log of an earlier snapshot, for one that costs only what is new.
+    Attributes:
+        n_finished: Number of complete generations.
+        finished: Whether all generations are complete.
+        n_reused: Candidates so far that had the result of an equal function.
+        n_slots: Candidates of the whole search, as far as known without those that are reused.
+        n_filled: Candidates of the search that have their result.
     """
 
     def __init__(self, study: Study, recipe: Recipe, log: GenerationLog | None = None) -> None:
@@ -124,20 +118,11 @@ class SearchHistory:
         n_generations = recipe.search.total_generations
         self.n_finished = min(self._log.generation, n_generations)
         self.finished = self.n_finished == n_generations
-        """Whether all generations are complete."""
         self.n_reused = self._log.replay.n_reused
-        """Candidates so far that had the result of an equal function."""
         self.n_slots = recipe.search.total_candidates - self.n_reused
-        """Candidates of the whole search, as far as known without those that are reused."""
         self._closed = [s for s in self._log.open_slots(n_generations) if s.closed]
         n_closed = sum(map(len, self._log.finished)) + len(self._closed)
         self.n_filled = self.n_slots if self.finished else n_closed
-        """Candidates of the search that have their result."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether a worker has begun on the study."""
-        return self._attributes.get(N_CLASSES) is not None
 
     @property
     def n_classes(self) -> int:
@@ -174,13 +159,11 @@ class SearchHistory:
     @property
     def last_mean(self) -> float | None:
         """Mean fitness of the last finished generation in which a candidate trained to the end."""
-        # Asked for every second while a search runs, so without a look at all generations.
-        means = (self._generation(slots).mean for slots in reversed(self._log.finished))
-        return next((mean for mean in means if mean is not None), None)
+        return next((g.mean for g in reversed(self.generations) if g.values), None)
 
     @cached_property
     def ranked(self) -> list[FrozenTrial]:
-        """Complete candidates from the best to the worst, the earlier of equal ones first."""
+        """Complete candidates from best to worst, the earlier of equal ones first."""
         return _ranked(self.trials, self.recipe)
 
     @property
@@ -219,15 +202,13 @@ class SearchHistory:
 def read_history(study: Study) -> SearchHistory | None:
     """The history of a study; None if no worker has begun on it."""
     recipe = settled_recipe(study)
-    history = None if recipe is None else SearchHistory(study, recipe)
-    return history if history is not None and history.begun else None
+    if recipe is None or study.user_attrs.get(N_CLASSES) is None:
+        return None
+    return SearchHistory(study, recipe)
 
 
 def ranked_trials(study: Study) -> list[FrozenTrial]:
-    """Complete candidates from the best to the worst, the earlier of equal ones first.
-
-    None for a study without a recipe, which says what a candidate is.
-    """
+    """Complete candidates from best to worst, the earlier of equal ones first."""
     recipe = settled_recipe(study)
     return [] if recipe is None else _ranked(study.get_trials(deepcopy=False), recipe)
 
@@ -238,23 +219,15 @@ def winner(study: Study) -> FrozenTrial | None:
 
 
 def recipe_and_classes(study: Study) -> tuple[Recipe, int]:
-    """The recipe of a study and the number of classes of its data.
-
-    Raises:
-        StudyError: If no worker has begun on it.
-    """
+    """The recipe of a study on which a worker has begun, and the number of classes of its data."""
     recipe, n_classes = settled_recipe(study), study.user_attrs.get(N_CLASSES)
     if recipe is None or n_classes is None:
         raise StudyError(f"study {study.study_name!r} has no recipe: no worker has begun on it.")
     return recipe, int(n_classes)
 
 
-def trial_loss(study: Study, trial: FrozenTrial) -> TaylorLoss | TreeLoss:
-    """The loss that a trial of a study evaluated, with its origin.
-
-    Raises:
-        StudyError: If the study has no recipe or the trial no complete candidate.
-    """
+def trial_loss(study: Study, trial: FrozenTrial) -> EvolvedLoss:
+    """The loss that a trial of a study evaluated, with its origin."""
     from optuna_taylorglo.losses.files import Origin
 
     recipe, n_classes = recipe_and_classes(study)
@@ -281,3 +254,86 @@ def _ranked(trials: Iterable[FrozenTrial], recipe: Recipe) -> list[FrozenTrial]:
 
 def _has_fitness(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.COMPLETE and math.isfinite(trial.values[0])
+
+
+def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
+    """Save a recipe in a study, or take the one that is there; the recipe to work by.
+
+    Until a worker has begun, another recipe takes the place of the saved one. Afterwards only
+    `CHANGEABLE` fields may differ, on which no candidate and no training depends.
+
+    Raises:
+        RecipeMismatch: If a worker has begun by another recipe.
+        StudyError: If there is no recipe, or the study has the other direction.
+    """
+    if recipe is not None:
+        recipe = resolve_start(recipe)
+        check_direction(study, direction_of(recipe))
+        saved, attributes = frozen_recipe(study), study.user_attrs
+        has_begun = attributes.get(N_CLASSES) or attributes.get(CROSS_ENTROPY)
+        if saved is not None and (has_begun or find_evaluation_study(study) is not None):
+            recipe = _with_changes(study, saved, recipe)
+        # Of two recipes brought at the same moment the last one stays; the other worker notices at
+        # its next trial (`check_recipe`).
+        if saved is None or recipe_differences(saved, recipe):
+            replace_recipe(study, recipe)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([recipe.fitness.metric])
+    settled = settled_recipe(study)
+    if settled is None:
+        raise StudyError(
+            f"study {study.study_name!r} has no recipe yet: give the first worker one, such as\n"
+            "  --recipe studies/digits_cnn.yaml"
+        )
+    return settled
+
+
+def check_recipe(study: Study, recipe: Recipe) -> None:
+    """Raise a RecipeMismatch if a worker's recipe is no longer the study's."""
+    saved = settled_recipe(study)
+    if saved is not None and merged(saved, recipe) is None:
+        raise RecipeMismatch(
+            study.study_name,
+            recipe_differences(saved, recipe),
+            "Another recipe took its place while this worker started. Start the worker again to "
+            "work by that one.",
+        )
+
+
+def direction_of(recipe: Recipe) -> Direction:
+    """The direction of the recipe's studies."""
+    return "maximize" if recipe.fitness.mode == "max" else "minimize"
+
+
+def _with_changes(study: Study, saved: Recipe, recipe: Recipe) -> Recipe:
+    """The recipe by which a study with results goes on."""
+    changed, name = merged(saved, recipe), study.study_name
+    if changed is None:
+        raise RecipeMismatch(name, recipe_differences(saved, recipe), _advice(study))
+    if recipe.search.n_generations < changed.search.n_generations:
+        _logger.warning(
+            f"Study {name!r} keeps its {changed.search.n_generations} generations, more than the "
+            f"{recipe.search.n_generations} of the file."
+        )
+    if lines := recipe_differences(saved, changed):
+        if study.user_attrs.get(SELECTION) is not None:
+            study.set_user_attr(SELECTION, None)  # the winner is to be selected again
+        for line in lines:
+            _logger.warning(f"Changed in study {name!r}: {line}.")
+    return changed
+
+
+def _advice(study: Study) -> str:
+    url = getattr(storage_of(study), "url", None)
+    storage = [] if url is None else ["--storage", url]
+    commands = [
+        shlex.join(["optuna", "delete-study", "--study-name", each.study_name, *storage])
+        for each in (study, find_evaluation_study(study))
+        if each is not None
+    ]
+    return (
+        f"A worker has begun on it, so only {CHANGEABLE} may change. Give the new recipe a study "
+        f"of its own with\n  --study-name {shlex.quote(study.study_name + '-2')}\n"
+        "or delete this one, with all its results, and start again:\n  " + "\n  ".join(commands)
+    )

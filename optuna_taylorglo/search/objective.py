@@ -14,27 +14,19 @@ from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, ST
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.pruners import EarlyEndPruner
-from optuna_taylorglo.search.sampler import GenerationSampler
+from optuna_taylorglo.search.scheduler import GenerationSampler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study.storages import release_connections
 from optuna_taylorglo.training.training import Training
 
 
 class Objective:
-    """Evaluates trials that a `GenerationScheduler` handed out.
-
-    Args:
-        training: Trains as the study's recipe says.
-        sampler: The study's sampler.
-        stop: Ends an evaluation with `StopRequested` when set.
-    """
+    """Evaluates trials of a `GenerationScheduler`; `stop` ends one with `StopRequested`."""
 
     def __init__(
         self, training: Training, sampler: GenerationSampler, stop: threading.Event | None = None
     ) -> None:
-        self.training = training
-        self.sampler = sampler
-        self.stop = stop
+        self.training, self.sampler, self.stop = training, sampler, stop
 
     def __call__(self, trial: Trial) -> float:
         """The candidate's fitness, the mean over the recipe's repeats.

@@ -10,7 +10,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
-from optuna_taylorglo.search.generations import RetryPolicy
+from optuna_taylorglo.search.generations import check_integer, n_known
 from optuna_taylorglo.study.optuna_private import study_id_of
 
 
@@ -44,8 +44,7 @@ class EarlyAbortPruner(BasePruner):
     def __init__(self, threshold: float = 0.15, step: int = 10, *, sign: int = 1) -> None:
         if isinstance(threshold, bool) or not math.isfinite(threshold):
             raise ValueError(f"threshold must be a finite number, got {threshold!r}.")
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"step must be an integer of at least 0, got {step!r}.")
+        check_integer("step", step, 0)
         self.threshold, self.step, self.sign = float(threshold), step, sign
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
@@ -61,10 +60,9 @@ class FallingBehindPruner(BasePruner):
     """Stop a candidate whose learning curve falls behind that of the generation before.
 
     At ``step`` a candidate must reach what the best ``keep`` of the generation before it had
-    reached by then; a candidate of that generation without a report at the step counts as slower
-    than all others. That generation is finished, so the answer depends on results alone, and any
-    number of workers stops the same candidates. Nothing is stopped in the first generation. A
-    candidate that does not wait for the generation before is compared with the one before that.
+    reached by then; one of them without a report at the step counts as slower than all others.
+    That generation is finished, so any number of workers stops the same candidates. A candidate
+    that does not wait for the generation before is compared with the one before that.
 
     Args:
         popsize: Candidates per generation (λ); None where generations differ in size, and the
@@ -80,10 +78,8 @@ class FallingBehindPruner(BasePruner):
     ) -> None:
         if not 0 < keep < 1:
             raise ValueError(f"keep must lie between 0 and 1, got {keep!r}.")
-        self.popsize, self.keep, self.step, self.sign = popsize, keep, step, sign
-        self.policy = RetryPolicy(
-            overlap=overlap, **({} if popsize is None else {"popsize": popsize})
-        )
+        self.popsize, self.keep, self.step = popsize, keep, step
+        self.sign, self.overlap = sign, overlap
         self._thresholds: dict[tuple[int, int], float] = {}
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
@@ -91,7 +87,7 @@ class FallingBehindPruner(BasePruner):
         value = trial.intermediate_values.get(self.step)
         if generation is None or value is None:
             return False
-        before = self.policy.n_known(generation, trial.user_attrs[INDEX]) - 1
+        before = n_known(generation, trial.user_attrs[INDEX], self.overlap) - 1
         # A finished generation does not change, and reading all trials takes time.
         key = (study_id_of(study), before)
         if key not in self._thresholds:
@@ -113,24 +109,20 @@ class FallingBehindPruner(BasePruner):
 
 
 class EarlyEndPruner(BasePruner):
-    """Two reasons to end a training early.
-
-    Args:
-        abort: Finds trainings that failed; their candidates may be tried again.
-        stop: Finds trainings that are not worth going on with; their candidates are ranked.
+    """Ends trainings that failed (`abort`) or that are not worth going on with (`stop`).
 
     Attributes:
         reason: Why the trial that was asked about last is to end; None if it is to go on.
     """
 
-    def __init__(self, abort: BasePruner, stop: BasePruner) -> None:
+    def __init__(self, abort: BasePruner | None, stop: BasePruner | None) -> None:
         self.abort, self.stop = abort, stop
         self.reason: Literal["abort", "stop"] | None = None
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         self.reason = None
-        if self.abort.prune(study, trial):
+        if self.abort is not None and self.abort.prune(study, trial):
             self.reason = "abort"
-        elif self.stop.prune(study, trial):
+        elif self.stop is not None and self.stop.prune(study, trial):
             self.reason = "stop"
         return self.reason is not None

@@ -23,7 +23,7 @@ from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.class_paths import BUNDLED_PACKAGE
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import loss_conventions
-from optuna_taylorglo.search.study import direction_of
+from optuna_taylorglo.search.history import direction_of
 from optuna_taylorglo.seeds import Stage, candidate_seed, training_seed
 from optuna_taylorglo.verdict.selection import halve
 from optuna_taylorglo.verdict.statistics import Role

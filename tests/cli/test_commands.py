@@ -22,9 +22,8 @@ from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
 from optuna_taylorglo.cli.studies import duration, seconds_left
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
-from optuna_taylorglo.search.history import SearchHistory, ranked_trials
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe, ranked_trials
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.study import attach_recipe
 from optuna_taylorglo.study.open import create_evaluation_study, create_study
 from optuna_taylorglo.study.optuna_private import storage_of, study_id_of
 from optuna_taylorglo.verdict.selection import selected_loss

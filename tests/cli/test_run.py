@@ -15,8 +15,7 @@ from optuna_taylorglo.cli import workers
 from optuna_taylorglo.cli.options import RuntimeOptions
 from optuna_taylorglo.cli.run import _selection_progress
 from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe
-from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.study.open import create_evaluation_study
 
 

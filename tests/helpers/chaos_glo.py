@@ -12,9 +12,8 @@ from optuna_taylorglo.attributes import TREE
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.search.candidates import MAX_FAILURES
-from optuna_taylorglo.search.glo import GLOSampler, TreePoint
+from optuna_taylorglo.search.glo import GLOSampler, TreePoint, function_key
 from optuna_taylorglo.search.scheduler import GenerationScheduler
-from optuna_taylorglo.search.trees import function_key
 
 SMALL = GLOSettings(
     popsize=10,

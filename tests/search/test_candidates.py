@@ -1,7 +1,7 @@
+"""From a recipe to its candidates, their losses and the pruner; searches that start at a loss."""
+
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,37 @@ from searches import DIGITS
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.canonical import (
+    Canonical,
     collapse_ratio,
     first_gradient,
+    to_canonical,
     trainability,
 )
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.files import load_loss
+from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.losses.tree import BAIKAL
+from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (
+    MAX_FAILURES,
     candidate_loss,
     form_of,
     loss_conventions,
     make_pruner,
     make_sampler,
     parameter_names,
+    resolve_start,
+    retry_policy,
 )
+from optuna_taylorglo.search.generations import RetryPolicy
+from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, FallingBehindPruner
 
 N_CLASSES = 10
+FREE = {"filter": "none", "space": "theta", "scale": "free"}
+ANCHORED = {"base": "cross_entropy", "class_reduction": "sum"}
 
 
 def digits_recipe(**changes: Any) -> Recipe:
@@ -41,16 +53,16 @@ def digits_recipe(**changes: Any) -> Recipe:
     return recipe_from_dict(content)
 
 
-def first_candidates(recipe: Recipe, number: int = 60) -> list[tuple[float, ...]]:
+def first_losses(recipe: Recipe, number: int = 60) -> list[TaylorLoss]:
     sampler = make_sampler(recipe, N_CLASSES)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     proposed = [sampler.suggest(study.ask()) for _ in range(number)]
-    return [candidate_loss(recipe, parameters, N_CLASSES).theta for parameters in proposed]
+    return [candidate_loss(recipe, parameters, N_CLASSES) for parameters in proposed]
 
 
 def test_candidates_have_the_form_that_the_recipe_says() -> None:
     loss = {"order": 2, "variables": ["x", "y", "t"], "folded": True, "class_reduction": "sum"}
-    recipe = digits_recipe(loss=loss, search={"filter": "none", "space": "theta", "scale": "free"})
+    recipe = digits_recipe(loss=loss, search=FREE)
     form = form_of(recipe)
     assert form == Expansion(2, ("x", "y", "t"), True)
     assert parameter_names(recipe) == form.parameter_names
@@ -58,6 +70,7 @@ def test_candidates_have_the_form_that_the_recipe_says() -> None:
     built = candidate_loss(recipe, theta, N_CLASSES)
     assert (built.form, built.theta, built.class_reduction) == (form, theta, "sum")
     assert built.n_classes == N_CLASSES
+    assert parameter_names(digits_recipe(search={"space": "canonical"})) == Canonical._fields
 
 
 WEIGHTS = [0.5 + 0.25 * k for k in range(N_CLASSES)]
@@ -65,10 +78,9 @@ WEIGHTS = [0.5 + 0.25 * k for k in range(N_CLASSES)]
 
 def test_candidates_weigh_smooth_and_ignore_as_the_recipe_says(tmp_path: Path) -> None:
     loss = {"class_weights": WEIGHTS, "label_smoothing": 0.1, "ignore_index": 2}
-    search = {"filter": "none", "space": "theta", "scale": "free"}
     theta = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.1)
-    built = candidate_loss(digits_recipe(loss=loss, search=search), theta, N_CLASSES)
-    plain = candidate_loss(digits_recipe(loss={}, search=search), theta, N_CLASSES)
+    built = candidate_loss(digits_recipe(loss=loss, search=FREE), theta, N_CLASSES)
+    plain = candidate_loss(digits_recipe(loss={}, search=FREE), theta, N_CLASSES)
     logits = torch.randn(40, N_CLASSES, dtype=torch.float64, requires_grad=True)
     target, weight = torch.arange(40) % N_CLASSES, torch.tensor(WEIGHTS).double()
     # By hand: x is the smoothed target, a sample counts with the mean weight under it, and the
@@ -86,39 +98,10 @@ def test_candidates_weigh_smooth_and_ignore_as_the_recipe_says(tmp_path: Path) -
     torch.testing.assert_close(load_loss(tmp_path / "loss.json")(logits, target), found)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_at_the_anchor_a_weighted_candidate_is_weighted_cross_entropy(smoothing: float) -> None:
-    loss = {"base": "cross_entropy", "class_weights": WEIGHTS, "ignore_index": 2}
-    recipe = digits_recipe(loss=loss, search={"filter": "none", "space": "theta", "scale": "free"})
-    parameters = [0.0] * 9 + [smoothing]
-    built = candidate_loss(recipe, parameters, N_CLASSES).double()
-    logits = torch.randn(40, N_CLASSES, dtype=torch.float64, requires_grad=True)
-    target = torch.arange(40) % N_CLASSES
-    weight = torch.tensor(WEIGHTS).double()
-    expected = torch.nn.CrossEntropyLoss(weight, ignore_index=2, label_smoothing=smoothing)
-    both = [criterion(logits, target) for criterion in (built, expected)]
-    torch.testing.assert_close(*both)
-    torch.testing.assert_close(*(torch.autograd.grad(loss, logits)[0] for loss in both))
-
-
-def test_a_recipe_without_conventions_leaves_them_at_cross_entropys() -> None:
+def test_conventions_are_cross_entropys_by_default_and_balanced_weights_wait() -> None:
     assert loss_conventions(digits_recipe()) == {}
-
-
-def test_balanced_weights_wait_for_a_worker() -> None:
     with pytest.raises(RecipeError, match="balanced is not settled"):
         loss_conventions(digits_recipe(loss={"class_weights": "balanced"}))
-
-
-def test_a_candidate_without_a_scale_is_a_value_error() -> None:
-    recipe = digits_recipe(search={"filter": "trainable", "scale": "normalized", "space": "theta"})
-    with pytest.raises(ValueError, match="cannot begin to learn"):
-        candidate_loss(recipe, (0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0), N_CLASSES)
-
-
-def test_a_search_space_is_known_without_waiting_for_torch() -> None:
-    code = "import sys, optuna_taylorglo.search.candidates; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("space", ["theta", "canonical"])
@@ -126,7 +109,7 @@ def test_filters_refuse_what_they_say(space: str) -> None:
     refused = {}
     for kind in ("none", "trainable", "steady"):
         recipe = digits_recipe(search={"filter": kind, "space": space, "popsize": 60})
-        thetas = first_candidates(recipe)
+        thetas = [loss.theta for loss in first_losses(recipe)]
         refused[kind] = (
             sum(trainability(theta, N_CLASSES) <= 0 for theta in thetas),
             sum(collapse_ratio(theta, N_CLASSES) >= 1 for theta in thetas),
@@ -138,84 +121,140 @@ def test_filters_refuse_what_they_say(space: str) -> None:
 
 
 def test_normalized_candidates_start_as_cross_entropy_does() -> None:
-    recipe = digits_recipe(search={"filter": "steady", "scale": "normalized"})
-    for theta in first_candidates(recipe, 10):
-        scale = first_gradient(theta, N_CLASSES, class_reduction=recipe.loss.class_reduction)
+    recipe = digits_recipe(search={"filter": "steady", "scale": "normalized", "space": "theta"})
+    for loss in first_losses(recipe, 10):
+        scale = first_gradient(loss.theta, N_CLASSES, class_reduction=loss.class_reduction)
         assert scale == pytest.approx(1.0)
-
-
-def test_pruner_counts_in_optimizer_steps() -> None:
-    recipe = digits_recipe(
-        early_abort={"unit": "epochs", "at": 3, "threshold": 0.2, "attempts": 1},
-        early_stop={"unit": "steps", "at": 20, "keep": 0.25},
-        search={"popsize": 8},
-    )
-    pruner = make_pruner(recipe, lambda n, unit: n if unit == "steps" else 16 * n)
-    assert isinstance(pruner.abort, EarlyAbortPruner)
-    assert (pruner.abort.step, pruner.abort.threshold) == (48, 0.2)
-    assert isinstance(pruner.stop, FallingBehindPruner)
-    assert (pruner.stop.step, pruner.stop.keep, pruner.stop.popsize) == (20, 0.25, 8)
-    assert pruner.stop.policy.overlap == 0
-
-
-def test_overlap_reaches_sampler_and_pruner() -> None:
-    recipe = digits_recipe(search={"popsize": 8, "overlap": 4})
-    pruner = make_pruner(recipe, lambda n, unit: n)
-    assert isinstance(pruner.stop, FallingBehindPruner)
-    assert pruner.stop.policy.overlap == make_sampler(recipe, N_CLASSES).policy.overlap == 4
-
-
-def test_recipe_without_rules_ends_nothing_early() -> None:
-    pruner = make_pruner(digits_recipe(early_abort=None, early_stop=None), lambda n, unit: n)
-    trial = optuna.create_study(pruner=pruner).ask()
-    trial.report(0.0, 1)
-    assert not trial.should_prune()
-
-
-ANCHORED = {"base": "cross_entropy", "class_reduction": "sum"}
+    with pytest.raises(ValueError, match="cannot begin to learn"):
+        candidate_loss(recipe, (0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0), N_CLASSES)
 
 
 def test_anchored_search_begins_at_cross_entropy() -> None:
     recipe = digits_recipe(loss=ANCHORED, search={"filter": "none"})
     names = ("alpha", "beta", "gamma", "delta", "log_scale", "smoothing")
     assert parameter_names(recipe) == names
-    loss = candidate_loss(recipe, (0.0,) * 6, N_CLASSES)
-    assert loss.anchor == (0.0, 0.0)
-    assert loss.theta == (0.0,) * 8
+    start = candidate_loss(recipe, (0.0,) * 6, N_CLASSES)
+    assert (start.theta, start.anchor) == ((0.0,) * 8, (0.0, 0.0))
     found = candidate_loss(recipe, (1.0, 2.0, 3.0, 4.0, -0.5, 0.2), N_CLASSES)
-    assert found.anchor == (-0.5, 0.2)
-    assert found.class_reduction == "sum"
-    assert first_gradient(found.theta, N_CLASSES, anchor=found.anchor, class_reduction="sum") > 0
-
-
-def test_anchored_search_over_theta_and_progress() -> None:
-    loss = ANCHORED | {"variables": ["x", "y", "t"], "order": 2}
-    recipe = digits_recipe(loss=loss, search={"filter": "none", "space": "theta"})
-    n = form_of(recipe).n_parameters
-    assert parameter_names(recipe)[-3:] == (f"theta_{n - 1}", "log_scale", "smoothing")
-    loss_ = candidate_loss(recipe, [0.1] * n + [1.0, 0.0], N_CLASSES)
-    assert len(loss_.theta) == n
-    assert loss_.anchor == (1.0, 0.0)
-
-
-def test_normalized_anchored_search_leaves_the_scale_alone() -> None:
+    assert (found.anchor, found.class_reduction) == ((-0.5, 0.2), "sum")
+    # Normalized: the scale is not searched.
     recipe = digits_recipe(loss=ANCHORED, search={"filter": "trainable", "scale": "normalized"})
     assert parameter_names(recipe)[4:] == ("smoothing",)
     assert candidate_loss(recipe, (1.0, 0.0, 0.0, 0.0, 0.1), N_CLASSES).anchor == (0.0, 0.1)
+    # Over θ and with progress.
+    loss = ANCHORED | {"variables": ["x", "y", "t"], "order": 2}
+    recipe = digits_recipe(loss=loss, search=FREE)
+    n = form_of(recipe).n_parameters
+    assert parameter_names(recipe)[-3:] == (f"theta_{n - 1}", "log_scale", "smoothing")
+    found = candidate_loss(recipe, [0.1] * n + [1.0, 0.0], N_CLASSES)
+    assert (len(found.theta), found.anchor) == (n, (1.0, 0.0))
 
 
 def test_filtered_anchored_candidates_can_begin() -> None:
-    shares = {}
+    n_begin = {}
     for kind in ("none", "trainable"):
         recipe = digits_recipe(loss=ANCHORED, search={"filter": kind, "sigma": 9.0})
-        sampler = make_sampler(recipe, N_CLASSES)
-        study = optuna.create_study(sampler=sampler, direction="maximize")
-        losses = [
-            candidate_loss(recipe, sampler.suggest(study.ask()), N_CLASSES) for _ in range(60)
-        ]
-        shares[kind] = sum(
+        n_begin[kind] = sum(
             first_gradient(x.theta, N_CLASSES, anchor=x.anchor, class_reduction="sum") > 0
-            for x in losses
+            for x in first_losses(recipe)
         )
-    assert shares["none"] < 58
-    assert shares["trainable"] == 60
+    assert n_begin["none"] < 58
+    assert n_begin["trainable"] == 60
+
+
+def test_the_pruner_counts_in_optimizer_steps() -> None:
+    recipe = digits_recipe(
+        early_abort={"unit": "epochs", "at": 3, "threshold": 0.2, "attempts": 3},
+        early_stop={"unit": "steps", "at": 20, "keep": 0.25},
+        search={"popsize": 8, "overlap": 4},
+    )
+    pruner = make_pruner(recipe, lambda n, unit: n if unit == "steps" else 16 * n)
+    assert isinstance(pruner.abort, EarlyAbortPruner)
+    assert (pruner.abort.step, pruner.abort.threshold) == (48, 0.2)
+    stop = pruner.stop
+    assert isinstance(stop, FallingBehindPruner)
+    assert (stop.step, stop.keep, stop.popsize, stop.overlap) == (20, 0.25, 8, 4)
+    assert retry_policy(recipe) == RetryPolicy(8, 3, MAX_FAILURES, 4)
+    assert make_sampler(recipe, N_CLASSES).policy == retry_policy(recipe)
+
+
+def test_a_recipe_without_rules_ends_nothing_early() -> None:
+    recipe = digits_recipe(early_abort=None, early_stop=None)
+    trial = optuna.create_study(pruner=make_pruner(recipe, lambda n, unit: n)).ask()
+    trial.report(0.0, 1)
+    assert not trial.should_prune()
+    assert retry_policy(recipe).attempts == 1
+
+
+# Searches that start at the expansion of a loss
+
+
+def started(start: dict[str, Any], loss: dict[str, Any] | None = None, **search: Any) -> Recipe:
+    loss = {"class_reduction": "sum"} | (loss or {})
+    return digits_recipe(loss=loss, search={"space": "theta", "start": start} | search)
+
+
+def first_mean(recipe: Recipe) -> tuple[float, ...]:
+    study = optuna.create_study(direction="maximize")
+    return make_sampler(recipe, N_CLASSES).search_state(study)[0].mean
+
+
+@pytest.mark.parametrize("space", ["theta", "canonical"])
+@pytest.mark.parametrize("folded", [False, True])
+def test_the_search_starts_at_cross_entropy(space: str, folded: bool) -> None:
+    recipe = started({"loss": "cross_entropy"}, {"folded": folded}, space=space)
+    expected = TaylorLoss.from_cross_entropy(center=(0.0, 0.5), folded=folded).theta
+    if space == "canonical":
+        expected = to_canonical(expected, form_of(recipe))
+    assert first_mean(recipe) == pytest.approx(expected)
+
+
+def test_the_start_has_the_gradient_of_its_loss_at_the_point_of_expansion() -> None:
+    def gradient(loss: torch.nn.Module, y: float) -> torch.Tensor:
+        """At a prediction of y for the target; with two classes, at 1/2 both outputs are there."""
+        logits = torch.tensor([[y, 1 - y]], dtype=torch.float64).log().requires_grad_()
+        (found,) = torch.autograd.grad(loss.double()(logits, torch.tensor([0])), logits)
+        return found
+
+    recipe = started({"loss": "baikal"})
+    start = candidate_loss(recipe, first_mean(recipe), 2)
+    baikal = TreeLoss(BAIKAL, class_reduction="sum")
+    # x = 1 is off the point of expansion, but Baikal is linear in x.
+    torch.testing.assert_close(gradient(start, 0.5), gradient(baikal, 0.5))
+    assert not torch.allclose(gradient(start, 0.9), gradient(baikal, 0.9))
+    assert first_mean(started({"loss": "baikal", "at": [0.25, 0.75]}))[:2] == (0.25, 0.75)
+
+
+def test_a_study_keeps_the_start_and_not_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    TreeLoss(BAIKAL, [1, 2, 1, 1, 1, 1]).save(path)
+    study = optuna.create_study(direction="maximize")
+    attach_recipe(study, started({"loss": str(path)}))
+    path.unlink()
+    held = attach_recipe(study, None)
+    assert held.search.start is not None
+    assert held.search.start.theta == first_mean(held)
+    assert first_mean(held) != first_mean(started({"loss": "baikal"}))
+
+
+def test_a_taylor_loss_of_the_same_form_is_a_start_as_it_is(tmp_path: Path) -> None:
+    theta, path = tuple(0.1 * i for i in range(8)), str(tmp_path / "taylor.json")
+    TaylorLoss(theta).save(path)
+    assert first_mean(started({"loss": path})) == theta
+    assert first_mean(started({"theta": list(theta)})) == theta
+    with pytest.raises(RecipeError, match="has a loss of another form"):
+        resolve_start(started({"loss": path}, {"order": 2}, filter="none"))
+
+
+@pytest.mark.parametrize(
+    ("start", "field", "message"),
+    [
+        ({"loss": "bailak"}, "loss", "is none of cross_entropy, baikal, baikal_cma, and no loss"),
+        ({"loss": "baikal", "at": [0, 0]}, "at", "not finite"),
+        ({"theta": [1.0, 2.0]}, "theta", "has 2 numbers, must have 8"),
+    ],
+)
+def test_invalid_starts_are_named(start: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message) as caught:
+        resolve_start(started(start))
+    assert caught.value.field == f"search.start.{field}"

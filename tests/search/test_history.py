@@ -1,28 +1,39 @@
-"""The history of a search against its trials."""
+"""A search as its study has it: its recipe, which may grow, and its history."""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 from drawn_studies import GENERATIONS, POPULATION, searched_study
 from optuna.trial import TrialState
+from searches import small_recipe
 
-from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, N_CLASSES
-from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.recipes.load import frozen_recipe, replace_recipe
+from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, INDEX, N_CLASSES, SELECTION
+from optuna_taylorglo.errors import RecipeMismatch, StudyError
+from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search import history as history_module
+from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.history import (
-    CrossEntropy,
     SearchHistory,
+    attach_recipe,
+    check_recipe,
     ranked_trials,
     read_history,
     trial_loss,
     winner,
 )
 from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.study.open import create_evaluation_study, create_study, open_study
+
+NewRecipe = Callable[..., Recipe]
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +68,6 @@ def test_generations_hold_the_trials_that_were_made_for_them(study, history):
         # Optuna gives a pruned trial its last report as its value.
         complete = trial.state == TrialState.COMPLETE
         assert candidate.fitness == (trial.value if complete else None)
-
-
-def test_best_and_mean_of_a_generation_are_of_those_that_trained(history):
     for generation in history.generations:
         values = [c.fitness for c in generation.candidates if c.fitness is not None]
         assert generation.values == values
@@ -70,7 +78,7 @@ def test_best_and_mean_of_a_generation_are_of_those_that_trained(history):
     assert history.last_mean == history.generations[-1].mean
 
 
-def test_a_generation_that_ended_early_as_a_whole_has_neither():
+def test_a_generation_that_ended_early_as_a_whole_has_neither_best_nor_mean():
     history = read_history(told(*[0.5] * POPULATION, *[None] * POPULATION))
     first, second = history.generations
     assert (second.best, second.mean, second.ended_early) == (None, None, POPULATION)
@@ -111,18 +119,12 @@ def test_trials_beyond_the_last_generation_fill_no_slot():
 
 
 def test_ranks_go_from_best_to_worst_and_ties_to_the_earlier():
-    study = told(0.5, 0.9, None, 0.1, 0.9)
-    assert [trial.number for trial in ranked_trials(study)] == [1, 4, 0, 3]
-    assert read_history(study).ranked == ranked_trials(study)
-    assert winner(study).number == read_history(study).best.number == 1
-
-
-def test_among_equals_the_best_of_a_generation_is_the_earliest():
     study = told(0.5, 0.9, None, 0.1, 0.9, 0.2)
-    assert [best.trial for best in read_history(study).best_of_each] == [1]
-
-
-def test_new_bests_surpass_all_before_them():
+    history = read_history(study)
+    assert [trial.number for trial in ranked_trials(study)] == [1, 4, 0, 5, 3]
+    assert history.ranked == ranked_trials(study)
+    assert winner(study).number == history.best.number == 1
+    assert [best.trial for best in history.best_of_each] == [1]
     study = told(0.5, 0.4, None, 0.5, 0.7, 0.6, 0.8)
     assert [trial.number for trial in read_history(study).new_bests] == [0, 4, 6]
 
@@ -130,33 +132,31 @@ def test_new_bests_surpass_all_before_them():
 def test_a_complete_trial_without_our_parameters_is_no_candidate():
     study = told(0.5)
     study.add_trial(optuna.trial.create_trial(value=0.9))
-    history = read_history(study)
-    assert [c.trial for c in history.candidates] == [0]
+    assert [c.trial for c in read_history(study).candidates] == [0]
     with pytest.raises(StudyError, match="trial 1 is no candidate: it does not hold theta_0, "):
         trial_loss(study, study.trials[1])
 
 
-def test_cross_entropy_has_mean_range_and_words(study, history):
+def test_cross_entropy_has_mean_and_range(study, history):
     fitness = history.cross_entropy
     assert (fitness.low, fitness.mean, fitness.high) == (0.4, 0.5, 0.6)
     assert fitness.by_seed == study.user_attrs[CROSS_ENTROPY]
     assert str(fitness) == "0.5000, mean of 2 seeds (0.4000 to 0.6000)"
-    assert str(CrossEntropy({"1": 0.25})) == "0.2500, mean of 1 seed (0.2500 to 0.2500)"
     untrained = searched_study(0)
-    untrained.set_user_attr(CROSS_ENTROPY, {})
-    assert read_history(untrained).cross_entropy is None
+    untrained.set_user_attr(CROSS_ENTROPY, {"1": 0.25})
+    said = str(read_history(untrained).cross_entropy)
+    assert said == "0.2500, mean of 1 seed (0.2500 to 0.2500)"
 
 
-def test_a_study_nobody_has_begun_has_slots_but_no_history(study):
+def test_a_study_on_which_no_worker_has_begun_has_slots_but_no_history(study, history):
     fresh = optuna.create_study(direction="maximize")
     assert read_history(fresh) is None
-    recipe = frozen_recipe(study)
-    replace_recipe(fresh, recipe)
+    attach_recipe(fresh, history.recipe)
     assert read_history(fresh) is None
-    history = SearchHistory(fresh, recipe)
-    assert (history.n_finished, history.n_filled) == (0, 0)
-    assert history.n_slots == POPULATION * GENERATIONS
-    assert (history.best, history.last_mean, history.cross_entropy) == (None, None, None)
+    before = SearchHistory(fresh, history.recipe)
+    assert (before.n_finished, before.n_filled) == (0, 0)
+    assert before.n_slots == POPULATION * GENERATIONS
+    assert (before.best, before.last_mean, before.cross_entropy) == (None, None, None)
     assert winner(fresh) is None
     with pytest.raises(StudyError, match="no worker has begun"):
         trial_loss(fresh, study.trials[0])
@@ -173,8 +173,145 @@ def test_the_loss_of_a_trial_knows_where_it_comes_from(study):
     assert loss.n_classes == 10
 
 
-def test_looking_at_a_search_does_not_load_torch():
-    # `taylorglo run` looks once per second, in a process that never trains.
+def test_reading_a_search_does_not_load_torch():
+    # `taylorglo run` reads once per second, in a process that never trains.
     code = "import sys, optuna_taylorglo.cli.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+# The recipe of a study
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> NewRecipe:
+    return lambda **changes: load_recipe(small_recipe(tmp_path / "recipe.yaml", **changes))
+
+
+def generations(number: int) -> dict[str, Any]:
+    return {"search": {"n_generations": number}}
+
+
+def begun(recipe: Recipe) -> optuna.Study:
+    study = optuna.create_study(study_name="s", direction="maximize")
+    attach_recipe(study, recipe)
+    study.set_user_attr(N_CLASSES, 10)
+    return study
+
+
+def search(study: optuna.Study, recipe: Recipe) -> list[tuple[Any, ...]]:
+    """Search by a recipe to its end, with a fitness that needs no training; the candidates."""
+    recipe = attach_recipe(study, recipe)
+    study.set_user_attr(N_CLASSES, 10)
+    study.sampler = make_sampler(recipe, 10)
+    scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
+    while (trial := scheduler.claim()) is not None:
+        scheduler.finish(trial, 1 / (1 + sum(x * x for x in trial.params.values())))
+    return [(*(t.user_attrs[key] for key in (GENERATION, INDEX)), t.params) for t in study.trials]
+
+
+def test_the_first_recipe_is_saved_for_workers_that_bring_none(
+    recipe: NewRecipe, sqlite_url: str
+) -> None:
+    mine = recipe(fitness={"metric": "val_loss"})
+    study = create_study("s", sqlite_url)
+    with pytest.raises(StudyError, match=r"'s' has no recipe yet(.|\n)*--recipe "):
+        attach_recipe(study, None)
+    assert study.user_attrs == {}
+    assert attach_recipe(study, mine) == mine
+    study = open_study("s", sqlite_url)
+    assert attach_recipe(study, None) == attach_recipe(study, mine) == mine
+    assert study.metric_names == ["val_loss"]
+
+
+def test_until_a_worker_has_begun_another_recipe_takes_the_place(recipe: NewRecipe) -> None:
+    study = optuna.create_study(direction="maximize")
+    mine, other = recipe(), recipe(search={"sigma": 0.5})
+    attach_recipe(study, mine)
+    assert attach_recipe(study, other) == other
+    # A worker that read the first one notices before it evaluates anything.
+    with pytest.raises(RecipeMismatch, match=r"search\.sigma(.|\n)*Start the worker again"):
+        check_recipe(study, mine)
+    study.set_user_attr(N_CLASSES, 10)
+    longer = attach_recipe(study, recipe(search={"sigma": 0.5, "n_generations": 9}))
+    assert longer.search.n_generations == 9
+    check_recipe(study, other)
+
+
+def test_of_two_recipes_given_at_once_one_stays_and_the_other_worker_is_told(
+    recipe: NewRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = recipe(), recipe(search={"sigma": 0.5})
+    study = optuna.create_study(direction="maximize")
+    replace = history_module.replace_recipe
+
+    def replace_after_them(study: optuna.Study, recipe: Recipe) -> None:
+        monkeypatch.setattr(history_module, "replace_recipe", replace)
+        attach_recipe(study, theirs)
+        replace(study, recipe)
+
+    monkeypatch.setattr(history_module, "replace_recipe", replace_after_them)
+    assert attach_recipe(study, mine) == mine
+    with pytest.raises(RecipeMismatch, match=r"search\.sigma"):
+        check_recipe(study, theirs)
+
+
+def test_a_changed_recipe_is_refused_with_the_commands_that_help(
+    recipe: NewRecipe, sqlite_url: str
+) -> None:
+    study = create_study("my study", sqlite_url)
+    attach_recipe(study, recipe())
+    create_evaluation_study(study, sqlite_url)
+    changed = recipe(optimizer={"lr": 0.7}, fitness={"metric": "val_loss"}, **generations(5))
+    with pytest.raises(RecipeMismatch) as caught:
+        attach_recipe(study, changed)
+    text = str(caught.value)
+    assert "optimizer.lr: study has 0.05, file has 0.7" in text
+    assert "only search.n_generations, to a greater number, and selection may change" in text
+    assert "--study-name 'my study-2'" in text
+    for name in ("my study", "my study-verdict"):
+        assert f"optuna delete-study --study-name '{name}' --storage {sqlite_url}" in text
+    assert attach_recipe(study, None) == recipe()
+    assert study.metric_names == ["val_accuracy"]
+
+
+@pytest.mark.parametrize("attribute", [(N_CLASSES, 10), (CROSS_ENTROPY, {"1": 0.5})])
+def test_a_worker_that_has_begun_settles_the_recipe(
+    recipe: NewRecipe, attribute: tuple[str, Any]
+) -> None:
+    study = optuna.create_study(direction="maximize")
+    attach_recipe(study, recipe())
+    study.set_user_attr(*attribute)
+    with pytest.raises(RecipeMismatch, match="A worker has begun"):
+        attach_recipe(study, recipe(optimizer={"lr": 0.7}))
+
+
+def test_a_search_that_was_made_longer_has_the_candidates_of_a_long_one(
+    recipe: NewRecipe, caplog: pytest.LogCaptureFixture
+) -> None:
+    short, long = recipe(**generations(2)), recipe(**generations(4))
+    grown, whole = (optuna.create_study(direction="maximize") for _ in range(2))
+    before = search(grown, short)
+    assert SearchHistory(grown, attach_recipe(grown, None)).finished
+    after = search(grown, long)
+    assert attach_recipe(grown, None) == long
+    assert after[: len(before)] == before
+    assert after == search(whole, long)
+    assert SearchHistory(grown, long).n_finished == 4
+    # A worker with the older file joins the longer search.
+    optuna.logging.enable_propagation()
+    assert attach_recipe(grown, short) == long
+    assert "keeps its 4 generations, more than the 2 of the file" in caplog.text
+    optuna.logging.disable_propagation()
+
+
+@pytest.mark.parametrize(
+    "changes", [generations(3), {"selection": {"candidates": 7}}, {"selection": None}]
+)
+def test_after_a_change_the_winner_is_selected_again(
+    recipe: NewRecipe, changes: dict[str, Any]
+) -> None:
+    study = begun(recipe(selection={"candidates": 3}))
+    study.set_user_attr(SELECTION, {"finalists": []})
+    attach_recipe(study, recipe(**{"selection": {"candidates": 3}} | changes))
+    assert study.user_attrs[SELECTION] is None

@@ -10,18 +10,24 @@ from typing import Any
 
 import optuna
 import pytest
-from optuna.trial import Trial
+from optuna.study import Study
+from optuna.trial import Trial, TrialState
+from schedulers import place, take
+from searches import small_recipe
 from torch import nn
-from trainings import RecordedTraining, digits_training
+from trainings import RecordedTraining, cpu, digits_training
 
-from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
-from optuna_taylorglo.errors import StopRequested
+from optuna_taylorglo.attributes import DIVERGED, GENERATION, N_CLASSES, STOPPED
+from optuna_taylorglo.errors import StopRequested, StudyError
 from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of, winner
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
+from optuna_taylorglo.training.training import Training
 
 NEVER_ABORT = {"threshold": -1.0}
 
@@ -39,16 +45,13 @@ class Search:
         self.objective = Objective(training, self.sampler, self.stop)
 
     def take(self) -> Trial:
-        trial = self.scheduler.claim()
-        assert trial is not None
-        return trial
+        return take(self.scheduler)
 
     def reports(self, trial: Trial) -> dict[int, float]:
         return self.study.trials[trial.number].intermediate_values
 
     def seed(self, trial: Trial, **options: Any) -> int:
-        place = (trial.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT))
-        return training_seed(self.training.recipe.search.seed, *place, **options)
+        return training_seed(self.training.recipe.search.seed, *place(trial), **options)
 
 
 def new_search(folder: Path, **changes: Any) -> Search:
@@ -68,18 +71,6 @@ def test_the_candidate_is_trained_and_reported_at_the_checks_and_the_end(tmp_pat
     assert loss.theta == tuple(trial.params[name] for name in THETA_NAMES)
     assert loss.class_reduction == "sum"
     assert search.training.seeds == [search.seed(trial)]
-
-
-def test_checks_in_epochs_are_made_at_their_steps(tmp_path: Path) -> None:
-    search = new_search(
-        tmp_path,
-        budget={"unit": "epochs", "evaluation": 2, "full": 2},
-        early_abort=NEVER_ABORT | {"unit": "epochs", "at": 1},
-        early_stop=None,
-    )
-    trial = search.take()
-    search.objective(trial)
-    assert list(search.reports(trial)) == [16, 32]
 
 
 def test_a_candidate_below_the_threshold_is_aborted_at_the_check(tmp_path: Path) -> None:
@@ -105,7 +96,9 @@ def test_a_candidate_that_falls_behind_is_stopped_and_marked(tmp_path: Path) -> 
     assert slow.user_attrs[STOPPED] is True
 
 
-def test_a_loss_that_stops_being_finite_is_marked(tmp_path: Path) -> None:
+def test_a_loss_or_metric_that_is_not_finite_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     search = new_search(tmp_path, optimizer={"lr": 1e30, "momentum": 0.0})
     trial = search.take()
     with pytest.raises(optuna.TrialPruned, match="not finite"):
@@ -113,18 +106,11 @@ def test_a_loss_that_stops_being_finite_is_marked(tmp_path: Path) -> None:
     assert "the loss is not finite at step 4" in trial.user_attrs[DIVERGED]
     assert STOPPED not in trial.user_attrs
 
-
-def test_a_metric_that_is_not_finite_is_a_divergence_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    search = new_search(tmp_path)
-
     def run(criterion: nn.Module, *, on_validation: Any, **options: Any) -> float:
         on_validation(4, math.nan)
         pytest.fail("training went on")
 
     monkeypatch.setattr(search.training, "run", run)
-    trial = search.take()
     with pytest.raises(optuna.TrialPruned):
         search.objective(trial)
     assert trial.user_attrs[DIVERGED] == "val_accuracy is nan at step 4"
@@ -154,7 +140,7 @@ def test_a_generation_with_common_seeds_starts_from_the_same_weights(tmp_path: P
     assert search.training.seeds == [search.seed(trials[0], policy="common")] * 2
 
 
-def test_a_candidate_without_a_scale_to_normalize_is_given_up_untrained(tmp_path: Path) -> None:
+def test_a_candidate_without_a_scale_to_normalize_is_aborted_untrained(tmp_path: Path) -> None:
     search = new_search(tmp_path, search={"scale": "normalized"})
     search.study.enqueue_trial(dict.fromkeys(THETA_NAMES, 0.0))
     with pytest.raises(optuna.TrialPruned):
@@ -169,3 +155,79 @@ def test_a_request_to_stop_passes_through(tmp_path: Path) -> None:
     with pytest.raises(StopRequested):
         search.objective(trial)
     assert DIVERGED not in trial.user_attrs
+
+
+# A search that minimizes m is the one that maximizes -m, bit for bit
+
+
+def searched(training: Training) -> Study:
+    """A whole search in memory; the first training to its end fails."""
+    recipe = training.recipe
+    study = optuna.create_study(direction=direction_of(recipe))
+    attach_recipe(study, recipe)
+    study.set_user_attr(N_CLASSES, 10)
+    study.sampler = sampler = make_sampler(recipe, 10)
+    study.pruner = make_pruner(recipe, training.in_steps)
+    scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
+    objective = Objective(training, sampler)
+    while (trial := scheduler.claim()) is not None:
+        try:
+            value = objective(trial)
+        except optuna.TrialPruned:
+            scheduler.finish(trial, state=TrialState.PRUNED)
+        else:
+            has_failed = any(t.state == TrialState.FAIL for t in study.trials)
+            scheduler.finish(trial, value, state=None if has_failed else TrialState.FAIL)
+    return study
+
+
+def test_a_search_does_not_depend_on_the_sign(tmp_path: Path) -> None:
+    outcomes: list[Any] = []
+    orders: list[Any] = []
+    for mode, metric, sign in (("min", "val_nll", 1), ("max", "val_log_likelihood", -1)):
+        path = small_recipe(
+            tmp_path / f"{mode}.yaml",
+            model={"class_path": "own_nets.LogsLikelihood", "init_args": {}},
+            fitness={"metric": metric, "mode": mode},
+            early_abort={"threshold": 2.32 * sign},
+            early_stop={"keep": 0.25},
+            search={"n_generations": 3},
+        )
+        training = Training(load_recipe(path), cpu(tmp_path, "own_nets"))
+        study = searched(training)
+        outcomes.append(
+            [
+                (t.params, t.state, t.user_attrs.get(STOPPED), t.value and sign * t.value, reports)
+                for t in study.trials
+                for reports in [[sign * report for report in t.intermediate_values.values()]]
+            ]
+        )
+        history = SearchHistory(study, training.recipe)
+        assert history.finished
+        best = (min if sign == 1 else max)(trial.value for trial in history.ranked)
+        assert history.best is not None
+        assert history.best.value == best
+        candidates = [*history.ranked, *history.new_bests]
+        orders.append([t.number for t in candidates] + [c.trial for c in history.best_of_each])
+    assert outcomes[0] == outcomes[1]
+    assert orders[0] == orders[1]
+    # All that may become of a candidate was seen.
+    states = {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
+    assert {outcome[1] for outcome in outcomes[0]} == states
+    assert {outcome[2] for outcome in outcomes[0]} == {None, True}
+
+
+@pytest.mark.parametrize(("mode", "there"), [("min", "maximize"), ("max", "minimize")])
+def test_a_study_of_the_other_direction_is_refused_and_stays_without_recipe(
+    tmp_path: Path, mode: str, there: Any
+) -> None:
+    study = optuna.create_study(study_name="s", direction=there)
+    metric = "val_nll" if mode == "min" else "val_accuracy"
+    recipe = load_recipe(
+        small_recipe(tmp_path / "r.yaml", fitness={"metric": metric, "mode": mode})
+    )
+    right = "minimize" if mode == "min" else "maximize"
+    with pytest.raises(StudyError, match=f"has direction {there}, but(.|\n)*--direction {right}"):
+        attach_recipe(study, recipe)
+    assert study.user_attrs == {}
+    assert winner(study) is None

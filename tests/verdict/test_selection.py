@@ -12,8 +12,7 @@ from optuna_taylorglo.attributes import SELECTION
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
-from optuna_taylorglo.search.history import ranked_trials, winner
-from optuna_taylorglo.search.study import attach_recipe
+from optuna_taylorglo.search.history import attach_recipe, ranked_trials, winner
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.output import is_about
 from optuna_taylorglo.verdict.selection import (
