@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.samplers import CmaEsSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
 
@@ -131,7 +132,7 @@ class CMAReplay(Replay):
         )
 
 
-class TaylorGLOSampler(GenerationSampler):
+class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
     """CMA-ES in raw parameter units for any number of workers.
 
     The k-th trial of a study belongs to slot k, and (generation, index) = divmod(k, popsize).
@@ -221,7 +222,10 @@ class TaylorGLOSampler(GenerationSampler):
                 raise ValueError(f"limits has {name} ({low!r}, {high!r}); the first must be less.")
             if not low <= start <= high:
                 raise ValueError(f"x0 has {name} {start:g}, which is not in [{low:g}, {high:g}].")
-        super().__init__(seed, policy)
+        GenerationSampler.__init__(self, seed, policy)
+        CmaEsSampler.__init__(
+            self, n_startup_trials=0, warn_independent_sampling=False, seed=seed % 2**32
+        )
 
     def _new_replay(self, *, maximize: bool) -> CMAReplay:
         return CMAReplay(
@@ -255,8 +259,14 @@ class TaylorGLOSampler(GenerationSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        if all(name in trial.params for name in self.names):
-            return {}
+        # The parent's answer would unpickle attributes from the database.
+        others = {
+            name: self._others.sample_independent(study, trial, name, distribution)
+            for name, distribution in search_space.items()
+            if name not in self.names
+        }
+        if len(others) == len(search_space) or all(name in trial.params for name in self.names):
+            return others
         candidate, slot = self._candidate_of(study, trial)
         if GENERATION not in trial.user_attrs:
             # A sampler has no public way to annotate the trial it samples for; Optuna's own
@@ -264,7 +274,7 @@ class TaylorGLOSampler(GenerationSampler):
             for key, value in slot.attrs().items():
                 storage_of(study).set_trial_user_attr(trial_id_of(trial), key, value)
         params, _, _ = self.as_trial(candidate)
-        return {name: params[name] for name in search_space if name in params}
+        return others | {name: params[name] for name in search_space if name in params}
 
 
 def _by_name(
