@@ -101,7 +101,6 @@ def draw_figures(study: Study, *, further: bool = False) -> dict[str, go.Figure]
     `further` adds those that are only in the report.
     """
     from optuna_taylorglo import visualization
-    from optuna_taylorglo.visualization._sweep import draw_sweep
 
     evaluation_study = find_evaluation_study(study)
     with warnings.catch_warnings():
@@ -120,7 +119,8 @@ def draw_figures(study: Study, *, further: bool = False) -> dict[str, go.Figure]
                 figures["learning-curves"] = curves
                 figures["comparison"] = visualization.plot_comparison(verdict)
             for sweep in load_sweeps(evaluation_study):
-                figures[f"sweep-{sweep.over}"] = draw_sweep(sweep)
+                drawn = visualization.plot_sweep(study, over=sweep.over)
+                figures[f"sweep-{sweep.over}"] = drawn
     return {name: figure for name, figure in figures.items() if figure.data}
 
 

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import LossFileError, RecipeError
-from optuna_taylorglo.losses.canonical import (
-    Anchor,
-    Canonical,
-    collapse_ratio,
-    first_gradient,
-    from_canonical,
-    is_steady,
-    normalize_scale,
-    to_canonical,
-    trainability,
-)
+from optuna_taylorglo.losses import canonical
+from optuna_taylorglo.losses.canonical import Anchor
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
@@ -75,8 +66,8 @@ def parameter_names(recipe: Recipe) -> tuple[str, ...]:
     """Names of the parameters that the search varies; a GLO search has none by name."""
     if recipe.search.method == "glo":
         return ()
-    canonical = recipe.search.space == "canonical"
-    names = Canonical._fields if canonical else form_of(recipe).parameter_names
+    is_canonical = recipe.search.space == "canonical"
+    names = canonical.Canonical._fields if is_canonical else form_of(recipe).parameter_names
     return names + _anchor_names(recipe)
 
 
@@ -95,7 +86,7 @@ def _theta_and_anchor(
     n_shape = len(parameters) - len(names)
     theta = tuple(parameters[:n_shape])
     if recipe.search.space == "canonical":
-        theta = from_canonical(theta, form_of(recipe))
+        theta = canonical.from_canonical(theta, form_of(recipe))
     if recipe.loss.base == "none":
         return theta, None
     return theta, Anchor(**dict(zip(names, parameters[n_shape:], strict=True)))
@@ -104,12 +95,7 @@ def _theta_and_anchor(
 def candidate_loss(
     recipe: Recipe, parameters: Sequence[float] | TreePoint, n_classes: int
 ) -> EvolvedLoss:
-    """The loss of a candidate.
-
-    Raises:
-        ValueError: If scales are normalized and the candidate has none (it cannot learn), or a
-            tree is malformed.
-    """
+    """The loss of a candidate; a ValueError if it must be normalized and has no scale."""
     from optuna_taylorglo.losses.taylor import TaylorLoss
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
@@ -124,7 +110,7 @@ def candidate_loss(
             options |= anchor._asdict()
         elif recipe.search.scale == "normalized":
             reduction = recipe.loss.class_reduction
-            theta = normalize_scale(theta, n_classes, form, class_reduction=reduction)
+            theta = canonical.normalize_scale(theta, n_classes, form, class_reduction=reduction)
         loss = TaylorLoss(theta, **asdict(form), base=recipe.loss.base, **options)
     loss.n_classes = n_classes
     return loss
@@ -155,11 +141,10 @@ def retry_policy(recipe: Recipe) -> RetryPolicy:
 
 def new_log(recipe: Recipe) -> GenerationLog:
     """The slots of a recipe's study, before its trials are read."""
-    policy, search = retry_policy(recipe), recipe.search
-    if (glo := search.glo) is None:
+    policy, search, maximize = retry_policy(recipe), recipe.search, recipe.fitness.mode == "max"
+    if search.glo is None:
         return GenerationLog(policy)
-    maximize = recipe.fitness.mode == "max"
-    return GenerationLog(policy, GLOReplay(glo, policy, search.seed, maximize=maximize))
+    return GenerationLog(policy, GLOReplay(search.glo, policy, search.seed, maximize=maximize))
 
 
 def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
@@ -173,16 +158,17 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
     def accept(parameters: Sequence[float]) -> bool:
         theta, anchor = _theta_and_anchor(recipe, parameters)
         if anchor is not None:
-            check = is_steady if search.filter == "steady" else first_gradient
+            is_steady = search.filter == "steady"
+            check = canonical.is_steady if is_steady else canonical.first_gradient
             return check(theta, n_classes, form, anchor=anchor, class_reduction=reduction) > 0
-        if trainability(theta, n_classes, form) <= 0:
+        if canonical.trainability(theta, n_classes, form) <= 0:
             return False
-        return search.filter == "trainable" or collapse_ratio(theta, n_classes, form) < 1
+        return search.filter == "trainable" or canonical.collapse_ratio(theta, n_classes, form) < 1
 
     start = resolve_start(recipe).search.start
     theta = () if start is None or start.theta is None else start.theta
     if theta and search.space == "canonical":
-        theta = to_canonical(theta, form)
+        theta = canonical.to_canonical(theta, form)
     anchored = _anchor_names(recipe)
     return TaylorGLOSampler(
         names=parameter_names(recipe),
@@ -197,10 +183,7 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
 
 
 def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEndPruner:
-    """The pruner that ends hopeless trainings early.
-
-    Reports count optimizer steps; `in_steps` converts a length in "steps" or "epochs".
-    """
+    """The pruner that ends hopeless trainings early; `in_steps` converts "steps" or "epochs"."""
     abort = stop = None
     sign, search = recipe.fitness.sign, recipe.search
     if (rule := recipe.early_abort) is not None:
@@ -249,8 +232,8 @@ def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:
             problem = f"{start.loss!r} has a loss of another form, {loss.form}{base}"
             raise RecipeError("search.start.loss", f"{problem}; the recipe's is {form}")
         tree, coefficients = loss.tree, loss.coefficients
-    center = (start.at[0], start.at[1])
+    x, y = start.at
     try:
-        return expanded_theta(tree, coefficients, form=form, center=center)
+        return expanded_theta(tree, coefficients, form=form, center=(x, y))
     except ValueError as error:
-        raise RecipeError("search.start.at", f"{list(center)} is not allowed: {error}") from error
+        raise RecipeError("search.start.at", f"{[x, y]} is not allowed: {error}") from error

@@ -71,9 +71,8 @@ class RetryPolicy:
         for name, least in {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}.items():
             check_integer(name, getattr(self, name), least)
         if self.overlap >= self.popsize:
-            raise ValueError(
-                f"overlap must be smaller than popsize {self.popsize}, got {self.overlap!r}."
-            )
+            problem = f"must be smaller than popsize {self.popsize}, got {self.overlap!r}."
+            raise ValueError(f"overlap {problem}")
 
 
 def check_integer(name: str, value: object, least: int) -> None:
@@ -182,21 +181,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class SearchState:
-    """The distribution N(mean, σ²C) after the results of all generations before one.
-
-    Attributes:
-        generation: That generation.
-        sigma: Step size σ.
-        mean: Mean, shape (n,).
-        eigenvalues: Eigenvalues of C in ascending order, shape (n,).
-        stds: Standard deviation of each parameter in its own units, shape (n,).
-    """
+    """The distribution N(mean, σ²C) after the results of all generations before one."""
 
     generation: int
     sigma: float
     mean: tuple[float, ...]
-    eigenvalues: tuple[float, ...]
-    stds: tuple[float, ...]
+    eigenvalues: tuple[float, ...]  # of C, in ascending order
+    stds: tuple[float, ...]  # of the parameters, in their own units
 
     @property
     def condition_number(self) -> float:
@@ -205,22 +196,14 @@ class SearchState:
 
 
 class Replay:
-    """What a search derives from its finished generations; this one derives nothing.
+    """What a search derives from its finished generations; this one derives nothing."""
 
-    Attributes:
-        size: Slots of the generation after the finished ones; None if the search is over.
-        stored: Reads the candidate that a trial holds, if any.
-        n_reused: Candidates so far that needed no slot, because their result was known.
-        states: Distribution of CMA-ES before each generation.
-    """
+    n_reused = 0  # candidates so far that needed no slot, because their result was known
+    states: list[SearchState]  # before each generation
+    stored: Callable[[FrozenTrial], Any]  # reads the candidate that a trial holds, if any
 
-    n_reused = 0
-    states: list[SearchState]
-
-    def __init__(
-        self, size: int | None, stored: Callable[[FrozenTrial], Any] = lambda trial: None
-    ) -> None:
-        self.size, self.stored = size, stored
+    def __init__(self, size: int | None) -> None:
+        self.size = size  # slots of the next generation; None if the search is over
 
     def tell(self, slots: tuple[Slot, ...]) -> None:
         """Take in the next finished generation."""
@@ -237,18 +220,13 @@ class Replay:
 
 
 class GenerationLog:
-    """The slots of one study, whose list of trials grows.
-
-    Attributes:
-        finished: The slots of each finished generation.
-        leftovers: Waiting trials of finished generations: duplicates.
-    """
+    """The slots of one study, whose list of trials grows."""
 
     def __init__(self, policy: RetryPolicy, replay: Replay | None = None) -> None:
         self.policy = policy
         self.replay = replay or Replay(policy.popsize)
-        self.finished: list[tuple[Slot, ...]] = []
-        self.leftovers: list[FrozenTrial] = []
+        self.finished: list[tuple[Slot, ...]] = []  # of each finished generation
+        self.leftovers: list[FrozenTrial] = []  # waiting trials of those: duplicates
         self._settled: set[int] = set()  # numbers of the trials of finished generations
         self._placed: dict[tuple[int, int], list[FrozenTrial]] = {}
         self._unplaced: list[FrozenTrial] = []
@@ -285,11 +263,7 @@ class GenerationLog:
         return self._slots(self.replay.size or 0)
 
     def open_slots(self, n_generations: int | None = None) -> tuple[Slot, ...]:
-        """The current generation's slots and those of the next one that overlap with it.
-
-        They are in the order in which they are to be started, closed ones included; none is open
-        beyond `n_generations`.
-        """
+        """The current generation's slots and those of the next one that overlap, in order."""
         is_last = n_generations is not None and self.generation >= n_generations - 1
         return self._slots((self.replay.size or 0) + (0 if is_last else self.policy.overlap))
 

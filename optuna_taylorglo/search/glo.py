@@ -66,14 +66,9 @@ def first_tree(dice: Random, max_depth: int) -> Tree:
 
 
 def child(dice: Random, parent: Callable[[], Tree], *, crossover: float, max_depth: int) -> Tree:
-    """A tree made of one or two others: the first that depends on y, else the first parent.
+    """A tree with a part of a second parent, or with a new one; the first that depends on y.
 
-    Args:
-        dice: Random numbers.
-        parent: Draws a parent.
-        crossover: Probability that a part of a second parent takes the place of a part of the
-            first; otherwise a new part does.
-        max_depth: Its greatest depth.
+    After too many tries it is the first parent. `crossover` is the probability of a second one.
     """
     crosses = dice.random() < crossover
     first = parent()
@@ -109,17 +104,10 @@ def _with_part(tree: Tree, position: int, part: Tree, max_depth: int) -> Tree | 
 
 # Functions are compared at these targets and outputs, in decimal arithmetic, which rounds the same
 # on every machine: workers must agree on which trees are new.
-_TARGETS = [Decimal(x) for x in ("0", "1", "0.3718281828459")]
+_TARGETS = list(map(Decimal, ("0", "1", "0.3718281828459")))
 _OUTPUTS = [
-    Decimal(y)
-    for y in (
-        "0.0031830988618379",
-        "0.1170710678118655",
-        "0.3660254037844386",
-        "0.6180339887498949",
-        "0.8660254037844387",
-        "0.9917293060986577",
-    )
+    *map(Decimal, ("0.0031830988618379", "0.1170710678118655", "0.3660254037844386")),
+    *map(Decimal, ("0.6180339887498949", "0.8660254037844387", "0.9917293060986577")),
 ]
 _GRID = tuple(product(_TARGETS, _OUTPUTS))
 
@@ -137,8 +125,8 @@ _OPERATIONS: dict[str, Callable[..., Decimal]] = {
     "sqrt": _EXACT.sqrt,
 }
 
+# None where the function is not finite: no operation makes that finite again.
 FunctionKey = tuple[Decimal | None, ...]
-"""Values, None where the function is not finite: no operation makes that finite again."""
 
 
 @lru_cache(maxsize=2**16)
@@ -206,16 +194,14 @@ def stored_point(trial: FrozenTrial) -> TreePoint | None:
 
 
 class GLOReplay(Replay):
-    """Both stages, told one finished generation after the other.
+    """Both stages, told one finished generation after the other."""
 
-    Attributes:
-        best_tree: The tree whose coefficients are searched; None in the first stage.
-    """
+    stored = staticmethod(stored_point)
 
     def __init__(
         self, settings: GLOSettings, policy: RetryPolicy, seed: int, *, maximize: bool
     ) -> None:
-        super().__init__(None, stored_point)
+        super().__init__(None)
         self._settings, self._policy, self._seed = settings, policy, seed
         self._maximize = maximize
         self._generation = 0
@@ -224,7 +210,7 @@ class GLOReplay(Replay):
         self._population: list[Tree] = []
         self._new: list[Tree] = []
         self._cma: CMAReplay | None = None
-        self.best_tree: Tree | None = None
+        self.best_tree: Tree | None = None  # whose coefficients are searched, in the second stage
         self._prepare()
 
     @property

@@ -79,11 +79,6 @@ class Generation:
         """Mean fitness of the candidates that trained to the end."""
         return statistics.fmean(self.values) if self.values else None
 
-    @property
-    def ended_early(self) -> int:
-        """Number of candidates without a fitness."""
-        return len(self.candidates) - len(self.values)
-
 
 class CrossEntropy:
     """Fitness of cross-entropy at the candidates' budget, with each training seed."""
@@ -103,7 +98,6 @@ class SearchHistory:
 
     Attributes:
         n_finished: Number of complete generations.
-        finished: Whether all generations are complete.
         n_reused: Candidates so far that had the result of an equal function.
         n_slots: Candidates of the whole search, as far as known without those that are reused.
         n_filled: Candidates of the search that have their result.
@@ -134,11 +128,6 @@ class SearchHistory:
         """Number of trials in each state."""
         found = Counter(trial.state for trial in self.trials)
         return {state: found[state] for state in TrialState}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the parameters that are searched."""
-        return parameter_names(self.recipe)
 
     @cached_property
     def generations(self) -> list[Generation]:
@@ -261,10 +250,6 @@ def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
 
     Until a worker has begun, another recipe takes the place of the saved one. Afterwards only
     `CHANGEABLE` fields may differ, on which no candidate and no training depends.
-
-    Raises:
-        RecipeMismatch: If a worker has begun by another recipe.
-        StudyError: If there is no recipe, or the study has the other direction.
     """
     if recipe is not None:
         recipe = resolve_start(recipe)
@@ -293,12 +278,9 @@ def check_recipe(study: Study, recipe: Recipe) -> None:
     """Raise a RecipeMismatch if a worker's recipe is no longer the study's."""
     saved = settled_recipe(study)
     if saved is not None and merged(saved, recipe) is None:
-        raise RecipeMismatch(
-            study.study_name,
-            recipe_differences(saved, recipe),
-            "Another recipe took its place while this worker started. Start the worker again to "
-            "work by that one.",
-        )
+        advice = "Another recipe took its place while this worker started. Start the worker again "
+        differences = recipe_differences(saved, recipe)
+        raise RecipeMismatch(study.study_name, differences, f"{advice}to work by that one.")
 
 
 def direction_of(recipe: Recipe) -> Direction:

@@ -29,12 +29,7 @@ class Objective:
         self.training, self.sampler, self.stop = training, sampler, stop
 
     def __call__(self, trial: Trial) -> float:
-        """The candidate's fitness, the mean over the recipe's repeats.
-
-        Raises:
-            optuna.TrialPruned: If a check ends the training early, a loss or metric is not finite,
-                or the candidate has no scale to normalize.
-        """
+        """The candidate's fitness, the mean over the recipe's repeats; TrialPruned if it fails."""
         recipe = self.training.recipe
         parameters = self.sampler.suggest(trial)
         try:
@@ -46,7 +41,7 @@ class Objective:
         )
 
     def _train(self, trial: Trial, loss: torch.nn.Module, repeat: int) -> float:
-        recipe = self.training.recipe
+        recipe, search = self.training.recipe, self.training.recipe.search
         place = (trial.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT))
 
         def on_validation(step: int, value: float) -> None:
@@ -57,7 +52,7 @@ class Objective:
                 trial.report(value, step)
                 if trial.should_prune():
                     pruner = trial.study.pruner
-                    if isinstance(pruner, EarlyEndPruner) and pruner.reason == "stop":
+                    if isinstance(pruner, EarlyEndPruner) and pruner.is_stop:
                         trial.set_user_attr(STOPPED, True)
                     raise optuna.TrialPruned(f"{value:.4f} at step {step}")
                 release_connections(trial.storage)
@@ -65,9 +60,7 @@ class Objective:
         try:
             return self.training.run(
                 loss,
-                seed=training_seed(
-                    recipe.search.seed, *place, repeat=repeat, policy=recipe.search.seed_policy
-                ),
+                seed=training_seed(search.seed, *place, repeat=repeat, policy=search.seed_policy),
                 steps=self.training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
                 check_at=check_steps(self.training),
                 on_validation=on_validation,

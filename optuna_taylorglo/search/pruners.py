@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from optuna.pruners import BasePruner
 from optuna.study import Study
@@ -64,13 +63,7 @@ class FallingBehindPruner(BasePruner):
     That generation is finished, so any number of workers stops the same candidates. A candidate
     that does not wait for the generation before is compared with the one before that.
 
-    Args:
-        popsize: Candidates per generation (λ); None where generations differ in size, and the
-            share is of those that the one before had.
-        keep: Share of the generation before that sets the pace, in (0, 1).
-        step: Step at which the value is checked.
-        sign: 1 if greater reports are better, -1 if smaller ones are.
-        overlap: First candidates of each generation that do not wait for the one before it.
+    Without a `popsize`, generations differ in size, and the share is of those evaluated before.
     """
 
     def __init__(
@@ -109,20 +102,13 @@ class FallingBehindPruner(BasePruner):
 
 
 class EarlyEndPruner(BasePruner):
-    """Ends trainings that failed (`abort`) or that are not worth going on with (`stop`).
-
-    Attributes:
-        reason: Why the trial that was asked about last is to end; None if it is to go on.
-    """
+    """Ends trainings that failed (`abort`) or that are not worth going on with (`stop`)."""
 
     def __init__(self, abort: BasePruner | None, stop: BasePruner | None) -> None:
         self.abort, self.stop = abort, stop
-        self.reason: Literal["abort", "stop"] | None = None
+        self.is_stop = False  # whether the trial that was asked about last is stopped, not aborted
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        self.reason = None
-        if self.abort is not None and self.abort.prune(study, trial):
-            self.reason = "abort"
-        elif self.stop is not None and self.stop.prune(study, trial):
-            self.reason = "stop"
-        return self.reason is not None
+        is_abort = self.abort is not None and self.abort.prune(study, trial)
+        self.is_stop = not is_abort and self.stop is not None and self.stop.prune(study, trial)
+        return is_abort or self.is_stop

@@ -67,7 +67,8 @@ class CMAReplay(Replay):
     ) -> None:
         import cmaes  # type: ignore[import-untyped]  # slow: it imports scipy.stats
 
-        super().__init__(settings.policy.popsize, stored)
+        super().__init__(settings.policy.popsize)
+        self.stored = stored
         self._settings, self._maximize = settings, maximize
         self._units = np.array(settings.units)
         # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.

@@ -53,7 +53,7 @@ class GenerationSampler(BaseSampler):
         self._start()
 
     def _start(self, study: Study | None = None) -> None:
-        self._study = study
+        self._study = None if study is None else (storage_of(study), study_id_of(study))
         self._lock = threading.RLock()
         maximize = study is None or study.direction == StudyDirection.MAXIMIZE
         self._replay = self._new_replay(maximize=maximize)
@@ -87,11 +87,10 @@ class GenerationSampler(BaseSampler):
     def read(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> GenerationLog:
         """Bring the search up to date with a study; the slots, which the next call changes."""
         if len(study.directions) > 1:
-            raise ValueError(
-                f"study must have one objective, {study.study_name!r} has {len(study.directions)}."
-            )
+            problem = f"{study.study_name!r} has {len(study.directions)}."
+            raise ValueError(f"study must have one objective, {problem}")
         with self._lock:
-            if self._study is None or _identity(study) != _identity(self._study):
+            if self._study != (storage_of(study), study_id_of(study)):
                 self._start(study)
             self._log.read(study.get_trials(deepcopy=False) if trials is None else trials)
             return self._log
@@ -101,11 +100,6 @@ class GenerationSampler(BaseSampler):
         with self._lock:
             self.read(study)
             return list(self._replay.states)
-
-    def candidate(self, slot: Slot) -> Any:
-        """Candidate of a slot, given the generations that were finished when last read."""
-        with self._lock:
-            return self._replay.draw(slot.generation, slot.index)
 
     def proposal(self, slot: Slot) -> Proposal:
         """What a new trial of a slot is made with."""
@@ -118,7 +112,7 @@ class GenerationSampler(BaseSampler):
             slot = self.read(study).slot_of(trial)
             if slot is None:
                 raise RuntimeError(f"Trial {trial.number} is not in study {study.study_name!r}.")
-            return self.candidate(slot), slot
+            return self._replay.draw(slot.generation, slot.index), slot
 
     def reseed_rng(self) -> None:
         self._others.reseed_rng()
@@ -149,27 +143,15 @@ class GenerationSampler(BaseSampler):
         return self._others.sample_independent(study, trial, param_name, param_distribution)
 
 
-def _identity(study: Study) -> tuple[object, int]:
-    return storage_of(study), study_id_of(study)
-
-
 class GenerationScheduler(TrialQueue):
-    """Hands out the candidates of a search, generation by generation.
-
-    Args:
-        study: A study whose sampler is a `TaylorGLOSampler` or a `GLOSampler`.
-        n_generations: Generations after which the search is over; None for no end.
-        heartbeat: Intervals, as of `TrialQueue`.
-    """
+    """Hands out the candidates of a search, generation by generation, without end unless given."""
 
     def __init__(
         self, study: Study, *, n_generations: int | None = None, **heartbeat: float
     ) -> None:
         if not isinstance(study.sampler, GenerationSampler):
-            raise ValueError(
-                "study must have a TaylorGLOSampler or a GLOSampler, got "
-                f"{type(study.sampler).__name__}."
-            )
+            got = type(study.sampler).__name__
+            raise ValueError(f"study must have a TaylorGLOSampler or a GLOSampler, got {got}.")
         super().__init__(study, **heartbeat)
         self.sampler: GenerationSampler = study.sampler
         self.n_generations = n_generations

@@ -41,23 +41,13 @@ if TYPE_CHECKING:  # these import PyTorch
 
 logger = logging.getLogger(__name__)
 
-LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Learning rates of cross-entropy, relative to the recipe's or the module's own."""
-
-TUNING_SEEDS = 2
-"""Trainings of cross-entropy at each of them."""
-
-GRID_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)
-"""Learning rates in a grid with a loss's parameter; robust losses want smaller ones."""
-
-RATE_BOUNDS = (0.01, 10.0)
-"""Bounds of the learning rate in the search among the standard losses."""
-
-BATCH = 8
-"""Trainings that TPE proposes together; fixed, so that proposals do not depend on workers."""
-
-FINALISTS = 10
-"""Standard losses that are trained fully."""
+# Learning rates are relative to the recipe's or the module's own.
+LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of cross-entropy
+TUNING_SEEDS = 2  # trainings of cross-entropy at each of them
+GRID_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)  # with a parameter; robust losses want smaller ones
+RATE_BOUNDS = (0.01, 10.0)  # in the search among the standard losses
+BATCH = 8  # trainings that TPE proposes together, however many workers there are
+FINALISTS = 10  # standard losses that are trained fully
 
 
 @dataclass(frozen=True)
@@ -171,10 +161,9 @@ def baseline(name: str, recipe: Recipe, run: Runner, rates: LearningRates) -> Co
     if name == "best-standard":
         return best_standard_loss(recipe, run, rates)
     if name == "ce-tuned":
+        label = "cross-entropy, {} (tuned)".format
         tried = [
-            cross_entropy(
-                name, f"cross-entropy, {rates.label(rate)} (tuned)", **rates.settings(rate)
-            )
+            cross_entropy(name, label(rates.label(rate)), **rates.settings(rate))
             for rate in rates.times(LEARNING_RATE_FACTORS)
         ]
         return _best_on_validation(tried, TUNING_SEEDS, recipe, run)
@@ -223,11 +212,7 @@ def _score(value: float | None, recipe: Recipe) -> float:
 
 
 def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> ComparedLoss:
-    """Search among the standard losses with the budget that the loss search had.
-
-    TPE proposes family, parameter and learning rate, and the best are trained fully, as the
-    finalists of the loss search are.
-    """
+    """Search with TPE among the standard losses, with the budget that the loss search had."""
     search, length = recipe.search, recipe.budget.evaluation
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -251,12 +236,11 @@ def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> Com
         for _ in range(min(BATCH, n_trainings - len(tried))):
             trials.append(study.ask())
             losses.append(_suggest(trials[-1], rates))
-        values = run(
-            [
-                stage_task(recipe, loss, Stage.STANDARD, trial.number, length=length)
-                for trial, loss in zip(trials, losses, strict=True)
-            ]
-        )
+        tasks = [
+            stage_task(recipe, loss, Stage.STANDARD, trial.number, length=length)
+            for trial, loss in zip(trials, losses, strict=True)
+        ]
+        values = run(tasks)
         for trial, value in zip(trials, values, strict=True):
             # TPE ranks pruned trials below all others.
             study.tell(trial, value, TrialState.PRUNED if value is None else None)
@@ -288,10 +272,9 @@ def _rate_name(family: str) -> str:
 def evaluate_cross_entropy(
     study: Study, training: Training, n_seeds: int, stop: threading.Event | None = None
 ) -> list[float | None]:
-    """Train with cross-entropy as candidates are trained, and store the results in the study.
+    """Train with cross-entropy and the seeds of the first candidates; None where it diverged.
 
-    The seeds are those of the first candidates, so both start from the same weights. Seeds with a
-    stored result are not trained again. The fitness is None where the training diverged.
+    Results are stored in the study, and those that are there are not trained again.
     """
     from torch import nn
 

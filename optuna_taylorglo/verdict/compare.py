@@ -36,9 +36,8 @@ def check_comparison(seeds: int, against: Sequence[str]) -> None:
         raise UsageError(f"seeds must be at least 2, not {seeds}: one has no spread.")
     for name in against:
         if name not in BASELINES and not Path(name).is_file():
-            raise UsageError(
-                f"against has {name!r}; allowed are {', '.join(BASELINES)} and loss files."
-            )
+            allowed = ", ".join(BASELINES)
+            raise UsageError(f"against has {name!r}; allowed are {allowed} and loss files.")
 
 
 def evaluate(
@@ -50,15 +49,10 @@ def evaluate(
     against: Sequence[str] = DEFAULT_BASELINES,
     rates: LearningRates | None = None,
 ) -> Verdict:
-    """Compare a study's winner with baselines and controls.
+    """Compare a study's winner with baselines and controls, by so many full trainings of each.
 
-    Args:
-        study: A study with complete trials.
-        recipe: Its recipe.
-        run: Gets tasks done.
-        seeds: Full trainings of each loss.
-        against: Names out of `BASELINES`, or paths of loss files.
-        rates: How learning rates are varied; None for multiples of the recipe's.
+    `against` has names out of `BASELINES` and paths of loss files. Rates are multiples of the
+    recipe's unless given.
     """
     from optuna_taylorglo.training.training import test_metric
 

@@ -21,11 +21,8 @@ from optuna_taylorglo.text import write_atomically
 from optuna_taylorglo.verdict.selection import SelectedLoss, Selection, loss_name
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, is_accuracy, rank_correlation
 
-GUESSING_FACTOR = 1.5
-"""An accuracy below this multiple of 1/n counts as guessing."""
-
-GOOD_CORRELATION = 0.7
-"""Rank correlation below which evaluations and full trainings count as different orders."""
+GUESSING_FACTOR = 1.5  # accuracies below this multiple of 1/n count as guessing
+GOOD_CORRELATION = 0.7  # below it, evaluations and full trainings count as different orders
 
 HEADER = (
     *("loss", "mean", "sd", "n", "diverged"),
@@ -36,27 +33,18 @@ SHORT_HEADER = ("loss", "mean (sd)", "n", "difference (95 % interval)", "p (Holm
 
 def rows(verdict: Verdict) -> list[tuple[str, ...]]:
     """The verdict as a table under `HEADER`; differences are the evolved loss's minus the row's."""
-    contrasts = {
-        c.against: (
-            f"{c.difference:+.4f}",
-            f"{c.low:+.4f} to {c.high:+.4f}",
-            f"{c.p_value:.2g}",
-            f"{c.p_holm:.2g}",
-            f"{c.effect_size:.2f}",
-        )
-        for c in verdict.contrasts
-    }
-    return [
-        (
-            sample.label,
-            f"{sample.mean:.4f}",
-            f"{sample.std:.4f}",
-            str(len(sample.values)),
-            _diverged(sample) or "0",
-            *contrasts.get(sample.name, ("",) * 5),
-        )
-        for sample in verdict.samples
-    ]
+    table: list[tuple[str, ...]] = []
+    contrasts = {c.against: c for c in verdict.contrasts}
+    for sample in verdict.samples:
+        n_all, n = len(sample.values), len(sample.diverged)
+        diverged = f"{n} of {n_all} diverged" if n else "0"
+        row = (sample.label, f"{sample.mean:.4f}", f"{sample.std:.4f}", str(n_all), diverged)
+        compared: tuple[str, ...] = ("",) * 5
+        if (c := contrasts.get(sample.name)) is not None:
+            difference = (f"{c.difference:+.4f}", f"{c.low:+.4f} to {c.high:+.4f}")
+            compared = (*difference, f"{c.p_value:.2g}", f"{c.p_holm:.2g}", f"{c.effect_size:.2f}")
+        table.append(row + compared)
+    return table
 
 
 def short_rows(verdict: Verdict) -> list[tuple[str, ...]]:
@@ -66,11 +54,6 @@ def short_rows(verdict: Verdict) -> list[tuple[str, ...]]:
         for label, mean, sd, n, diverged, difference, interval, _, p_holm, _ in rows(verdict)
         for both in [f"{difference} ({interval})" if difference else ""]
     ]
-
-
-def _diverged(sample: Sample) -> str:
-    n = len(sample.diverged)
-    return f"{n} of {len(sample.values)} diverged" if n else ""
 
 
 def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
@@ -106,10 +89,8 @@ def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
             f"learning rate), and {gain - scale:+z.4f} is left for the shape."
         )
     if not math.isnan(shape):
-        lines.append(
-            "With its first gradient made as large as cross-entropy's, it differs by "
-            f"{shape:+z.4f}."
-        )
+        control = "With its first gradient made as large as cross-entropy's"
+        lines.append(f"{control}, it differs by {shape:+z.4f}.")
     is_share, guessing = is_accuracy(verdict.test_metric, verdict.mode), 1 / n_classes
     limit = GUESSING_FACTOR * guessing if is_share else -math.inf
     if stuck := _counts(
@@ -240,11 +221,7 @@ def save_verdict(evaluation_study: Study, verdict: Verdict) -> None:
 
 
 def load_verdict(evaluation_study: Study) -> Verdict | None:
-    """The newest verdict, if there is one.
-
-    Raises:
-        StudyError: If another version stored it.
-    """
+    """The newest verdict, if there is one."""
     content = evaluation_study.user_attrs.get(VERDICT)
     try:
         return None if content is None else from_json(content)

@@ -26,11 +26,8 @@ from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import OnTrained, Training
 from optuna_taylorglo.verdict.tasks import Task
 
-MAX_FAILURES = 3
-"""Exceptions of one training after which it is not repeated."""
-
-IDLE_SECONDS = 30.0
-"""Time without a training waiting or running after which a verdict counts as complete."""
+MAX_FAILURES = 3  # exceptions of one training after which it is not repeated
+IDLE_SECONDS = 30.0  # after so long without a training to do, a verdict counts as complete
 
 _OPEN, _DIVERGED, _FAILED = "open", "diverged", "failed"
 
@@ -41,11 +38,8 @@ class TaskQueue(TrialQueue):
     """The trainings of an evaluation study.
 
     Several trials may stand for one training, which their key tells: it is repeated after
-    failures, and two commands may ask for it.
-
-    Attributes:
-        wanted: Trainings to add; when they are done, the queue is over. With None, only those that
-            others add are done, and the queue is over when there was none for `idle_seconds`.
+    failures, and two commands may ask for it. The queue adds what is `wanted` and is over when that
+    is done; without such trainings, when there was nothing to do for `idle_seconds`.
     """
 
     records_usage_errors = True
@@ -74,10 +68,7 @@ class TaskQueue(TrialQueue):
     def results(
         self, tasks: Sequence[Task], trials: Sequence[FrozenTrial] | None = None
     ) -> list[float | None] | None:
-        """Values of trainings in order, None for one that diverged; None while any is open.
-
-        Raises `UsageError` if one ended with that, and `TrainingFailed` if one failed too often.
-        """
+        """Values of trainings in order, None for one that diverged; None while any is open."""
         known = _by_key(counted_trials(self.study) if trials is None else trials)
         outcomes = self._outcomes(known, tasks)
         if _FAILED in outcomes:
@@ -208,9 +199,7 @@ class TaskTrainer:
     def __init__(
         self, recipe: Recipe, runtime: RuntimeConfig, stop: threading.Event | None = None
     ) -> None:
-        self.recipe = recipe
-        self.runtime = runtime
-        self.stop = stop
+        self.recipe, self.runtime, self.stop = recipe, runtime, stop
         self._trainings: dict[str, Training] = {}  # by arguments of the data module
 
     def __call__(

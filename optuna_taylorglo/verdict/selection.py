@@ -36,35 +36,23 @@ if TYPE_CHECKING:
 
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
+Values = Sequence[float | None]
+
 FINAL_MEAN = "the mean of the final distribution"
-
-SAME_FUNCTION = 0.03
-"""Relative distance of gradients up to which two losses count as the same."""
-
-SEEDS_BY_ROUND = (2, 2, 4)
-"""Seeds that each round of successive halving adds."""
-
-LAST_ROUND = 3
-"""Losses of the last round, at most."""
+SAME_FUNCTION = 0.03  # relative distance of gradients up to which losses count as the same
+SEEDS_BY_ROUND = (2, 2, 4)  # that each round of successive halving adds
+LAST_ROUND = 3  # losses of the last round, at most
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A loss that is trained fully for the selection.
+    """A loss that is trained fully for the selection."""
 
-    Attributes:
-        trial: Number of its trial; None for the mean of the final distribution.
-        parameters: In the order of the recipe's parameter names; in a GLO search a tree.
-        evaluation: Its fitness in the search; None for the mean.
-        values: Metric of each full training; None for one that diverged.
-        mean: Mean of the values, with diverged trainings as bad as the worst.
-    """
-
-    trial: int | None
+    trial: int | None  # None for the mean of the final distribution
     parameters: Point
-    evaluation: float | None
-    values: tuple[float | None, ...] = ()
-    mean: float | None = None
+    evaluation: float | None  # fitness in the search; None for the mean
+    values: tuple[float | None, ...] = ()  # of full trainings; None for one that diverged
+    mean: float | None = None  # of the values, with diverged trainings as bad as the worst
 
     @property
     def name(self) -> str:
@@ -152,10 +140,8 @@ def choose(study: Study, recipe: Recipe, run: Runner) -> SelectedLoss:
     if is_undecided(study, recipe):
         save_selection(study, select_winner(study, recipe, run), recipe)
     if recipe.selection is not None and study.user_attrs.get(SELECTION) is None:
-        raise StudyError(
-            f"study {study.study_name!r} has no winner yet: it is selected when all "
-            f"{recipe.search.total_generations} generations are complete."
-        )
+        due = f"when all {recipe.search.total_generations} generations are complete."
+        raise StudyError(f"study {study.study_name!r} has no winner yet: it is selected {due}")
     return selected_loss(study)
 
 
@@ -163,12 +149,8 @@ def select_winner(study: Study, recipe: Recipe, run: Runner) -> Selection:
     """Rank the finalists of a finished search by full trainings."""
     candidates = finalists(study, recipe)
     _, n_classes = recipe_and_classes(study)
-    losses = [
-        compared_evolved_loss(
-            "finalist", c.name, Role.EVOLVED, candidate_loss(recipe, c.parameters, n_classes)
-        )
-        for c in candidates
-    ]
+    made = [(c.name, candidate_loss(recipe, c.parameters, n_classes)) for c in candidates]
+    losses = [compared_evolved_loss("finalist", name, Role.EVOLVED, loss) for name, loss in made]
     # The mean lies amid many good candidates. The best of them may lie at an edge beyond which
     # trainings fail, and owe its place to seeds that did not.
     favorite = next((i for i, c in enumerate(candidates) if c.trial is None), None)
@@ -228,18 +210,14 @@ def halve(
 
     The stage decides the seeds. A favorite, named by its index, goes on to the last round in any
     case, and wins unless another's mean is better by more than a standard error of the difference.
-
-    Returns:
-        The losses of the last round by their means, then those that left before.
     """
     values: list[list[float | None]] = [[] for _ in losses]
     staying, left = list(range(len(losses))), list[int]()
     n_done, sign = 0, recipe.fitness.sign
     for number, n_seeds in enumerate(SEEDS_BY_ROUND, start=1):
         seeds = range(n_done, n_done + n_seeds)
-        results = run(
-            [stage_task(recipe, losses[i], stage, seed) for i in staying for seed in seeds]
-        )
+        tasks = [stage_task(recipe, losses[i], stage, s) for i in staying for s in seeds]
+        results = run(tasks)
         for place, i in enumerate(staying):
             values[i] += results[place * n_seeds : (place + 1) * n_seeds]
         n_done += n_seeds
@@ -259,9 +237,7 @@ def halve(
     return [Ranked(i, tuple(values[i]), means[i]) for i in staying + left]
 
 
-def _clearly_better(
-    values: Sequence[float | None], others: Sequence[float | None], sign: int
-) -> bool:
+def _clearly_better(values: Values, others: Values, sign: int) -> bool:
     """Whether a mean is better by more than a standard error of the paired differences."""
     if None in others:
         return True  # a favorite must not diverge
@@ -273,7 +249,7 @@ def _clearly_better(
     return statistics.fmean(differences) > error
 
 
-def _means(values: Sequence[Sequence[float | None]], sign: int) -> list[float]:
+def _means(values: Sequence[Values], sign: int) -> list[float]:
     # The worst is at most 0, which is the worst accuracy, but not the worst negative metric.
     worst = sign * min([0.0, *(sign * v for row in values for v in row if v is not None)])
     return [statistics.fmean(worst if v is None else v for v in row) for row in values]

@@ -13,14 +13,11 @@ import numpy as np
 import scipy
 from pydantic import BeforeValidator
 
-SIGNIFICANT = 0.05
-"""Corrected p-values below it are significant."""
+SIGNIFICANT = 0.05  # corrected p-values below it are significant
+_ROUNDING = 1e-12  # relative spread of differences up to which they count as equal
 
-_ROUNDING = 1e-12
-"""Relative spread of differences up to which they count as equal."""
-
+# A number that may be NaN, which JSON does not have: it is null there.
 NaNFloat = Annotated[float, BeforeValidator(lambda x: math.nan if x is None else x)]
-"""A number that may be NaN, which JSON does not have: it is null there."""
 
 
 class Role(StrEnum):
@@ -40,21 +37,15 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Sample:
-    """Test results of one loss, in the order of the seeds.
-
-    Attributes:
-        diverged: Indices of the trainings that diverged; `values` has what they count as.
-        also: Names of other losses whose trainings are the very same.
-        keys: Keys of the trainings in the evaluation study.
-    """
+    """Test results of one loss, in the order of the seeds."""
 
     name: str
     label: str
     role: Role
     values: tuple[float, ...]
-    diverged: tuple[int, ...] = ()
-    also: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
+    diverged: tuple[int, ...] = ()  # indices of trainings; `values` has what they count as
+    also: tuple[str, ...] = ()  # names of other losses whose trainings are the very same
+    keys: tuple[str, ...] = ()  # of the trainings in the evaluation study
 
     @property
     def mean(self) -> float:
@@ -69,49 +60,29 @@ class Sample:
 
 @dataclass(frozen=True)
 class Contrast:
-    """The evolved loss against another one.
-
-    Attributes:
-        against: Name of the other sample.
-        difference: Difference of the means, with the 95 % confidence interval `low` to `high`.
-        p_value: Of the one-tailed test that the evolved loss is better.
-        p_holm: The same after Holm's correction for all contrasts made together.
-        effect_size: Hedges' g: the difference in pooled standard deviations over seeds, corrected
-            for size; NaN without any spread.
-    """
+    """The evolved loss against another one."""
 
     against: str
-    difference: float
+    difference: float  # of the means, with the 95 % confidence interval `low` to `high`
     low: float
     high: float
-    p_value: float
-    p_holm: float
-    effect_size: NaNFloat
+    p_value: float  # of the one-tailed test that the evolved loss is better
+    p_holm: float  # after Holm's correction for all contrasts made together
+    effect_size: NaNFloat  # Hedges' g; NaN without any spread
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What full trainings say about an evolved loss.
+    """What full trainings say about an evolved loss."""
 
-    Attributes:
-        samples: The evolved loss, the baselines and the controls.
-        contrasts: The evolved loss against each of the others, paired by seed.
-        text: The verdict in words.
-        test_metric: The metric that the values are of.
-        trial: Number of the evolved loss's trial; None for the mean of the final distribution.
-        mode: Whether greater or smaller values are better.
-        divergence: What a training that diverged counts as; None if none did.
-        loss: Settings of the evolved loss.
-    """
-
-    samples: tuple[Sample, ...]
-    contrasts: tuple[Contrast, ...]
+    samples: tuple[Sample, ...]  # the evolved loss, the baselines and the controls
+    contrasts: tuple[Contrast, ...]  # the evolved loss against each of the others, paired by seed
     text: str
     test_metric: str
-    trial: int | None = None
+    trial: int | None = None  # of the evolved loss; None for the mean of the final distribution
     mode: Literal["max", "min"] = "max"
-    divergence: float | None = None
-    loss: dict[str, Any] | None = None
+    divergence: float | None = None  # what a training that diverged counts as, if one did
+    loss: dict[str, Any] | None = None  # settings of the evolved loss
 
     @property
     def sign(self) -> int:
@@ -128,13 +99,7 @@ class Verdict:
 
 
 def contrasts(winner: Sample, others: Sequence[Sample], *, sign: int = 1) -> tuple[Contrast, ...]:
-    """Compare a sample with others by t-tests on differences, corrected together.
-
-    Args:
-        winner: The sample that is claimed to be better.
-        others: What it is compared with; values with the same index share a seed.
-        sign: 1 where greater is better, -1 where smaller is.
-    """
+    """Compare a sample with others, paired by index, by t-tests that are corrected together."""
     raw = [_contrast(winner, other, sign) for other in others]
     corrected = holm([contrast.p_value for contrast in raw])
     return tuple(replace(c, p_holm=p) for c, p in zip(raw, corrected, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import scipy
@@ -29,40 +30,28 @@ from optuna_taylorglo.verdict.tasks import (
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
-DATA_FIELDS = ("fraction", "label_noise")
-"""Arguments of the data module that can be swept."""
-
+DATA_FIELDS = ("fraction", "label_noise")  # arguments of the data module that can be swept
 SETTINGS = (*DATA_FIELDS, "length")
-"""All settings that can be swept."""
 
 
 @dataclass(frozen=True)
 class DataSweep:
-    """Test results and numbers of trainings that diverged, by label of the loss and value.
-
-    A training that diverged counts as `divergence`, which is None if none did.
-    """
+    """Test results and numbers of trainings that diverged, by label of the loss and value."""
 
     accuracies: dict[str, dict[float, list[float]]]
     diverged: dict[str, dict[float, int]]
-    divergence: float | None
+    divergence: float | None  # what a training that diverged counts as, if one did
 
 
 @dataclass(frozen=True)
 class RankAgreement:
-    """How well evaluations of one length rank candidates as the longest ones do.
-
-    Attributes:
-        spearman: Rank correlation over the candidates; NaN if all are equal.
-        p_value: Of the test that there is none.
-        n_candidates: Candidates that trained at both lengths.
-    """
+    """How well evaluations of one length rank candidates as the longest ones do."""
 
     length: int
     longest: int
-    spearman: NaNFloat
+    spearman: NaNFloat  # rank correlation over the candidates; NaN if all are equal
     p_value: NaNFloat
-    n_candidates: int
+    n_candidates: int  # that trained at both lengths
 
 
 @dataclass(frozen=True)
@@ -102,22 +91,19 @@ def sweep_data(
         compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, loss),
         cross_entropy(role=Role.REFERENCE),
     ]
-    results = run(
-        [
-            stage_task(recipe, c, Stage.SWEEP, seed, on_test_set=True, data_args={field: value})
-            for c in losses
-            for value in values
-            for seed in range(n_seeds)
-        ]
-    )
+    places = product(losses, values, range(n_seeds))
+    tasks = [
+        stage_task(recipe, c, Stage.SWEEP, seed, on_test_set=True, data_args={field: value})
+        for c, value, seed in places
+    ]
+    results = run(tasks)
     divergence = value_of_divergence(results, recipe, loss.n_classes)
     swept = DataSweep({c.label: {} for c in losses}, {c.label: {} for c in losses}, divergence)
     rest = iter(results)
-    for c in losses:
-        for value in values:
-            own = [next(rest) for _ in range(n_seeds)]
-            swept.accuracies[c.label][value] = with_divergence(own, divergence)
-            swept.diverged[c.label][value] = own.count(None)
+    for c, value in product(losses, values):
+        own = [next(rest) for _ in range(n_seeds)]
+        swept.accuracies[c.label][value] = with_divergence(own, divergence)
+        swept.diverged[c.label][value] = own.count(None)
     return swept
 
 
@@ -140,13 +126,11 @@ def rank_agreement(
         compared_evolved_loss("candidate", f"trial {t.number}", Role.EVOLVED, trial_loss(study, t))
         for t in spread
     ]
-    results = run(
-        [
-            stage_task(recipe, loss, Stage.SWEEP, number, length=length)
-            for length in lengths
-            for number, loss in enumerate(losses)
-        ]
-    )
+    tasks = [
+        stage_task(recipe, loss, Stage.SWEEP, number, length=length)
+        for length, (number, loss) in product(lengths, enumerate(losses))
+    ]
+    results = run(tasks)
     *shorter, longest = (results[i : i + n] for i in range(0, len(results), n))
     agreements = []
     for length, values in zip(lengths, shorter, strict=False):

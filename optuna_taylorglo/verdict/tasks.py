@@ -45,25 +45,16 @@ KINDS = {
 
 @dataclass(frozen=True)
 class ComparedLoss:
-    """A loss and how it is trained.
+    """A loss and how it is trained."""
 
-    Attributes:
-        name: Short name, as on the command line and in files; `label` is that in tables.
-        kind: One of `KINDS`.
-        settings: Arguments of the loss, as plain JSON.
-        scale: Factor on the loss.
-        learning_rate: In place of the recipe's.
-        learning_rate_factor: On the learning rates of a module's own optimizers.
-    """
-
-    name: str
-    label: str
+    name: str  # as on the command line and in files
+    label: str  # in tables
     kind: str
     role: Role = Role.BASELINE
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # arguments of the loss, as plain JSON
     scale: float = 1.0
-    learning_rate: float | None = None
-    learning_rate_factor: float | None = None
+    learning_rate: float | None = None  # in place of the recipe's
+    learning_rate_factor: float | None = None  # on the rates of a module's own optimizers
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -126,23 +117,15 @@ def scale_controls(loss: EvolvedLoss, n_classes: int) -> list[ComparedLoss]:
 
 @dataclass(frozen=True)
 class Task:
-    """One training.
-
-    Attributes:
-        seed: Decides weights, order of data and augmentation.
-        length: In `unit`, "steps" or "epochs".
-        on_test_set: Whether the test set judges, or the recipe's fitness.
-        data_args: Arguments of the data module in place of the recipe's.
-        save_network: Whether the trained network is saved as an artifact.
-    """
+    """One training."""
 
     loss: ComparedLoss
     seed: int
     length: int
-    unit: str
-    on_test_set: bool
-    data_args: dict[str, Any] = field(default_factory=dict)
-    save_network: bool = False
+    unit: str  # "steps" or "epochs"
+    on_test_set: bool  # whether the test set judges, or the recipe's fitness
+    data_args: dict[str, Any] = field(default_factory=dict)  # in place of the recipe's
+    save_network: bool = False  # as an artifact
 
     @property
     def key(self) -> str:

@@ -2,12 +2,13 @@
 
 from optuna_taylorglo.visualization._basin import plot_basin
 from optuna_taylorglo.visualization._candidates import plot_candidates
-from optuna_taylorglo.visualization._comparison import plot_comparison
-from optuna_taylorglo.visualization._evolution import plot_evolution
-from optuna_taylorglo.visualization._learning_curves import plot_learning_curves
 from optuna_taylorglo.visualization._loss_functions import plot_loss_functions
-from optuna_taylorglo.visualization._search_state import plot_search_state
-from optuna_taylorglo.visualization._sweep import plot_sweep
+from optuna_taylorglo.visualization._search import plot_evolution, plot_search_state
+from optuna_taylorglo.visualization._verdict import (
+    plot_comparison,
+    plot_learning_curves,
+    plot_sweep,
+)
 
 __all__ = [
     "plot_basin",

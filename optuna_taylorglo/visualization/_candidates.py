@@ -20,10 +20,7 @@ from optuna_taylorglo.visualization._loss_functions import winner_label
 TITLE = "All candidates by fitness (t-SNE)"
 
 _FEWEST = 4
-_PERPLEXITY = 30.0
-
-_WORST = 0.2
-"""Share of the candidates that have one color, because they hardly learned."""
+_WORST = 0.2  # share of the candidates that have one color, because they hardly learned
 
 
 def plot_candidates(study: Study, *, seed: int = 0) -> go.Figure:
@@ -57,7 +54,7 @@ def plot_candidates(study: Study, *, seed: int = 0) -> go.Figure:
     places, winner = _places(study, history, seed)
     figure = style.apply(go.Figure(), TITLE, height=480)
     early = [i for i, c in enumerate(candidates) if c.fitness is None]
-    trained = [i for i, c in enumerate(candidates) if c.fitness is not None]
+    trained = [i for i in range(len(candidates)) if i not in early]
     color = [c.fitness for c in candidates if c.fitness is not None]
     gray = {"size": 6, "color": style.GRAY, "line": {"width": 1.5, "color": style.GRAY}}
     colored = {"size": 8, "color": color, "coloraxis": "coloraxis"}
@@ -126,7 +123,7 @@ def _places(
     place = next((i for i, c in enumerate(history.candidates) if c.trial == trial), n)
     if winner is not None and place == n:
         points.append(winner)
-    perplexity = min(_PERPLEXITY, (len(points) - 1) / 3)
+    perplexity = min(30.0, (len(points) - 1) / 3)
     embedding = TSNE(perplexity=perplexity, init="pca", random_state=seed)
     places = embedding.fit_transform(_coordinates(history, points)).astype(np.float64)
     return places[:n], None if winner is None else places[place]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import html
 import textwrap
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
+from numpy.typing import ArrayLike
 from plotly.colors import sample_colorscale
+
+from optuna_taylorglo.recipes.schema import FitnessSettings
 
 # Okabe and Ito's palette, which people with any color vision can tell apart, without yellow, which
 # is hard to see on white.
@@ -67,23 +70,23 @@ def plain(text: str) -> str:
     return html.escape(text, quote=False)
 
 
+def metric(fitness: FitnessSettings) -> str:
+    """The fitness's metric, and that smaller values are better where they are."""
+    return plain(fitness.metric) + (", smaller is better" if fitness.mode == "min" else "")
+
+
 def wrapped(text: str, width: int = 40) -> str:
     """Escape text and break it into lines that fit on a phone."""
     return "<br>".join(plain(line) for line in textwrap.wrap(text, width, break_on_hyphens=False))
 
 
 def add_band(
-    figure: go.Figure,
-    x: Sequence[float],
-    low: Sequence[float],
-    high: Sequence[float],
-    color: str,
-    **place: Any,
+    figure: go.Figure, x: ArrayLike, low: ArrayLike, high: ArrayLike, color: str, **place: Any
 ) -> None:
     """Fill the area between two lines; `place` is the row and column of a subplot."""
     figure.add_scatter(
-        x=[*x, *reversed(x)],
-        y=[*low, *reversed(high)],
+        x=np.append(x, np.flip(x)).tolist(),
+        y=np.append(low, np.flip(high)).tolist(),
         mode="lines",
         fill="toself",
         fillcolor=color,

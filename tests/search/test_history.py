@@ -30,6 +30,7 @@ from optuna_taylorglo.search.history import (
     trial_loss,
     winner,
 )
+from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.open import create_evaluation_study, create_study, open_study
 
@@ -64,7 +65,7 @@ def test_generations_hold_the_trials_that_were_made_for_them(study, history):
     for candidate in history.candidates:
         trial = study.trials[candidate.trial]
         assert trial.user_attrs[GENERATION] == candidate.generation
-        assert tuple(trial.params[name] for name in history.names) == candidate.parameters
+        assert tuple(trial.params[name] for name in THETA_NAMES) == candidate.parameters
         # Optuna gives a pruned trial its last report as its value.
         complete = trial.state == TrialState.COMPLETE
         assert candidate.fitness == (trial.value if complete else None)
@@ -73,7 +74,6 @@ def test_generations_hold_the_trials_that_were_made_for_them(study, history):
         assert generation.values == values
         assert generation.best.fitness == max(values)
         assert generation.mean == pytest.approx(statistics.fmean(values))
-        assert generation.ended_early == POPULATION - len(values)
     assert history.best_of_each == [generation.best for generation in history.generations]
     assert history.last_mean == history.generations[-1].mean
 
@@ -81,7 +81,7 @@ def test_generations_hold_the_trials_that_were_made_for_them(study, history):
 def test_a_generation_that_ended_early_as_a_whole_has_neither_best_nor_mean():
     history = read_history(told(*[0.5] * POPULATION, *[None] * POPULATION))
     first, second = history.generations
-    assert (second.best, second.mean, second.ended_early) == (None, None, POPULATION)
+    assert (second.best, second.mean, len(second.candidates)) == (None, None, POPULATION)
     assert history.best_of_each == [first.best]
     assert history.last_mean == 0.5
 

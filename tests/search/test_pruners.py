@@ -161,4 +161,4 @@ def test_either_reason_ends_a_training(abort: float, stop: float | None) -> None
     trial = optuna.create_study(pruner=pruner).ask()
     trial.report(0.4, 3)
     assert trial.should_prune() == (0.5 in (abort, stop))
-    assert pruner.reason == ("abort" if abort else "stop" if stop else None)
+    assert pruner.is_stop == (not abort and bool(stop))

@@ -19,7 +19,6 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
-from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.seeds import training_seed
 
@@ -65,8 +64,7 @@ def told(study: optuna.Study, popsize: int) -> cmaes.CMA:
 
 def test_first_generation_has_the_mean_and_deviation_asked_for() -> None:
     study, sampler = optimize(20, popsize=2000, x0={"theta_1": 5.0})
-    slots = [Slot(0, number, sampler.policy) for number in range(2000)]
-    thetas = np.array([sampler.candidate(slot) for slot in slots])
+    thetas = np.array([sampler._replay.draw(0, number) for number in range(2000)])
     np.testing.assert_array_equal(thetas[:20], candidates(study))
     np.testing.assert_allclose(thetas.mean(axis=0), [0, 5, 0, 0, 0, 0, 0, 0], atol=0.1)
     np.testing.assert_allclose(thetas.std(axis=0), 1.2, atol=0.05)

@@ -17,7 +17,6 @@ from schedulers import FAIL, PRUNED, new_scheduler, place, read_anew, sampler, t
 from searches import results
 
 from optuna_taylorglo.attributes import GENERATION, STOPPED, WITHDRAWN
-from optuna_taylorglo.search.generations import Slot
 from optuna_taylorglo.search.pruners import FallingBehindPruner
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
@@ -124,7 +123,7 @@ def test_a_trial_enqueued_at_the_worst_moment(monkeypatch: pytest.MonkeyPatch) -
     assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
     assert scheduler.sampler.suggest(first) == [7.0] * 8
     # Ours was made for the first slot as well, and is withdrawn.
-    candidate = scheduler.sampler.candidate(Slot(0, 1, scheduler.sampler.policy))
+    candidate = scheduler.sampler._replay.draw(0, 1)
     assert scheduler.sampler.suggest(second) == candidate
     assert scheduler.claim() is None
 
@@ -166,7 +165,7 @@ def test_what_cma_es_cannot_digest_is_left_out(
     first = scheduler.sampler.read(scheduler.study).finished[0][0]
     assert first.result is not None
     values = [first.result.params[name] for name in THETA_NAMES]
-    assert values == sampler().candidate(Slot(0, 0, scheduler.sampler.policy))
+    assert values == sampler()._replay.draw(0, 0)
 
 
 def test_a_worker_with_fewer_generations_takes_none_of_a_later_one() -> None:

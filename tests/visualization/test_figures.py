@@ -39,8 +39,8 @@ from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._basin import _basin
 from optuna_taylorglo.visualization._candidates import _color_axis, _coordinates
-from optuna_taylorglo.visualization._learning_curves import _mean_curve
 from optuna_taylorglo.visualization._loss_functions import _best_curves, _probabilities
+from optuna_taylorglo.visualization._verdict import _mean_curve
 
 OF_A_STUDY = (
     visualization.plot_evolution,
