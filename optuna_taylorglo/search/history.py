@@ -75,6 +75,11 @@ class Generation:
         return max(trained, key=lambda c: (self.sign * (c.fitness or 0.0), -c.trial), default=None)
 
     @property
+    def ended_early(self) -> int:
+        """Number of candidates without a fitness."""
+        return len(self.candidates) - len(self.values)
+
+    @property
     def mean(self) -> float | None:
         """Mean fitness of the candidates that trained to the end."""
         return statistics.fmean(self.values) if self.values else None

@@ -52,7 +52,7 @@ class Objective:
                 trial.report(value, step)
                 if trial.should_prune():
                     pruner = trial.study.pruner
-                    if isinstance(pruner, EarlyEndPruner) and pruner.is_stop:
+                    if isinstance(pruner, EarlyEndPruner) and pruner.reason == "stop":
                         trial.set_user_attr(STOPPED, True)
                     raise optuna.TrialPruned(f"{value:.4f} at step {step}")
                 release_connections(trial.storage)

@@ -106,9 +106,10 @@ class EarlyEndPruner(BasePruner):
 
     def __init__(self, abort: BasePruner | None, stop: BasePruner | None) -> None:
         self.abort, self.stop = abort, stop
-        self.is_stop = False  # whether the trial that was asked about last is stopped, not aborted
+        self.reason: str | None = None  # of the two, for the trial that was asked about last
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        is_abort = self.abort is not None and self.abort.prune(study, trial)
-        self.is_stop = not is_abort and self.stop is not None and self.stop.prune(study, trial)
-        return is_abort or self.is_stop
+        pruners = {"abort": self.abort, "stop": self.stop}
+        asked = (name for name, each in pruners.items() if each and each.prune(study, trial))
+        self.reason = next(asked, None)
+        return self.reason is not None

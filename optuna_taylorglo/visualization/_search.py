@@ -87,7 +87,7 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         mode="lines",
         name="mean",
         line={"color": style.BLUE, "dash": "dot"},
-        customdata=[len(g.candidates) - len(g.values) for g in generations],
+        customdata=[generation.ended_early for generation in generations],
         hovertemplate="generation %{x}: mean %{y:.4f} of the candidates that trained to the end, "
         "%{customdata} ended early<extra></extra>",
     )

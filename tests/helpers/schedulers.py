@@ -1,33 +1,24 @@
 """Schedulers on small searches, for tests of queues and searches."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import optuna
-from optuna.trial import Trial, TrialState
+from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import StaleTrials
 from optuna_taylorglo.study.optuna_private import storage_of
-from optuna_taylorglo.study.queue import TrialQueue
 
 COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
 
 
-def sampler(
-    popsize: int = 2, attempts: int = 3, max_failures: int = 3, overlap: int = 0
-) -> TaylorGLOSampler:
+def sampler(popsize=2, attempts=3, max_failures=3, overlap=0):
     return TaylorGLOSampler(
         popsize=popsize, attempts=attempts, max_failures=max_failures, overlap=overlap
     )
 
 
-def new_scheduler(
-    storage: Any = None, n_generations: int | None = None, **rules: int
-) -> GenerationScheduler:
+def new_scheduler(storage=None, n_generations=None, **rules):
     study = optuna.create_study(
         study_name="a",
         storage=storage,
@@ -38,18 +29,18 @@ def new_scheduler(
     return GenerationScheduler(study, n_generations=n_generations)
 
 
-def take(scheduler: GenerationScheduler) -> Trial:
+def take(scheduler):
     trial = scheduler.claim()
     assert trial is not None
     return trial
 
 
-def place(trial: Trial) -> tuple[int, int, int]:
+def place(trial):
     attrs = trial.user_attrs
     return attrs[GENERATION], attrs[INDEX], attrs[ATTEMPT]
 
 
-def fail_running(queue: TrialQueue) -> None:
+def fail_running(queue):
     """Do what another worker does when heartbeats fail to come."""
     stale = StaleTrials(storage_of(queue.study), grace_period=0.0)
     for _ in range(2):  # seen and suspect, stale
@@ -57,11 +48,11 @@ def fail_running(queue: TrialQueue) -> None:
 
 
 class _All(set[int]):
-    def __contains__(self, trial_id: object) -> bool:
+    def __contains__(self, trial_id):
         return True
 
 
-def read_anew(queue: TrialQueue) -> None:
+def read_anew(queue):
     """Let a queue read all trials at its next claim, and add what is due without waiting."""
     queue._claimable.clear()
     queue._own = _All()

@@ -1,8 +1,5 @@
 """Trainings on the digits that take a tenth of a second, for tests of what is built on them."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 from searches import small_recipe
@@ -15,7 +12,7 @@ from optuna_taylorglo.training.training import Training
 HELPERS = ("mistakes", "own_nets", "own_optimizers", "two_lightnings", "tabular")
 
 
-def cpu(data_dir: Path, *allowed: str) -> RuntimeConfig:
+def cpu(data_dir, *allowed):
     """A machine on which results do not depend on what the CPU can do."""
     return RuntimeConfig(data_dir, "cpu", "32-true", allowed)
 
@@ -23,24 +20,22 @@ def cpu(data_dir: Path, *allowed: str) -> RuntimeConfig:
 class RecordedTraining(Training):
     """Trains, and remembers the criterion and the options of each training."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments):
         super().__init__(*arguments)
         self.criteria: list[nn.Module] = []
         self.options: list[dict[str, Any]] = []
 
     @property
-    def seeds(self) -> list[int]:
+    def seeds(self):
         return [options["seed"] for options in self.options]
 
-    def run(self, criterion: nn.Module, **options: Any) -> float:
+    def run(self, criterion, **options):
         self.criteria.append(criterion)
         self.options.append(options)
         return super().run(criterion, **options)
 
 
-def digits_training(
-    folder: Path, model: Any = None, init_args: Any = None, **changes: Any
-) -> RecordedTraining:
+def digits_training(folder, model=None, init_args=None, **changes):
     """The small digits recipe, with another model and some sections changed, ready to train."""
     if isinstance(model, str):
         model = {"class_path": model, "init_args": init_args or {}}
@@ -51,21 +46,21 @@ def digits_training(
 class Validations(list[tuple[int, float]]):
     """Takes validations in."""
 
-    def __call__(self, step: int, value: float) -> None:
+    def __call__(self, step, value):
         self.append((step, value))
 
     @property
-    def steps(self) -> list[int]:
+    def steps(self):
         return [step for step, _ in self]
 
     @property
-    def values(self) -> list[float]:
+    def values(self):
         return [value for _, value in self]
 
 
-def trained(training: Training, steps: int, seed: int = 1, **options: Any) -> Any:
+def trained(training, steps, seed=1, **options):
     """The module after a training with cross-entropy."""
-    modules: list[Any] = []
+    modules = []
     training.run(
         nn.CrossEntropyLoss(), seed=seed, steps=steps, on_trained=modules.append, **options
     )

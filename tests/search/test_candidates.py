@@ -1,10 +1,5 @@
 """From a recipe to its candidates, their losses and the pruner; searches that start at a loss."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import optuna
 import pytest
 import torch
@@ -24,7 +19,7 @@ from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
+from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search.candidates import (
     MAX_FAILURES,
     candidate_loss,
@@ -45,7 +40,7 @@ FREE = {"filter": "none", "space": "theta", "scale": "free"}
 ANCHORED = {"base": "cross_entropy", "class_reduction": "sum"}
 
 
-def digits_recipe(**changes: Any) -> Recipe:
+def digits_recipe(**changes):
     """The digits recipe with some sections changed."""
     content = load_recipe(DIGITS).to_dict()
     for section, values in changes.items():
@@ -53,14 +48,17 @@ def digits_recipe(**changes: Any) -> Recipe:
     return recipe_from_dict(content)
 
 
-def first_losses(recipe: Recipe, number: int = 60) -> list[TaylorLoss]:
+def first_losses(recipe, number=60):
     sampler = make_sampler(recipe, N_CLASSES)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     proposed = [sampler.suggest(study.ask()) for _ in range(number)]
     return [candidate_loss(recipe, parameters, N_CLASSES) for parameters in proposed]
 
 
-def test_candidates_have_the_form_that_the_recipe_says() -> None:
+def test_candidates_have_the_form_that_the_recipe_says():
+    assert loss_conventions(digits_recipe()) == {}
+    with pytest.raises(RecipeError, match="balanced is not settled"):
+        loss_conventions(digits_recipe(loss={"class_weights": "balanced"}))
     loss = {"order": 2, "variables": ["x", "y", "t"], "folded": True, "class_reduction": "sum"}
     recipe = digits_recipe(loss=loss, search=FREE)
     form = form_of(recipe)
@@ -73,16 +71,14 @@ def test_candidates_have_the_form_that_the_recipe_says() -> None:
     assert parameter_names(digits_recipe(search={"space": "canonical"})) == Canonical._fields
 
 
-WEIGHTS = [0.5 + 0.25 * k for k in range(N_CLASSES)]
-
-
-def test_candidates_weigh_smooth_and_ignore_as_the_recipe_says(tmp_path: Path) -> None:
-    loss = {"class_weights": WEIGHTS, "label_smoothing": 0.1, "ignore_index": 2}
+def test_candidates_weigh_smooth_and_ignore_as_the_recipe_says(tmp_path):
+    weights = [0.5 + 0.25 * k for k in range(N_CLASSES)]
+    loss = {"class_weights": weights, "label_smoothing": 0.1, "ignore_index": 2}
     theta = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.1)
     built = candidate_loss(digits_recipe(loss=loss, search=FREE), theta, N_CLASSES)
     plain = candidate_loss(digits_recipe(loss={}, search=FREE), theta, N_CLASSES)
     logits = torch.randn(40, N_CLASSES, dtype=torch.float64, requires_grad=True)
-    target, weight = torch.arange(40) % N_CLASSES, torch.tensor(WEIGHTS).double()
+    target, weight = torch.arange(40) % N_CLASSES, torch.tensor(weights).double()
     # By hand: x is the smoothed target, a sample counts with the mean weight under it, and the
     # sum is divided by the weights of the targets.
     x = 0.9 * torch.nn.functional.one_hot(target, N_CLASSES).double() + 0.01
@@ -98,14 +94,8 @@ def test_candidates_weigh_smooth_and_ignore_as_the_recipe_says(tmp_path: Path) -
     torch.testing.assert_close(load_loss(tmp_path / "loss.json")(logits, target), found)
 
 
-def test_conventions_are_cross_entropys_by_default_and_balanced_weights_wait() -> None:
-    assert loss_conventions(digits_recipe()) == {}
-    with pytest.raises(RecipeError, match="balanced is not settled"):
-        loss_conventions(digits_recipe(loss={"class_weights": "balanced"}))
-
-
 @pytest.mark.parametrize("space", ["theta", "canonical"])
-def test_filters_refuse_what_they_say(space: str) -> None:
+def test_filters_refuse_what_they_say(space):
     refused = {}
     for kind in ("none", "trainable", "steady"):
         recipe = digits_recipe(search={"filter": kind, "space": space, "popsize": 60})
@@ -120,7 +110,7 @@ def test_filters_refuse_what_they_say(space: str) -> None:
     assert refused["steady"] == (0, 0)
 
 
-def test_normalized_candidates_start_as_cross_entropy_does() -> None:
+def test_normalized_candidates_start_as_cross_entropy_does():
     recipe = digits_recipe(search={"filter": "steady", "scale": "normalized", "space": "theta"})
     for loss in first_losses(recipe, 10):
         scale = first_gradient(loss.theta, N_CLASSES, class_reduction=loss.class_reduction)
@@ -129,7 +119,7 @@ def test_normalized_candidates_start_as_cross_entropy_does() -> None:
         candidate_loss(recipe, (0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0), N_CLASSES)
 
 
-def test_anchored_search_begins_at_cross_entropy() -> None:
+def test_anchored_search_begins_at_cross_entropy():
     recipe = digits_recipe(loss=ANCHORED, search={"filter": "none"})
     names = ("alpha", "beta", "gamma", "delta", "log_scale", "smoothing")
     assert parameter_names(recipe) == names
@@ -141,16 +131,7 @@ def test_anchored_search_begins_at_cross_entropy() -> None:
     recipe = digits_recipe(loss=ANCHORED, search={"filter": "trainable", "scale": "normalized"})
     assert parameter_names(recipe)[4:] == ("smoothing",)
     assert candidate_loss(recipe, (1.0, 0.0, 0.0, 0.0, 0.1), N_CLASSES).anchor == (0.0, 0.1)
-    # Over θ and with progress.
-    loss = ANCHORED | {"variables": ["x", "y", "t"], "order": 2}
-    recipe = digits_recipe(loss=loss, search=FREE)
-    n = form_of(recipe).n_parameters
-    assert parameter_names(recipe)[-3:] == (f"theta_{n - 1}", "log_scale", "smoothing")
-    found = candidate_loss(recipe, [0.1] * n + [1.0, 0.0], N_CLASSES)
-    assert (len(found.theta), found.anchor) == (n, (1.0, 0.0))
-
-
-def test_filtered_anchored_candidates_can_begin() -> None:
+    # The filter lets those pass that can begin.
     n_begin = {}
     for kind in ("none", "trainable"):
         recipe = digits_recipe(loss=ANCHORED, search={"filter": kind, "sigma": 9.0})
@@ -162,7 +143,7 @@ def test_filtered_anchored_candidates_can_begin() -> None:
     assert n_begin["trainable"] == 60
 
 
-def test_the_pruner_counts_in_optimizer_steps() -> None:
+def test_the_pruner_counts_in_optimizer_steps():
     recipe = digits_recipe(
         early_abort={"unit": "epochs", "at": 3, "threshold": 0.2, "attempts": 3},
         early_stop={"unit": "steps", "at": 20, "keep": 0.25},
@@ -176,32 +157,27 @@ def test_the_pruner_counts_in_optimizer_steps() -> None:
     assert (stop.step, stop.keep, stop.popsize, stop.overlap) == (20, 0.25, 8, 4)
     assert retry_policy(recipe) == RetryPolicy(8, 3, MAX_FAILURES, 4)
     assert make_sampler(recipe, N_CLASSES).policy == retry_policy(recipe)
-
-
-def test_a_recipe_without_rules_ends_nothing_early() -> None:
-    recipe = digits_recipe(early_abort=None, early_stop=None)
-    trial = optuna.create_study(pruner=make_pruner(recipe, lambda n, unit: n)).ask()
-    trial.report(0.0, 1)
-    assert not trial.should_prune()
-    assert retry_policy(recipe).attempts == 1
+    none = digits_recipe(early_abort=None, early_stop=None)
+    pruner = make_pruner(none, lambda n, unit: n)
+    assert (pruner.abort, pruner.stop, retry_policy(none).attempts) == (None, None, 1)
 
 
 # Searches that start at the expansion of a loss
 
 
-def started(start: dict[str, Any], loss: dict[str, Any] | None = None, **search: Any) -> Recipe:
+def started(start, loss=None, **search):
     loss = {"class_reduction": "sum"} | (loss or {})
     return digits_recipe(loss=loss, search={"space": "theta", "start": start} | search)
 
 
-def first_mean(recipe: Recipe) -> tuple[float, ...]:
+def first_mean(recipe):
     study = optuna.create_study(direction="maximize")
     return make_sampler(recipe, N_CLASSES).search_state(study)[0].mean
 
 
 @pytest.mark.parametrize("space", ["theta", "canonical"])
 @pytest.mark.parametrize("folded", [False, True])
-def test_the_search_starts_at_cross_entropy(space: str, folded: bool) -> None:
+def test_the_search_starts_at_cross_entropy(space, folded):
     recipe = started({"loss": "cross_entropy"}, {"folded": folded}, space=space)
     expected = TaylorLoss.from_cross_entropy(center=(0.0, 0.5), folded=folded).theta
     if space == "canonical":
@@ -209,8 +185,8 @@ def test_the_search_starts_at_cross_entropy(space: str, folded: bool) -> None:
     assert first_mean(recipe) == pytest.approx(expected)
 
 
-def test_the_start_has_the_gradient_of_its_loss_at_the_point_of_expansion() -> None:
-    def gradient(loss: torch.nn.Module, y: float) -> torch.Tensor:
+def test_the_start_has_the_gradient_of_its_loss_at_the_point_of_expansion():
+    def gradient(loss, y):
         """At a prediction of y for the target; with two classes, at 1/2 both outputs are there."""
         logits = torch.tensor([[y, 1 - y]], dtype=torch.float64).log().requires_grad_()
         (found,) = torch.autograd.grad(loss.double()(logits, torch.tensor([0])), logits)
@@ -225,7 +201,12 @@ def test_the_start_has_the_gradient_of_its_loss_at_the_point_of_expansion() -> N
     assert first_mean(started({"loss": "baikal", "at": [0.25, 0.75]}))[:2] == (0.25, 0.75)
 
 
-def test_a_study_keeps_the_start_and_not_the_file(tmp_path: Path) -> None:
+def test_a_start_may_be_a_file_which_a_study_does_not_need_later(tmp_path):
+    theta, path = tuple(0.1 * i for i in range(8)), str(tmp_path / "taylor.json")
+    TaylorLoss(theta).save(path)
+    assert first_mean(started({"loss": path})) == theta
+    with pytest.raises(RecipeError, match="has a loss of another form"):
+        resolve_start(started({"loss": path}, {"order": 2}, filter="none"))
     path = tmp_path / "found.json"
     TreeLoss(BAIKAL, [1, 2, 1, 1, 1, 1]).save(path)
     study = optuna.create_study(direction="maximize")
@@ -237,15 +218,6 @@ def test_a_study_keeps_the_start_and_not_the_file(tmp_path: Path) -> None:
     assert first_mean(held) != first_mean(started({"loss": "baikal"}))
 
 
-def test_a_taylor_loss_of_the_same_form_is_a_start_as_it_is(tmp_path: Path) -> None:
-    theta, path = tuple(0.1 * i for i in range(8)), str(tmp_path / "taylor.json")
-    TaylorLoss(theta).save(path)
-    assert first_mean(started({"loss": path})) == theta
-    assert first_mean(started({"theta": list(theta)})) == theta
-    with pytest.raises(RecipeError, match="has a loss of another form"):
-        resolve_start(started({"loss": path}, {"order": 2}, filter="none"))
-
-
 @pytest.mark.parametrize(
     ("start", "field", "message"),
     [
@@ -254,7 +226,7 @@ def test_a_taylor_loss_of_the_same_form_is_a_start_as_it_is(tmp_path: Path) -> N
         ({"theta": [1.0, 2.0]}, "theta", "has 2 numbers, must have 8"),
     ],
 )
-def test_invalid_starts_are_named(start: dict[str, Any], field: str, message: str) -> None:
+def test_invalid_starts_are_named(start, field, message):
     with pytest.raises(RecipeError, match=message) as caught:
         resolve_start(started(start))
     assert caught.value.field == f"search.start.{field}"

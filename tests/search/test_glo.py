@@ -1,20 +1,16 @@
 """GLO: trees are bred, equal ones recognized, and candidates follow from seed and results."""
 
-from __future__ import annotations
-
 import math
 import random
-from collections.abc import Iterator
 from decimal import Decimal
 from random import Random
-from typing import Any
 
 import mpmath
 import optuna
 import pytest
 import torch
 from chaos_glo import SMALL, likeness
-from optuna.trial import Trial, TrialState
+from optuna.trial import TrialState
 from schedulers import place, take
 
 from optuna_taylorglo.attributes import GENERATION, TREE, WITHDRAWN
@@ -22,7 +18,6 @@ from optuna_taylorglo.losses.tree import BAIKAL, MAX_SIZE, OPERATORS, Tree, tree
 from optuna_taylorglo.losses.tree_loss import tree_values
 from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.search import glo
-from optuna_taylorglo.search.generations import GenerationLog
 from optuna_taylorglo.search.glo import (
     FIRST_DEPTH,
     GLOSampler,
@@ -41,13 +36,13 @@ from optuna_taylorglo.study import queue
 # Breeding
 
 
-def leaves_at(tree: Tree, depth: int = 0) -> set[int]:
+def leaves_at(tree, depth=0):
     if not tree.children:
         return {depth}
     return set.union(*(leaves_at(operand, depth + 1) for operand in tree.children))
 
 
-def test_random_trees_are_full_or_of_many_shapes_within_their_depth() -> None:
+def test_random_trees_are_full_or_of_many_shapes_within_their_depth():
     for depth in (0, 1, 3):
         full = [random_tree(Random(seed), depth, full=True) for seed in range(30)]
         assert all(leaves_at(tree) == {depth} for tree in full)
@@ -56,7 +51,7 @@ def test_random_trees_are_full_or_of_many_shapes_within_their_depth() -> None:
     assert any(len(leaves_at(tree)) > 1 for tree in grown)
 
 
-def test_first_trees_depend_on_the_output_and_have_every_operator() -> None:
+def test_first_trees_depend_on_the_output_and_have_every_operator():
     drawn = [first_tree(Random(seed), 6) for seed in range(200)]
     assert all(map(depends_on_outputs, drawn))
     assert {tree.depth for tree in drawn} == {*range(FIRST_DEPTH + 1)}
@@ -64,7 +59,7 @@ def test_first_trees_depend_on_the_output_and_have_every_operator() -> None:
     assert max(first_tree(Random(s), 1).depth for s in range(50)) == 1
 
 
-def bred(parents: list[Tree], crossover: float, max_depth: int = 4) -> Iterator[Tree]:
+def bred(parents, crossover, max_depth=4):
     for seed in range(200):
         remaining = iter(parents[seed % len(parents) :] + parents * 100)
         yield child(
@@ -72,7 +67,7 @@ def bred(parents: list[Tree], crossover: float, max_depth: int = 4) -> Iterator[
         )
 
 
-def test_crossover_brings_a_part_of_the_second_parent_and_nothing_else() -> None:
+def test_crossover_brings_a_part_of_the_second_parent_and_nothing_else():
     mother, father = BAIKAL, tree_from_prefix(["square", "sqrt", "+", "y", "1"])
     children = {*bred([mother, father], 1.0)}
     assert len(children) > 10
@@ -86,7 +81,7 @@ def test_crossover_brings_a_part_of_the_second_parent_and_nothing_else() -> None
 
 
 @pytest.mark.parametrize("crossover", [0.0, 1.0])
-def test_no_child_is_too_deep_too_large_or_without_the_output(crossover: float) -> None:
+def test_no_child_is_too_deep_too_large_or_without_the_output(crossover):
     parents = [random_tree(Random(seed), 4, full=True) for seed in range(40)]
     for made in bred([tree for tree in parents if depends_on_outputs(tree)], crossover):
         assert made.depth <= 4
@@ -102,7 +97,7 @@ def test_no_child_is_too_deep_too_large_or_without_the_output(crossover: float) 
 # Equal functions
 
 
-def tree_of(text: str) -> Tree:
+def tree_of(text):
     return tree_from_prefix(text.split())
 
 
@@ -122,7 +117,7 @@ def tree_of(text: str) -> Tree:
     ],
     ids=lambda text: text.replace(" ", ""),
 )
-def test_equal_functions_have_one_key(one: str, other: str) -> None:
+def test_equal_functions_have_one_key(one, other):
     assert function_key(tree_of(one)) == function_key(tree_of(other))
 
 
@@ -142,18 +137,18 @@ def test_equal_functions_have_one_key(one: str, other: str) -> None:
     ],
     ids=lambda text: text.replace(" ", ""),
 )
-def test_different_functions_have_different_keys(one: str, other: str) -> None:
+def test_different_functions_have_different_keys(one, other):
     assert function_key(tree_of(one)) != function_key(tree_of(other))
 
 
-def test_a_loss_that_does_not_change_with_the_output_is_found() -> None:
+def test_a_loss_that_does_not_change_with_the_output_is_found():
     constant = ["x", "1", "- y y", "/ y y", "log x", "* x log * y / 1 y"]
     assert not any(depends_on_outputs(tree_of(text)) for text in constant)
     varying = ["y", "* x log y", "sqrt - y x", "/ y x", "+ 1 * x y"]
     assert all(depends_on_outputs(tree_of(text)) for text in varying)
 
 
-def test_values_are_those_that_a_loss_has() -> None:
+def test_values_are_those_that_a_loss_has():
     """Torch's, where they are finite; where they are not, neither is the key."""
     x, y = (torch.tensor([float(p[i]) for p in glo._GRID], dtype=torch.float64) for i in (0, 1))
     finite = 0
@@ -170,7 +165,7 @@ def test_values_are_those_that_a_loss_has() -> None:
     assert finite > 2000
 
 
-def test_baikal_has_the_key_that_every_machine_computes() -> None:
+def test_baikal_has_the_key_that_every_machine_computes():
     """Another one would let workers disagree on which trees are new."""
     with mpmath.workdps(60):
         expected = [
@@ -183,12 +178,7 @@ def test_baikal_has_the_key_that_every_machine_computes() -> None:
 # The search
 
 
-def new_scheduler(
-    storage: Any = None,
-    settings: GLOSettings = SMALL,
-    direction: str = "maximize",
-    **options: Any,
-) -> GenerationScheduler:
+def new_scheduler(storage=None, settings=SMALL, direction="maximize", **options):
     study = optuna.create_study(
         study_name="a",
         storage=storage,
@@ -200,7 +190,7 @@ def new_scheduler(
     return GenerationScheduler(study, n_generations=generations)
 
 
-def evaluate(scheduler: GenerationScheduler, trial: Trial) -> None:
+def evaluate(scheduler, trial):
     """Aborts and values that follow from the candidate and its seed."""
     point = scheduler.sampler.suggest(trial)
     dice = random.Random(training_seed(0, *place(trial)))
@@ -211,17 +201,17 @@ def evaluate(scheduler: GenerationScheduler, trial: Trial) -> None:
     scheduler.finish(trial, sign * (likeness(point) + dice.gauss(0, 0.1)))
 
 
-def finished(scheduler: GenerationScheduler) -> GenerationScheduler:
+def finished(scheduler):
     while (trial := scheduler.claim()) is not None:
         evaluate(scheduler, trial)
     return scheduler
 
 
-def log_of(scheduler: GenerationScheduler) -> GenerationLog:
+def log_of(scheduler):
     return scheduler.sampler.read(scheduler.study)
 
 
-def points(scheduler: GenerationScheduler) -> list[list[TreePoint | None]]:
+def points(scheduler):
     """The candidate of each slot; all trials of one have the same."""
     found = []
     for slots in log_of(scheduler).finished:
@@ -233,18 +223,16 @@ def points(scheduler: GenerationScheduler) -> list[list[TreePoint | None]]:
 
 
 @pytest.fixture(scope="module")
-def serial() -> GenerationScheduler:
+def serial():
     return finished(new_scheduler())
 
 
 @pytest.mark.parametrize("n_workers", [2, 4, 20])
-def test_any_workers_in_any_order_search_as_one(
-    n_workers: int, serial: GenerationScheduler
-) -> None:
+def test_any_workers_in_any_order_search_as_one(n_workers, serial):
     dice = random.Random(n_workers)
     storage = optuna.storages.InMemoryStorage()
     workers = [new_scheduler(storage) for _ in range(n_workers)]
-    busy: list[tuple[GenerationScheduler, Trial]] = []
+    busy = []
     while True:
         for worker in workers:
             if all(worker is not one for one, _ in busy) and (trial := worker.claim()) is not None:
@@ -265,10 +253,10 @@ def test_any_workers_in_any_order_search_as_one(
     assert points(workers[0]) == points(serial)
 
 
-def test_no_function_is_evaluated_twice_and_the_count_says_so(serial: GenerationScheduler) -> None:
+def test_no_function_is_evaluated_twice_and_the_count_says_so(serial):
     trees = [p.tree for gen in points(serial)[: SMALL.n_generations] for p in gen if p is not None]
     assert len({function_key(tree) for tree in trees}) == len(trees)
-    replay: Any = log_of(serial).replay
+    replay = log_of(serial).replay
     assert replay.n_reused > 0
     assert len(trees) + replay.n_reused == SMALL.popsize * SMALL.n_generations
     # Elites are not evaluated again, so later generations hold their results.
@@ -276,9 +264,7 @@ def test_no_function_is_evaluated_twice_and_the_count_says_so(serial: Generation
     assert function_key(best) in {function_key(tree) for tree in replay._population}
 
 
-def test_the_second_stage_varies_the_coefficients_of_the_best_tree(
-    serial: GenerationScheduler,
-) -> None:
+def test_the_second_stage_varies_the_coefficients_of_the_best_tree(serial):
     complete = [t for t in serial.study.trials if t.state == TrialState.COMPLETE]
     first = [t for t in complete if t.user_attrs[GENERATION] < SMALL.n_generations]
     best = max(first, key=lambda t: (t.value, -t.number))
@@ -291,15 +277,13 @@ def test_the_second_stage_varies_the_coefficients_of_the_best_tree(
     assert states[0].mean == (1.0,) * tree_from_prefix(best.user_attrs[TREE]).size
 
 
-def test_candidates_follow_from_the_seed_and_not_from_the_direction(
-    serial: GenerationScheduler,
-) -> None:
+def test_candidates_follow_from_the_seed_and_not_from_the_direction(serial):
     assert points(finished(new_scheduler(direction="minimize"))) == points(serial)
     assert points(finished(new_scheduler(seed=1)))[0] != points(serial)[0]
 
 
 @pytest.mark.parametrize("n_generations", [0, 1])
-def test_generations_without_a_new_function_end_at_once(n_generations: int) -> None:
+def test_generations_without_a_new_function_end_at_once(n_generations):
     """Trees of depth 1 are few: soon all are known, and the search goes on to its second stage."""
     stage = CoefficientSettings(popsize=3, n_generations=n_generations)
     settings = GLOSettings(popsize=60, n_generations=12, max_depth=1, coefficients=stage)
@@ -311,7 +295,7 @@ def test_generations_without_a_new_function_end_at_once(n_generations: int) -> N
     assert scheduler.over
 
 
-def test_an_enqueued_tree_takes_a_slot_and_counts_as_what_it_is() -> None:
+def test_an_enqueued_tree_takes_a_slot_and_counts_as_what_it_is():
     scheduler = new_scheduler()
     scheduler.study.enqueue_trial({}, user_attrs={TREE: BAIKAL.to_prefix()})
     trial = take(scheduler)
@@ -337,9 +321,7 @@ def test_an_enqueued_tree_takes_a_slot_and_counts_as_what_it_is() -> None:
         (["+"] * 300 + ["y"] * 301, {}),
     ],
 )
-def test_invalid_trees_are_left_out(
-    stored: Any, params: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_trees_are_left_out(stored, params, monkeypatch):
     monkeypatch.setattr(queue, "TAKEOVER", (0.0, 0.0))
     scheduler = new_scheduler()
     scheduler.study.enqueue_trial(params, user_attrs={TREE: stored})
@@ -349,7 +331,7 @@ def test_invalid_trees_are_left_out(
     assert withdrawn.user_attrs[WITHDRAWN]
 
 
-def test_a_plain_study_with_one_job_searches_too() -> None:
+def test_a_plain_study_with_one_job_searches_too():
     sampler = GLOSampler(SMALL)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(lambda trial: likeness(sampler.suggest(trial)), n_trials=25)
@@ -359,7 +341,7 @@ def test_a_plain_study_with_one_job_searches_too() -> None:
     assert len({*coefficients}) > 2
 
 
-def test_a_trial_of_a_generation_that_is_not_known_yet_is_refused() -> None:
+def test_a_trial_of_a_generation_that_is_not_known_yet_is_refused():
     study = optuna.create_study(sampler=GLOSampler(SMALL))
     trials = [study.ask() for _ in range(11)]
     with pytest.raises(RuntimeError, match="let a GenerationScheduler hand out trials"):

@@ -1,13 +1,7 @@
 """A search as its study has it: its recipe, which may grow, and its history."""
 
-from __future__ import annotations
-
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -15,12 +9,10 @@ from drawn_studies import GENERATIONS, POPULATION, searched_study
 from optuna.trial import TrialState
 from searches import small_recipe
 
-from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, INDEX, N_CLASSES, SELECTION
+from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, N_CLASSES, SELECTION
 from optuna_taylorglo.errors import RecipeMismatch, StudyError
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search import history as history_module
-from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.history import (
     SearchHistory,
     attach_recipe,
@@ -78,14 +70,6 @@ def test_generations_hold_the_trials_that_were_made_for_them(study, history):
     assert history.last_mean == history.generations[-1].mean
 
 
-def test_a_generation_that_ended_early_as_a_whole_has_neither_best_nor_mean():
-    history = read_history(told(*[0.5] * POPULATION, *[None] * POPULATION))
-    first, second = history.generations
-    assert (second.best, second.mean, len(second.candidates)) == (None, None, POPULATION)
-    assert history.best_of_each == [first.best]
-    assert history.last_mean == 0.5
-
-
 def test_counts_and_slots_of_a_search_under_way():
     study = searched_study(POPULATION + 2)
     study.ask()
@@ -111,11 +95,14 @@ def test_results_of_the_next_generation_count_where_generations_overlap():
     assert (history.n_finished, history.n_filled) == (1, 2 * POPULATION + 1)
     places = [c.generation for c in history.candidates[POPULATION:]]
     assert places == [1] * (POPULATION - 1) + [2] * 2
-
-
-def test_trials_beyond_the_last_generation_fill_no_slot():
-    history = read_history(told(*[0.5] * (POPULATION * GENERATIONS + 1)))
+    # Trials beyond the last generation fill no slot.
+    history = read_history(told(*[0.5] * POPULATION * 2, *[None] * (POPULATION * 2 + 1)))
     assert (history.n_finished, history.n_filled) == (GENERATIONS, history.n_slots)
+    # A generation that ended early as a whole has neither best nor mean.
+    first, second, third, _ = history.generations
+    assert (third.best, third.mean, third.ended_early) == (None, None, POPULATION)
+    assert history.best_of_each == [first.best, second.best]
+    assert history.last_mean == 0.5
 
 
 def test_ranks_go_from_best_to_worst_and_ties_to_the_earlier():
@@ -173,46 +160,33 @@ def test_the_loss_of_a_trial_knows_where_it_comes_from(study):
     assert loss.n_classes == 10
 
 
-def test_reading_a_search_does_not_load_torch():
-    # `taylorglo run` reads once per second, in a process that never trains.
-    code = "import sys, optuna_taylorglo.cli.run; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
 # The recipe of a study
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> NewRecipe:
+def recipe(tmp_path):
     return lambda **changes: load_recipe(small_recipe(tmp_path / "recipe.yaml", **changes))
 
 
-def generations(number: int) -> dict[str, Any]:
+def generations(number):
     return {"search": {"n_generations": number}}
 
 
-def begun(recipe: Recipe) -> optuna.Study:
+def test_a_study_of_the_other_direction_is_refused_and_stays_without_recipe(recipe):
+    study = optuna.create_study(direction="minimize")
+    with pytest.raises(StudyError, match="has direction minimize, but"):
+        attach_recipe(study, recipe())
+    assert study.user_attrs == {}
+
+
+def begun(recipe):
     study = optuna.create_study(study_name="s", direction="maximize")
     attach_recipe(study, recipe)
     study.set_user_attr(N_CLASSES, 10)
     return study
 
 
-def search(study: optuna.Study, recipe: Recipe) -> list[tuple[Any, ...]]:
-    """Search by a recipe to its end, with a fitness that needs no training; the candidates."""
-    recipe = attach_recipe(study, recipe)
-    study.set_user_attr(N_CLASSES, 10)
-    study.sampler = make_sampler(recipe, 10)
-    scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
-    while (trial := scheduler.claim()) is not None:
-        scheduler.finish(trial, 1 / (1 + sum(x * x for x in trial.params.values())))
-    return [(*(t.user_attrs[key] for key in (GENERATION, INDEX)), t.params) for t in study.trials]
-
-
-def test_the_first_recipe_is_saved_for_workers_that_bring_none(
-    recipe: NewRecipe, sqlite_url: str
-) -> None:
+def test_the_first_recipe_is_saved_for_workers_that_bring_none(recipe, sqlite_url):
     mine = recipe(fitness={"metric": "val_loss"})
     study = create_study("s", sqlite_url)
     with pytest.raises(StudyError, match=r"'s' has no recipe yet(.|\n)*--recipe "):
@@ -224,7 +198,7 @@ def test_the_first_recipe_is_saved_for_workers_that_bring_none(
     assert study.metric_names == ["val_loss"]
 
 
-def test_until_a_worker_has_begun_another_recipe_takes_the_place(recipe: NewRecipe) -> None:
+def test_until_a_worker_has_begun_another_recipe_takes_the_place(recipe):
     study = optuna.create_study(direction="maximize")
     mine, other = recipe(), recipe(search={"sigma": 0.5})
     attach_recipe(study, mine)
@@ -238,27 +212,7 @@ def test_until_a_worker_has_begun_another_recipe_takes_the_place(recipe: NewReci
     check_recipe(study, other)
 
 
-def test_of_two_recipes_given_at_once_one_stays_and_the_other_worker_is_told(
-    recipe: NewRecipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine, theirs = recipe(), recipe(search={"sigma": 0.5})
-    study = optuna.create_study(direction="maximize")
-    replace = history_module.replace_recipe
-
-    def replace_after_them(study: optuna.Study, recipe: Recipe) -> None:
-        monkeypatch.setattr(history_module, "replace_recipe", replace)
-        attach_recipe(study, theirs)
-        replace(study, recipe)
-
-    monkeypatch.setattr(history_module, "replace_recipe", replace_after_them)
-    assert attach_recipe(study, mine) == mine
-    with pytest.raises(RecipeMismatch, match=r"search\.sigma"):
-        check_recipe(study, theirs)
-
-
-def test_a_changed_recipe_is_refused_with_the_commands_that_help(
-    recipe: NewRecipe, sqlite_url: str
-) -> None:
+def test_a_changed_recipe_is_refused_with_the_commands_that_help(recipe, sqlite_url):
     study = create_study("my study", sqlite_url)
     attach_recipe(study, recipe())
     create_evaluation_study(study, sqlite_url)
@@ -276,9 +230,7 @@ def test_a_changed_recipe_is_refused_with_the_commands_that_help(
 
 
 @pytest.mark.parametrize("attribute", [(N_CLASSES, 10), (CROSS_ENTROPY, {"1": 0.5})])
-def test_a_worker_that_has_begun_settles_the_recipe(
-    recipe: NewRecipe, attribute: tuple[str, Any]
-) -> None:
+def test_a_worker_that_has_begun_settles_the_recipe(recipe, attribute):
     study = optuna.create_study(direction="maximize")
     attach_recipe(study, recipe())
     study.set_user_attr(*attribute)
@@ -286,32 +238,19 @@ def test_a_worker_that_has_begun_settles_the_recipe(
         attach_recipe(study, recipe(optimizer={"lr": 0.7}))
 
 
-def test_a_search_that_was_made_longer_has_the_candidates_of_a_long_one(
-    recipe: NewRecipe, caplog: pytest.LogCaptureFixture
-) -> None:
-    short, long = recipe(**generations(2)), recipe(**generations(4))
-    grown, whole = (optuna.create_study(direction="maximize") for _ in range(2))
-    before = search(grown, short)
-    assert SearchHistory(grown, attach_recipe(grown, None)).finished
-    after = search(grown, long)
-    assert attach_recipe(grown, None) == long
-    assert after[: len(before)] == before
-    assert after == search(whole, long)
-    assert SearchHistory(grown, long).n_finished == 4
-    # A worker with the older file joins the longer search.
-    optuna.logging.enable_propagation()
-    assert attach_recipe(grown, short) == long
-    assert "keeps its 4 generations, more than the 2 of the file" in caplog.text
-    optuna.logging.disable_propagation()
-
-
 @pytest.mark.parametrize(
     "changes", [generations(3), {"selection": {"candidates": 7}}, {"selection": None}]
 )
-def test_after_a_change_the_winner_is_selected_again(
-    recipe: NewRecipe, changes: dict[str, Any]
-) -> None:
-    study = begun(recipe(selection={"candidates": 3}))
+def test_after_a_change_the_winner_is_selected_again(recipe, changes, caplog):
+    short = recipe(selection={"candidates": 3})
+    study = begun(short)
     study.set_user_attr(SELECTION, {"finalists": []})
-    attach_recipe(study, recipe(**{"selection": {"candidates": 3}} | changes))
+    changed = recipe(**{"selection": {"candidates": 3}} | changes)
+    assert attach_recipe(study, changed) == attach_recipe(study, None) == changed
     assert study.user_attrs[SELECTION] is None
+    # A worker with the older file joins the longer search.
+    optuna.logging.enable_propagation()
+    kept = attach_recipe(study, short).search.n_generations
+    optuna.logging.disable_propagation()
+    assert kept == changed.search.n_generations
+    assert ("keeps its 3 generations, more than the 2 of the file" in caplog.text) == (kept == 3)

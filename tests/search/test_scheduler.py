@@ -1,10 +1,7 @@
 """Which candidate comes next, whatever becomes of those before it."""
 
-from __future__ import annotations
-
 import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import cmaes
@@ -12,7 +9,6 @@ import numpy as np
 import optuna
 import pytest
 from optuna.storages import InMemoryStorage
-from optuna.trial import Trial
 from schedulers import FAIL, PRUNED, new_scheduler, place, read_anew, sampler, take
 from searches import results
 
@@ -25,11 +21,11 @@ from optuna_taylorglo.study import queue
 
 
 @pytest.fixture(autouse=True)
-def no_wait_for_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_wait_for_other_workers(monkeypatch):
     monkeypatch.setattr(queue, "TAKEOVER", (0.0, 0.0))
 
 
-def test_generation_starts_when_the_one_before_is_finished() -> None:
+def test_generation_starts_when_the_one_before_is_finished():
     scheduler = new_scheduler(n_generations=2)
     first, second = take(scheduler), take(scheduler)
     assert scheduler.claim() is None
@@ -46,7 +42,7 @@ def test_generation_starts_when_the_one_before_is_finished() -> None:
     assert len(scheduler.study.trials) == 4
 
 
-def test_aborted_candidate_gets_new_attempts_and_then_the_last_rank() -> None:
+def test_aborted_candidate_gets_new_attempts_and_then_the_last_rank():
     scheduler = new_scheduler(popsize=4, attempts=3)
     good = [take(scheduler) for _ in range(3)]
     bad = take(scheduler)
@@ -63,7 +59,7 @@ def test_aborted_candidate_gets_new_attempts_and_then_the_last_rank() -> None:
     assert [len(slot.trials) for slot in log.finished[0]] == [1, 1, 1, 3]
 
 
-def test_failures_are_repeated_a_limited_number_of_times_with_the_same_seed() -> None:
+def test_failures_are_repeated_a_limited_number_of_times_with_the_same_seed():
     scheduler = new_scheduler(popsize=2, max_failures=2)
     for outcome in ("released", FAIL, FAIL, "released", FAIL):
         trial = take(scheduler)
@@ -78,7 +74,7 @@ def test_failures_are_repeated_a_limited_number_of_times_with_the_same_seed() ->
     assert rates == {rate}, "parameters that are not the search's are kept too"
 
 
-def test_enqueued_candidates_take_their_slots_and_keep_their_parameters() -> None:
+def test_enqueued_candidates_take_their_slots_and_keep_their_parameters():
     scheduler = new_scheduler(popsize=2, max_failures=9)
     for value in (1.0, 2.0, 5000.0):
         scheduler.study.enqueue_trial(dict.fromkeys(THETA_NAMES, value) | {"lr": 0.1})
@@ -99,7 +95,7 @@ def test_enqueued_candidates_take_their_slots_and_keep_their_parameters() -> Non
         scheduler.finish(trial, state=FAIL)
 
 
-def test_scheduler_needs_our_sampler() -> None:
+def test_scheduler_needs_our_sampler():
     with pytest.raises(ValueError, match="TaylorGLOSampler or a GLOSampler, got TPESampler"):
         GenerationScheduler(optuna.create_study())
 
@@ -107,13 +103,13 @@ def test_scheduler_needs_our_sampler() -> None:
 # Interference
 
 
-def test_a_trial_enqueued_at_the_worst_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_enqueued_at_the_worst_moment(monkeypatch):
     """Between reading the study and adding trials to it."""
     scheduler = new_scheduler(popsize=2)
     create = scheduler._storage.create_new_trial
     theirs = [dict.fromkeys(THETA_NAMES, 7.0)]
 
-    def create_after_them(*args: Any, **kwargs: Any) -> Any:
+    def create_after_them(*args, **kwargs):
         if theirs:
             scheduler.study.enqueue_trial(theirs.pop())
         return create(*args, **kwargs)
@@ -129,7 +125,7 @@ def test_a_trial_enqueued_at_the_worst_moment(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("when", ["waiting", "running", "complete", "finished generation"])
-def test_a_duplicate_is_withdrawn_whatever_became_of_the_first(when: str) -> None:
+def test_a_duplicate_is_withdrawn_whatever_became_of_the_first(when):
     """Optuna repeats an insert by itself when the answer is lost."""
     scheduler = new_scheduler(n_generations=2)
     duplicate = scheduler.plan(scheduler.study.trials).due[0]()
@@ -151,9 +147,7 @@ def test_a_duplicate_is_withdrawn_whatever_became_of_the_first(when: str) -> Non
 
 
 @pytest.mark.parametrize("value", [math.inf, 1e33])
-def test_what_cma_es_cannot_digest_is_left_out(
-    value: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cma_es_cannot_digest_is_left_out(value, caplog):
     scheduler = new_scheduler(n_generations=3)
     scheduler.study.enqueue_trial({"theta_0": value, "theta_3": 1.0})
     optuna.logging.enable_propagation()
@@ -168,7 +162,7 @@ def test_what_cma_es_cannot_digest_is_left_out(
     assert values == sampler()._replay.draw(0, 0)
 
 
-def test_a_worker_with_fewer_generations_takes_none_of_a_later_one() -> None:
+def test_a_worker_with_fewer_generations_takes_none_of_a_later_one():
     storage = InMemoryStorage()
     long, short = (new_scheduler(storage, n_generations=n) for n in (3, 1))
     trials = [take(long), take(short)]
@@ -184,7 +178,7 @@ POPSIZE, OVERLAP, GENERATIONS = 6, 3, 5
 POLICY = {"popsize": POPSIZE, "overlap": OVERLAP, "attempts": 2, "max_failures": 30}
 
 
-def evaluate(scheduler: GenerationScheduler, trial: Trial) -> None:
+def evaluate(scheduler, trial):
     """Aborts, stops and values as they follow from the candidate, its seed and the pruner."""
     theta = scheduler.sampler.suggest(trial)
     dice = random.Random(training_seed(0, *place(trial)))
@@ -199,17 +193,17 @@ def evaluate(scheduler: GenerationScheduler, trial: Trial) -> None:
         scheduler.finish(trial, value)
 
 
-def pacing_scheduler(storage: InMemoryStorage, n_generations: int = GENERATIONS) -> Any:
+def pacing_scheduler(storage, n_generations=GENERATIONS):
     scheduler = new_scheduler(storage, n_generations=n_generations, **POLICY)
     scheduler.study.pruner = FallingBehindPruner(popsize=POPSIZE, overlap=OVERLAP, keep=0.8, step=1)
     return scheduler
 
 
-def run(n_workers: int, dice: random.Random | None = None) -> optuna.Study:
+def run(n_workers, dice=None):
     """A search by workers that finish in random order, die, and are replaced by new ones."""
     storage = InMemoryStorage()
     workers = [pacing_scheduler(storage) for _ in range(n_workers)]
-    busy: list[tuple[GenerationScheduler, Trial]] = []
+    busy = []
     while True:
         for worker in [w for w in workers if all(w is not one for one, _ in busy)]:
             read_anew(worker)
@@ -233,11 +227,11 @@ def run(n_workers: int, dice: random.Random | None = None) -> optuna.Study:
 Outcome = list[list[tuple[Any, ...]]]
 
 
-def outcome(study: optuna.Study) -> Outcome:
+def outcome(study):
     """Of each slot of each generation: candidate, value, whether it was stopped, attempts."""
     log = sampler(**POLICY).read(study)
     assert len(log.finished) == GENERATIONS
-    found: Outcome = []
+    found = []
     for slots in log.finished:
         found.append([])
         for slot in slots:
@@ -248,12 +242,12 @@ def outcome(study: optuna.Study) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def serial() -> Outcome:
+def serial():
     return outcome(run(1))
 
 
 @pytest.mark.parametrize(("seed", "n_workers"), [*enumerate((2, 4, 6, 9, 9, 20))])
-def test_any_workers_in_any_order_search_as_one(seed: int, n_workers: int, serial: Outcome) -> None:
+def test_any_workers_in_any_order_search_as_one(seed, n_workers, serial):
     study = run(n_workers, random.Random(seed))
     assert outcome(study) == serial
     # Otherwise the comparison would say little.
@@ -265,10 +259,10 @@ def test_any_workers_in_any_order_search_as_one(seed: int, n_workers: int, seria
     assert n_early > GENERATIONS or n_workers < 9
 
 
-def test_candidates_are_drawn_from_the_distribution_that_is_due() -> None:
+def test_candidates_are_drawn_from_the_distribution_that_is_due():
     """Replayed with cmaes by hand, bit by bit; a plain loop proposes the same."""
 
-    def value(theta: list[float]) -> float:
+    def value(theta):
         return -sum((x - 1) ** 2 for x in theta)
 
     scheduler = new_scheduler(n_generations=GENERATIONS, **POLICY)
@@ -277,7 +271,7 @@ def test_candidates_are_drawn_from_the_distribution_that_is_due() -> None:
     trials = scheduler.study.trials
     assert len(trials) == POPSIZE * GENERATIONS
 
-    def drawn_after(n_generations: int, generation: int, index: int) -> list[float]:
+    def drawn_after(n_generations, generation, index):
         bounds = np.array([[-1000.0, 1000.0]] * 8)
         cma = cmaes.CMA(np.zeros(8), 1.2, bounds=bounds, population_size=POPSIZE)
         for start in range(0, n_generations * POPSIZE, POPSIZE):
@@ -296,7 +290,7 @@ def test_candidates_are_drawn_from_the_distribution_that_is_due() -> None:
     assert [t.params for t in plain.trials] == [t.params for t in trials]
 
 
-def test_idle_workers_take_the_first_of_the_next_generation_and_no_more() -> None:
+def test_idle_workers_take_the_first_of_the_next_generation_and_no_more():
     scheduler = new_scheduler(popsize=4, overlap=2, n_generations=2)
     trials = [take(scheduler) for _ in range(6)]
     assert [place(trial)[:2] for trial in trials] == [(0, i) for i in range(4)] + [(1, 0), (1, 1)]
@@ -316,7 +310,7 @@ def test_idle_workers_take_the_first_of_the_next_generation_and_no_more() -> Non
     assert scheduler.over
 
 
-def test_a_search_that_gets_more_generations_is_the_longer_search() -> None:
+def test_a_search_that_gets_more_generations_is_the_longer_search():
     studies = []
     for lengths in ((2, 4), (4,)):
         storage = InMemoryStorage()
@@ -330,7 +324,7 @@ def test_a_search_that_gets_more_generations_is_the_longer_search() -> None:
     assert extended == whole
 
 
-def test_retries_of_the_current_generation_go_first() -> None:
+def test_retries_of_the_current_generation_go_first():
     scheduler = new_scheduler(popsize=2, overlap=1)
     first, second, early = (take(scheduler) for _ in range(3))
     assert place(early) == (1, 0, 0)
@@ -355,16 +349,16 @@ def test_retries_of_the_current_generation_go_first() -> None:
 # Processors that draw other candidates
 
 
-def perturbed(scheduler: GenerationScheduler) -> GenerationScheduler:
+def perturbed(scheduler):
     """A worker whose processor rounds differently: all that it draws is off in the last digit."""
-    replay: Any = scheduler.sampler._replay
-    draw: Callable[[int, int], list[float]] = replay.draw
+    replay = scheduler.sampler._replay
+    draw = replay.draw
     replay.draw = lambda *slot: [float(np.nextafter(x, np.inf)) for x in draw(*slot)]
     return scheduler
 
 
 @pytest.mark.parametrize("overlap", [0, 2])
-def test_workers_that_draw_differently_agree_on_what_is_stored(overlap: int) -> None:
+def test_workers_that_draw_differently_agree_on_what_is_stored(overlap):
     storage = InMemoryStorage()
     policy = {"popsize": 4, "overlap": overlap, "attempts": 2, "max_failures": 1}
     one, other = (new_scheduler(storage, n_generations=6, **policy) for _ in range(2))
@@ -374,7 +368,7 @@ def test_workers_that_draw_differently_agree_on_what_is_stored(overlap: int) -> 
     for scheduler in (one, other):
         scheduler.finish(take(scheduler), state=FAIL)
     dice = random.Random(overlap)
-    running: list[tuple[GenerationScheduler, Trial]] = []
+    running = []
     while not (one.over and other.over):
         scheduler = dice.choice([one, other])
         if (trial := scheduler.claim()) is not None:

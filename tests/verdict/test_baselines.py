@@ -1,12 +1,7 @@
 """Baselines: what is tried, on what, and which of it is taken."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -18,9 +13,8 @@ from verdicts import Recorder
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, OPTIMIZER
 from optuna_taylorglo.errors import Diverged, StopRequested
-from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.seeds import SeedPolicy, training_seed
+from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.verdict.baselines import (
     FAMILIES,
     FINALISTS,
@@ -31,18 +25,17 @@ from optuna_taylorglo.verdict.baselines import (
     evaluate_cross_entropy,
     has_own_optimizer,
 )
-from optuna_taylorglo.verdict.tasks import Task
 
 MODULES_OWN = LearningRates(base=None)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, recipe: Any) -> None:
+def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name, recipe):
     family = FAMILIES[name]
     best_value, best_rate = family.grid[2], 0.3 * recipe.optimizer.lr
     logits, target = torch.randn(4, 10), torch.arange(4)
 
-    def fitness(task: Task) -> float | None:
+    def fitness(task):
         assert torch.isfinite(task.loss.criterion()(logits, target))
         assert task.loss.learning_rate is not None
         value = task.loss.settings[family.parameter]
@@ -58,7 +51,6 @@ def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, reci
     n_tried = len(family.grid) * len(GRID_FACTORS)
     assert len(run.tasks) == n_tried
     assert f"learning rate {best_rate:.3g} (best of {n_tried})" in found.label
-    assert f"{best_value:g}" in found.label
     assert all(family.low <= value <= family.high for value in family.grid)
     # At the length of evaluations, from the same weights, and never by the test set.
     assert {task.length for task in run.tasks} == {recipe.budget.evaluation}
@@ -66,30 +58,23 @@ def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name: str, reci
     assert not any(task.on_test_set for task in run.tasks)
 
 
-def test_a_loss_file_is_a_baseline_too(tmp_path: Path, recipe: Any) -> None:
-    path = tmp_path / "mine.json"
-    TaylorLoss([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]).save(path)
-    loss = baseline(str(path), recipe, Recorder(lambda task: 0.0), MODULES_OWN)
-    assert (loss.name, loss.label, loss.kind) == ("mine", str(path), "taylor")
-
-
-def with_search(recipe: Any, **search: int) -> Any:
+def with_search(recipe, **search):
     """With short and long trainings of different lengths."""
     changed = recipe.search.changed(**search)
     return recipe.changed(search=changed, budget=recipe.budget.changed(evaluation=5, full=6))
 
 
 @pytest.fixture(scope="module")
-def searched(recipe: Any) -> Any:
+def searched(recipe):
     """A recipe for a search of 48 trainings."""
     return with_search(recipe, popsize=8, n_generations=3, repeats=2)
 
 
 @pytest.fixture(scope="module")
-def best_standard(searched: Any) -> tuple[Any, Recorder]:
+def best_standard(searched):
     """The best on a problem that PolyLoss with ε = 17 at a small learning rate solves."""
 
-    def value(task: Task) -> float | None:
+    def value(task):
         rate = (task.loss.learning_rate or searched.optimizer.lr) / searched.optimizer.lr
         if rate > 5:
             return None
@@ -103,8 +88,8 @@ def best_standard(searched: Any) -> tuple[Any, Recorder]:
 
 
 def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
-    searched: Any, best_standard: tuple[Any, Recorder]
-) -> None:
+    searched, best_standard
+):
     found, run = best_standard
     short = [task for task in run.tasks if task.length == searched.budget.evaluation]
     full = [task for task in run.tasks if task.length == searched.budget.full]
@@ -119,7 +104,6 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
     assert (found.name, found.kind) == ("best-standard", "poly")
     assert found.settings["epsilon"] == pytest.approx(17, abs=8)
     assert found.label.startswith("best standard loss, same budget: PolyLoss-1 (epsilon ")
-    assert f" at learning rate {found.learning_rate:.3g}" in found.label
     # It begins with cross-entropy as it is, and tries every family.
     assert short[0].loss.settings == {"label_smoothing": 0.0}
     assert short[0].loss.learning_rate == searched.optimizer.lr
@@ -127,12 +111,12 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
 
 
 def test_an_interrupted_search_for_the_best_standard_loss_goes_on_where_it_was(
-    searched: Any, best_standard: tuple[Any, Recorder]
-) -> None:
+    searched, best_standard
+):
     found, whole = best_standard
-    known: dict[str, float | None] = {}
+    known = {}
 
-    def run(tasks: Sequence[Task]) -> list[float | None]:
+    def run(tasks):
         for task in tasks:
             if task.key not in known:
                 known[task.key] = whole.value(task)
@@ -147,7 +131,7 @@ def test_an_interrupted_search_for_the_best_standard_loss_goes_on_where_it_was(
     assert list(known) == [task.key for task in whole.tasks]
 
 
-def test_where_nothing_trains_there_is_still_a_best_standard_loss(recipe: Any) -> None:
+def test_where_nothing_trains_there_is_still_a_best_standard_loss(recipe):
     short = with_search(recipe, popsize=4, n_generations=2)
     recorders = [Recorder(lambda task: None) for _ in range(2)]
     reseeded = short.changed(search=short.search.changed(seed=1))
@@ -158,7 +142,7 @@ def test_where_nothing_trains_there_is_still_a_best_standard_loss(recipe: Any) -
     assert not tried[0] & tried[1]  # proposals follow from the seed
 
 
-def test_rates_are_factors_on_the_modules_own(recipe: Any) -> None:
+def test_rates_are_factors_on_the_modules_own(recipe):
     run = Recorder(lambda task: -abs((task.loss.learning_rate_factor or 1) - 3))
     best = baseline("ce-tuned", recipe, run, MODULES_OWN)
     assert best.label == "cross-entropy, learning rate × 3 (tuned)"
@@ -169,48 +153,33 @@ def test_rates_are_factors_on_the_modules_own(recipe: Any) -> None:
     assert "at learning rate × 3 (best of 20)" in smoothed.label
     run = Recorder(lambda task: 0.5)
     baseline("best-standard", recipe, run, MODULES_OWN)
-    factors = {task.loss.learning_rate_factor for task in run.tasks}
+    factors = {task.loss.learning_rate_factor for task in run.tasks} - {None}
     assert len(factors) > 5
-    assert all(0.01 <= factor <= 10 for factor in factors if factor is not None)
+    assert 0.01 <= min(factors) < max(factors) <= 10
     assert {task.loss.learning_rate for task in run.tasks} == {None}
 
 
-def own_recipe(folder: Path, name: str = "Scheduled", **changes: Any) -> Any:
-    settings = {"model": {"class_path": f"own_optimizers.{name}"}, "optimizer": None}
-    return load_recipe(small_recipe(folder / f"{name}.yaml", **(settings | changes)))
-
-
-@pytest.mark.parametrize(
-    ("name", "obstacle"),
-    [("Scheduled", None), ("WithoutRate", "RatelessOptimizer has no learning rate")],
-)
-def test_a_module_is_asked_whether_its_rate_can_be_varied(
-    tmp_path: Path, name: str, obstacle: str | None
-) -> None:
-    """Also where the recipe has an optimizer that the module ignores."""
-    recipe = own_recipe(tmp_path, name, optimizer={"lr": 0.1})
-    rates = LearningRates.find(optuna.create_study(), recipe, cpu(tmp_path, "own_optimizers"))
-    assert rates.base is None
-    assert (rates.obstacle or "").endswith(obstacle or "")
-    assert (rates.obstacle is None) == (obstacle is None)
-
-
-def test_plain_nets_keep_the_rates_of_their_recipe(tmp_path: Path, recipe: Any) -> None:
-    study = optuna.create_study()
-    bundled = LearningRates.find(study, recipe, cpu(tmp_path))
+def test_a_module_is_asked_whether_it_has_rates_of_its_own(tmp_path, recipe):
+    study, runtime = optuna.create_study(), cpu(tmp_path, "own_optimizers", "own_nets")
+    for name, obstacle in (("Scheduled", None), ("WithoutRate", "RatelessOptimizer has no")):
+        model = {"class_path": f"own_optimizers.{name}"}
+        own = load_recipe(small_recipe(tmp_path / "own.yaml", model=model, optimizer={"lr": 0.1}))
+        rates = LearningRates.find(study, own, runtime)
+        assert rates.base is None
+        assert (obstacle or "") in (rates.obstacle or "")
+        assert (rates.obstacle is None) == (obstacle is None)
+    assert has_own_optimizer(study, own.changed(optimizer=None)) is True
+    bundled = LearningRates.find(study, recipe, runtime)
     assert bundled == LearningRates(recipe.optimizer.lr)
     own = recipe.changed(model=recipe.model.changed(class_path="own_nets.DigitsCNN"))
     assert has_own_optimizer(study, own) is None
-    assert LearningRates.find(study, own, cpu(tmp_path, "own_nets")) == bundled
+    assert LearningRates.find(study, own, runtime) == bundled
     study.set_user_attr(OPTIMIZER, "recipe")
     assert has_own_optimizer(study, own) is False
-    assert has_own_optimizer(study, own_recipe(tmp_path)) is True
 
 
 @pytest.mark.parametrize("policy", ["independent", "common"])
-def test_cross_entropy_is_trained_as_the_first_candidates_are(
-    tmp_path: Path, policy: SeedPolicy
-) -> None:
+def test_cross_entropy_is_trained_as_the_first_candidates_are(tmp_path, policy):
     training = digits_training(
         tmp_path,
         search={"seed": 5, "seed_policy": policy},
@@ -237,16 +206,14 @@ class Ends(RecordedTraining):
 
     end: Exception
 
-    def run(self, criterion: nn.Module, **options: Any) -> float:
+    def run(self, criterion, **options):
         if len(self.options) == 1:
             self.options.append(options)
             raise self.end
         return super().run(criterion, **options)
 
 
-def test_cross_entropy_is_not_trained_twice_and_results_are_stored_after_each(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cross_entropy_is_not_trained_twice_and_results_are_stored_after_each(tmp_path, caplog):
     training = digits_training(tmp_path)
     study = optuna.create_study(direction="maximize")
     interrupted = Ends(training.recipe, training.runtime)

@@ -32,8 +32,11 @@ from optuna_taylorglo.verdict.statistics import Verdict, contrasts
 GOOD = verdict_of(winner=0.95, ce=0.90)
 
 
-def test_every_form_of_a_verdict_says_the_same():
-    assert from_json(json.loads(json.dumps(to_json(GOOD)))) == GOOD
+def test_every_form_of_a_verdict_says_the_same(tmp_path):
+    written = write_verdict(GOOD, tmp_path / "verdict")
+    assert [path.name for path in written] == ["verdict.md", "verdict.csv", "verdict.json"]
+    assert [path.read_text() for path in written[:2]] == [to_markdown(GOOD), to_csv(GOOD)]
+    assert from_json(json.loads(written[2].read_text())) == GOOD
     assert rows(GOOD)[1][5] == "+0.0500"
     assert "| cross-entropy | 0.9000 | 0.0010 | 3 | 0 | +0.0500 |" in to_markdown(GOOD)
     assert to_csv(GOOD).splitlines()[:2] == [
@@ -54,6 +57,9 @@ def test_trainings_that_diverged_are_marked():
     assert "Trainings that diverged: 2 of 3 of evolved loss." in text
     assert "counts as 0.1000, guessing among 10 classes, in means" in text
     assert "did not get beyond guessing" not in text
+    guessed = dataclasses.replace(unlucky, diverged=())
+    text = verdict_in_words(dataclasses.replace(verdict, samples=(guessed, GOOD.samples[1])), 10)
+    assert "(below 0.15), which lower the means and widen the intervals: 2 of 3 of evolved" in text
     worst = verdict_in_words(dataclasses.replace(verdict, test_metric="test_f1"), 10)
     assert "counts as 0.1000, the worst that any training here reached" in worst
 
@@ -80,32 +86,18 @@ def test_numbers_that_do_not_exist_are_null_in_json():
     assert (back.samples, back.trial) == (verdict.samples, 3)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: content.pop("samples"),
-        lambda content: content["samples"][0].update(role="king"),
-        lambda content: content["samples"][0].update(values=["many"]),
-    ],
-)
-def test_a_verdict_of_another_version_is_refused_with_what_to_type(change):
+def test_a_verdict_of_another_version_is_refused_with_what_to_type():
     evaluation_study = optuna.create_study(direction="maximize")
     evaluation_study.set_user_attr(EVALUATION_OF, "mine")
     assert load_verdict(evaluation_study) is None
     save_verdict(evaluation_study, GOOD)
     assert load_verdict(evaluation_study) == GOOD
-    content = evaluation_study.user_attrs[VERDICT]
-    change(content)
-    evaluation_study.set_user_attr(VERDICT, content)
-    with pytest.raises(StudyError, match="taylorglo evaluate mine"):
-        load_verdict(evaluation_study)
-
-
-def test_three_files_are_written(tmp_path):
-    written = write_verdict(GOOD, tmp_path / "verdict")
-    assert [path.name for path in written] == ["verdict.md", "verdict.csv", "verdict.json"]
-    assert [path.read_text() for path in written[:2]] == [to_markdown(GOOD), to_csv(GOOD)]
-    assert from_json(json.loads(written[2].read_text())) == GOOD
+    for change in ({"role": "king"}, {"values": ["many"]}):
+        content = to_json(GOOD)
+        content["samples"][0] |= change
+        evaluation_study.set_user_attr(VERDICT, content)
+        with pytest.raises(StudyError, match="taylorglo evaluate mine"):
+            load_verdict(evaluation_study)
 
 
 def test_the_words_tell_scale_from_shape():
@@ -118,14 +110,6 @@ def test_the_words_tell_scale_from_shape():
     assert "not significantly better than any baseline" in verdict_in_words(worse, 10)
     level = verdict_in_words(verdict_of(winner=0.95, ce=0.90, ce_scaled=0.90 - 1e-9), 10)
     assert "+0.0000 is what cross-entropy gains" in level
-
-
-def test_the_words_name_trainings_that_only_guessed():
-    winner, ce = GOOD.samples
-    samples = (dataclasses.replace(winner, values=(0.98, 0.1, 0.99)), ce)
-    text = verdict_in_words(dataclasses.replace(GOOD, samples=samples), 10)
-    assert "did not get beyond guessing (below 0.15)" in text
-    assert "1 of 3 of evolved loss." in text
 
 
 def test_where_smaller_is_better_the_words_say_so():
@@ -158,7 +142,6 @@ def advice(evaluations, *rows, **changes):
     [
         (ASCENDING, ASCENDING, ASCENDING, "Evaluations are long enough."),
         (ASCENDING, SHUFFLED, SHUFFLED, "by 1.00: evaluations favor other losses"),
-        (ASCENDING, SHUFFLED, SHUFFLED, "Make budget.evaluation longer."),
         (ASCENDING, SHUFFLED, OTHERWISE, "the candidates differ less than the seeds"),
         (ASCENDING[:5], [0, 1, 3, 2, 4], [0, 1, 2, 4, 3], "That leaves open"),
         (ASCENDING[:3], ASCENDING[:3], ASCENDING[:3], "Too few candidates that differ"),
@@ -178,7 +161,4 @@ def test_diverged_trainings_are_the_worst_whichever_way_is_better():
 
 def test_full_evaluations_are_never_too_short():
     text = advice(ASCENDING, SHUFFLED, SHUFFLED, budget={"evaluation": 1, "full": 1})
-    assert "Both are full trainings" in text
-    assert "seed noise, which the selection averages out" in text
-    assert "n = 10" in text
-    assert "longer" not in text
+    assert "Both are full trainings: the remaining disagreement is seed noise, which" in text

@@ -1,11 +1,7 @@
 """Tasks: known by what they train, done once, lost never, trained as they ask."""
 
-from __future__ import annotations
-
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -14,36 +10,36 @@ from schedulers import fail_running, read_anew
 from torch import nn
 from trainings import RecordedTraining, cpu, digits_training
 
-from optuna_taylorglo.attributes import RELEASED, TASK
+from optuna_taylorglo.attributes import RELEASED
 from optuna_taylorglo.errors import RecipeError, StopRequested, TrainingFailed, UsageError
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.queue import record_failure
 from optuna_taylorglo.verdict import runner
 from optuna_taylorglo.verdict.runner import MAX_FAILURES, TaskQueue, TaskTrainer
 from optuna_taylorglo.verdict.statistics import Role
-from optuna_taylorglo.verdict.tasks import ComparedLoss, Task, cross_entropy
+from optuna_taylorglo.verdict.tasks import Task, cross_entropy
 
 
-def task(seed: int = 1, loss: ComparedLoss | None = None, **changes: Any) -> Task:
-    fields: dict[str, Any] = {"length": 5, "unit": "steps", "on_test_set": True}
+def task(seed=1, loss=None, **changes):
+    fields = {"length": 5, "unit": "steps", "on_test_set": True}
     return Task(loss or cross_entropy(role=Role.REFERENCE), seed, **(fields | changes))
 
 
-def new_queue(storage: Any = None, **heartbeat: float) -> TaskQueue:
+def new_queue(storage=None, **heartbeat):
     study = optuna.create_study(
         study_name="s-verdict", storage=storage, direction="maximize", load_if_exists=True
     )
     return TaskQueue(study, **heartbeat)
 
 
-def take(queue: TaskQueue, expected: Task | None = None) -> Any:
+def take(queue, expected=None):
     trial = queue.claim()
     assert trial is not None
     assert expected is None or Task.of(trial) == expected
     return trial
 
 
-def crash(queue: TaskQueue, expected: Task | None = None) -> None:
+def crash(queue, expected=None):
     """Let a training end with an exception, as in a worker."""
     trial = take(queue, expected)
     try:
@@ -53,7 +49,7 @@ def crash(queue: TaskQueue, expected: Task | None = None) -> None:
     queue.finish(trial, state=TrialState.FAIL)
 
 
-def test_a_task_is_known_by_what_it_trains_not_by_its_name() -> None:
+def test_a_task_is_known_by_what_it_trains_not_by_its_name():
     renamed = task(loss=cross_entropy("x", "other"), save_network=True)
     assert renamed.key == task().key
     # With other keys, studies would train everything again.
@@ -62,24 +58,22 @@ def test_a_task_is_known_by_what_it_trains_not_by_its_name() -> None:
     factors = [cross_entropy(learning_rate_factor=factor) for factor in (0.3, 3.0)]
     others += [task(loss=loss) for loss in factors]
     assert len({one.key for one in (task(), *others)}) == 7
+    # How it is called in the progress.
+    assert task(data_args={"fraction": 0.1}).stage == "testing cross-entropy at fraction 0.1"
+    for name, words in {
+        "ce-tuned": "tuning cross-entropy's learning rate",
+        "label-smoothing": "tuning label smoothing",
+        "finalist": "selecting the winner",
+    }.items():
+        assert task(loss=cross_entropy(name, "my loss"), on_test_set=False).stage == words
 
 
-def test_a_task_survives_the_database() -> None:
-    queue = new_queue()
-    queue.enqueue([task()])
-    (stored,) = queue.study.trials
-    assert Task.of(stored) == task()
-    stored.user_attrs[TASK] |= {"seed": "many"}
-    with pytest.raises(ValueError, match="seed"):
-        Task.of(stored)
-
-
-def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes() -> None:
+def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes():
     queue = new_queue()
     tasks = [task(1), task(2), task(3)]
     queue.enqueue(tasks)
     queue.enqueue(tasks)
-    assert len(queue.study.trials) == 3
+    assert [Task.of(trial) for trial in queue.study.trials] == tasks
     assert queue.results(tasks) is None
     queue.finish(take(queue, task(1)), 0.5)
     queue.finish(take(queue), state=TrialState.PRUNED)
@@ -98,7 +92,7 @@ def test_the_queue_does_nothing_twice_and_gives_up_after_some_crashes() -> None:
     assert "in crash" in str(raised.value)  # the end of the traceback
 
 
-def test_failed_trainings_are_no_results_and_are_trained_again_by_the_next_command() -> None:
+def test_failed_trainings_are_no_results_and_are_trained_again_by_the_next_command():
     earlier = new_queue()
     earlier.enqueue([task(1), task(2)])
     for seed in (1, 2):  # a crash is repeated before other tasks: a bug shows soon
@@ -124,7 +118,7 @@ def test_failed_trainings_are_no_results_and_are_trained_again_by_the_next_comma
         queue.results([task(2)])
 
 
-def test_a_usage_error_needs_no_second_attempt() -> None:
+def test_a_usage_error_needs_no_second_attempt():
     queue = new_queue()
     queue.enqueue([task(1), task(2)])
     trial = take(queue)
@@ -134,7 +128,7 @@ def test_a_usage_error_needs_no_second_attempt() -> None:
         queue.results([task(1), task(2)])
 
 
-def test_a_queue_is_over_when_no_training_came_for_a_while() -> None:
+def test_a_queue_is_over_when_no_training_came_for_a_while():
     busy = new_queue()
     busy.study.enqueue_trial({"x": 1.0})  # is no training
     busy.enqueue([task()])
@@ -148,23 +142,7 @@ def test_a_queue_is_over_when_no_training_came_for_a_while() -> None:
     assert (idle.claim(), idle.over) == (None, True)
 
 
-def test_a_result_that_comes_after_its_trial_failed_as_stale_is_dropped(sqlite_url: str) -> None:
-    slow, quick = new_queue(open_storage(sqlite_url)), new_queue(open_storage(sqlite_url))
-    slow.enqueue([task()])
-    late = take(slow)
-    fail_running(quick)
-    read_anew(quick)
-    again = take(quick, task())
-    assert not slow.finish(late, 0.25)
-    slow.release(late)  # which is no error either
-    assert quick.results([task()]) is None
-    assert quick.finish(again, 0.25)
-    assert quick.results([task()]) == [0.25]
-
-
-def test_a_training_that_kills_its_workers_is_given_up(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_kills_its_workers_is_given_up(sqlite_url, monkeypatch):
     monkeypatch.setattr(runner, "MAX_STALE", 2)
     queue = new_queue(open_storage(sqlite_url))
     queue.enqueue([task()])
@@ -177,35 +155,16 @@ def test_a_training_that_kills_its_workers_is_given_up(
         queue.results([task()])
 
 
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        (task(), "testing cross-entropy"),
-        (task(data_args={"fraction": 0.1}), "testing cross-entropy at fraction 0.1"),
-        *(
-            (task(loss=cross_entropy(name, "my loss"), on_test_set=False), words)
-            for name, words in {
-                "ce-tuned": "tuning cross-entropy's learning rate",
-                "label-smoothing": "tuning label smoothing",
-                "finalist": "selecting the winner",
-            }.items()
-        ),
-    ],
-)
-def test_stages_are_named(made: Task, words: str) -> None:
-    assert made.stage == words
-
-
-def short(loss: ComparedLoss | None = None, **changes: Any) -> Task:
+def short(loss=None, **changes):
     return task(loss=loss, **({"length": 3, "on_test_set": False} | changes))
 
 
-def test_learning_rate_and_data_of_a_task_reach_its_training(tmp_path: Path) -> None:
+def test_learning_rate_and_data_of_a_task_reach_its_training(tmp_path):
     data = {"init_args": {"fraction": 0.9, "flip": True}}
     train = TaskTrainer(digits_training(tmp_path, data=data).recipe, cpu(tmp_path))
 
-    def rate_and_fraction(**changes: Any) -> tuple[float, float]:
-        modules: list[Any] = []
+    def rate_and_fraction(**changes):
+        modules = []
         train(short(**changes), modules.append)
         trainer = modules[0].trainer
         assert trainer.datamodule.augmentation.flip
@@ -218,14 +177,16 @@ def test_learning_rate_and_data_of_a_task_reach_its_training(tmp_path: Path) -> 
     assert rate_and_fraction(loss=tuned, data_args=half) == (0.15, 0.5)
     # What one task changes is not there for the next.
     assert rate_and_fraction() == (0.05, 0.9)
+    train.stop = threading.Event()
+    train.stop.set()
+    with pytest.raises(StopRequested):
+        train(short())
 
 
-def test_tasks_share_trainings_and_return_the_metric_that_judges(
-    tmp_path: Path, recipe: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: list[RecordedTraining] = []
+def test_tasks_share_trainings_and_return_the_metric_that_judges(tmp_path, recipe, monkeypatch):
+    built = []
 
-    def build(*arguments: Any) -> RecordedTraining:
+    def build(*arguments):
         built.append(RecordedTraining(*arguments))
         return built[-1]
 
@@ -250,10 +211,3 @@ def test_tasks_share_trainings_and_return_the_metric_that_judges(
     for data_args in ({"fraction": 0.5, "label_noise": 0.1}, {"label_noise": 0.1, "fraction": 0.5}):
         train(short(data_args=data_args))
     assert len(built) == 2
-
-
-def test_a_task_ends_when_told(tmp_path: Path, recipe: Any) -> None:
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(StopRequested):
-        TaskTrainer(recipe, cpu(tmp_path), stop)(short())

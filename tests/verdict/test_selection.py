@@ -113,11 +113,6 @@ def test_a_search_under_way_has_a_best_but_no_winner():
         selected_loss(searched_study(0))
 
 
-def test_trainings_that_all_diverge_leave_the_best_evaluation(searched):
-    selected = choose(*searched, Recorder(lambda task: None))
-    assert selected.trial.number == winner(searched[0]).number
-
-
 def test_a_longer_search_selects_again(searched):
     study, recipe = searched
     late = select_winner(study, recipe, in_favor_of(FINAL_MEAN))
@@ -182,17 +177,6 @@ def test_a_diverged_training_is_as_bad_as_the_worst(recipe, finished):
     # Of equal losses the first wins.
     equal = halve(losses(5), recipe, Recorder(lambda task: finished), Stage.SELECTION)
     assert [ranked.index for ranked in equal] == list(range(5))
-
-
-def test_where_smaller_is_better_the_smallest_wins_and_diverged_ones_are_the_largest(recipe):
-    recipe = recipe.changed(fitness=recipe.fitness.changed(metric="val_loss", mode="min"))
-    values = {"0": 0.9, "1": 0.2, "2": None}
-    do = Recorder(lambda task: values[task.loss.name] and values[task.loss.name] + task.seed % 7e-3)
-    ranking = halve(losses(3), recipe, do, Stage.SELECTION)
-    assert ranking[0].index == 1
-    assert ranking[0].mean == pytest.approx(0.2, abs=0.01)
-    diverged = next(ranked for ranked in ranking if ranked.index == 2)
-    assert diverged.mean == pytest.approx(0.9, abs=0.01)
 
 
 def test_a_favorite_stays_and_wins_unless_another_is_clearly_better(recipe):

@@ -63,7 +63,7 @@ def test_holm_equals_statsmodels():
     assert [c.p_holm for c in found] == holm([c.p_value for c in found])
 
 
-def test_a_rank_correlation_is_scipys_and_ranks_diverged_trainings_lowest() -> None:
+def test_a_rank_correlation_is_scipys_and_ranks_diverged_trainings_lowest():
     a, b = np.random.default_rng(0).integers(0, 6, (2, 20)).tolist()
     assert rank_correlation(a, b).value == pytest.approx(stats.spearmanr(a, b).statistic)
     assert rank_correlation([-math.inf, 0.5, 0.8, 0.9], range(4)).value == pytest.approx(1)
@@ -73,11 +73,11 @@ def test_a_rank_correlation_is_scipys_and_ranks_diverged_trainings_lowest() -> N
 
 
 @pytest.mark.parametrize(("a", "b"), [([], []), (range(3), range(3)), ([0.1] * 5, range(5))])
-def test_few_pairs_or_no_order_have_no_correlation(a, b) -> None:
+def test_few_pairs_or_no_order_have_no_correlation(a, b):
     assert all(map(math.isnan, rank_correlation(a, b)))
 
 
-def test_the_interval_of_a_correlation_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_of_a_correlation_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(1)
     r = 0.6
     truth = 6 / math.pi * math.asin(r / 2)  # Spearman's of a normal distribution
