@@ -40,6 +40,36 @@ def place(trial):
     return attrs[GENERATION], attrs[INDEX], attrs[ATTEMPT]
 
 
+def finished(scheduler, evaluate):
+    """A scheduler whose search one worker has made."""
+    while (trial := scheduler.claim()) is not None:
+        evaluate(scheduler, trial)
+    return scheduler
+
+
+def searched_by_many(new_worker, evaluate, n_workers, dice):
+    """The study of workers that finish in random order, die, and are replaced by new ones."""
+    workers, busy = [new_worker() for _ in range(n_workers)], []
+    while True:
+        for worker in [w for w in workers if all(w is not one for one, _ in busy)]:
+            read_anew(worker)
+            if (trial := worker.claim()) is not None:
+                busy.append((worker, trial))
+        if not busy:
+            return workers[0].study
+        worker, trial = busy.pop(dice.randrange(len(busy)))
+        fate = dice.random()
+        if fate < 0.1:
+            worker.finish(trial, state=FAIL)
+        elif fate < 0.2:
+            worker.release(trial)
+        elif fate < 0.3:
+            workers[workers.index(worker)] = new_worker()
+            worker.finish(trial, state=FAIL)
+        else:
+            evaluate(worker, trial)
+
+
 def fail_running(queue):
     """Do what another worker does when heartbeats fail to come."""
     stale = StaleTrials(storage_of(queue.study), grace_period=0.0)

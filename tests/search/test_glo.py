@@ -1,7 +1,6 @@
 """GLO: trees are bred, equal ones recognized, and candidates follow from seed and results."""
 
 import math
-import random
 from decimal import Decimal
 from random import Random
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from chaos_glo import SMALL, likeness
 from optuna.trial import TrialState
-from schedulers import place, take
+from schedulers import finished, place, searched_by_many, take
 
 from optuna_taylorglo.attributes import GENERATION, TREE, WITHDRAWN
 from optuna_taylorglo.losses.tree import BAIKAL, MAX_SIZE, OPERATORS, Tree, tree_from_prefix
@@ -49,9 +48,7 @@ def test_random_trees_are_full_or_of_many_shapes_within_their_depth():
     grown = [random_tree(Random(seed), 3, full=False) for seed in range(200)]
     assert {tree.depth for tree in grown} == {0, 1, 2, 3}
     assert any(len(leaves_at(tree)) > 1 for tree in grown)
-
-
-def test_first_trees_depend_on_the_output_and_have_every_operator():
+    # Those of the first generation depend on the output, and have every operator.
     drawn = [first_tree(Random(seed), 6) for seed in range(200)]
     assert all(map(depends_on_outputs, drawn))
     assert {tree.depth for tree in drawn} == {*range(FIRST_DEPTH + 1)}
@@ -101,47 +98,21 @@ def tree_of(text):
     return tree_from_prefix(text.split())
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("+ x y", "+ y x"),
-        ("+ + x y 1", "+ x + y 1"),
-        ("- y -1", "+ y 1"),
-        ("+ y - 1 1", "y"),
-        ("* * -1 -1 y", "y"),
-        ("/ y * y y", "/ 1 y"),
-        ("log square y", "+ log y log y"),
-        ("sqrt square y", "y"),
-        ("log * y / 1 y", "- x x"),
-        ("/ y - x x", "log - 1 + 1 1"),
-    ],
-    ids=lambda text: text.replace(" ", ""),
-)
-def test_equal_functions_have_one_key(one, other):
-    assert function_key(tree_of(one)) == function_key(tree_of(other))
+EQUAL = (("+ x y", "+ y x"), ("+ + x y 1", "+ x + y 1"), ("- y -1", "+ y 1"), ("+ y - 1 1", "y"))
+EQUAL += (("* * -1 -1 y", "y"), ("/ y * y y", "/ 1 y"), ("log square y", "+ log y log y"))
+EQUAL += (("sqrt square y", "y"), ("log * y / 1 y", "- x x"), ("/ y - x x", "log - 1 + 1 1"))
+# x and its square are equal for hard labels, but not for soft ones. Half is not between any two
+# outputs on one side of it.
+OTHER = (("- x y", "- y x"), ("/ x y", "/ y x"), ("y", "square y"), ("x", "square x"))
+OTHER += (("sqrt square - y x", "- y x"), ("log y", "log + y y"), ("* y + 1 1", "y"))
+OTHER += (("/ y x", "/ 1 x"), ("sqrt square - y / 1 + 1 1", "- / 1 + 1 1 y"))
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("- x y", "- y x"),
-        ("/ x y", "/ y x"),
-        ("y", "square y"),
-        ("x", "square x"),  # equal for hard labels, but not for soft ones
-        ("sqrt square - y x", "- y x"),
-        ("log y", "log + y y"),
-        ("* y + 1 1", "y"),
-        ("/ y x", "/ 1 x"),
-        # Half is not between any two of its values on one side of it.
-        ("sqrt square - y / 1 + 1 1", "- / 1 + 1 1 y"),
-    ],
-    ids=lambda text: text.replace(" ", ""),
-)
-def test_different_functions_have_different_keys(one, other):
-    assert function_key(tree_of(one)) != function_key(tree_of(other))
-
-
-def test_a_loss_that_does_not_change_with_the_output_is_found():
+def test_equal_functions_have_one_key_and_others_another():
+    for pairs, are_equal in ((EQUAL, True), (OTHER, False)):
+        for pair in pairs:
+            one, other = (function_key(tree_of(text)) for text in pair)
+            assert (one == other) == are_equal, pair
     constant = ["x", "1", "- y y", "/ y y", "log x", "* x log * y / 1 y"]
     assert not any(depends_on_outputs(tree_of(text)) for text in constant)
     varying = ["y", "* x log y", "sqrt - y x", "/ y x", "+ 1 * x y"]
@@ -193,18 +164,12 @@ def new_scheduler(storage=None, settings=SMALL, direction="maximize", **options)
 def evaluate(scheduler, trial):
     """Aborts and values that follow from the candidate and its seed."""
     point = scheduler.sampler.suggest(trial)
-    dice = random.Random(training_seed(0, *place(trial)))
+    dice = Random(training_seed(0, *place(trial)))
     if dice.random() < 0.1:
         scheduler.finish(trial, state=TrialState.PRUNED)
         return
     sign = 1 if scheduler.study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
     scheduler.finish(trial, sign * (likeness(point) + dice.gauss(0, 0.1)))
-
-
-def finished(scheduler):
-    while (trial := scheduler.claim()) is not None:
-        evaluate(scheduler, trial)
-    return scheduler
 
 
 def log_of(scheduler):
@@ -215,42 +180,21 @@ def points(scheduler):
     """The candidate of each slot; all trials of one have the same."""
     found = []
     for slots in log_of(scheduler).finished:
-        found.append([])
-        for slot in slots:
-            (point,) = {stored_point(trial) for trial in slot.trials}
-            found[-1].append(point)
+        candidates = [{stored_point(trial) for trial in slot.trials} for slot in slots]
+        found.append([point for (point,) in candidates])
     return found
 
 
 @pytest.fixture(scope="module")
 def serial():
-    return finished(new_scheduler())
+    return finished(new_scheduler(), evaluate)
 
 
 @pytest.mark.parametrize("n_workers", [2, 4, 20])
 def test_any_workers_in_any_order_search_as_one(n_workers, serial):
-    dice = random.Random(n_workers)
-    storage = optuna.storages.InMemoryStorage()
-    workers = [new_scheduler(storage) for _ in range(n_workers)]
-    busy = []
-    while True:
-        for worker in workers:
-            if all(worker is not one for one, _ in busy) and (trial := worker.claim()) is not None:
-                busy.append((worker, trial))
-        if not busy:
-            break
-        worker, trial = busy.pop(dice.randrange(len(busy)))
-        fate = dice.random()
-        if fate < 0.1:
-            worker.finish(trial, state=TrialState.FAIL)
-        elif fate < 0.2:
-            worker.release(trial)
-        elif fate < 0.3:
-            workers[workers.index(worker)] = new_scheduler(storage)
-            worker.finish(trial, state=TrialState.FAIL)
-        else:
-            evaluate(worker, trial)
-    assert points(workers[0]) == points(serial)
+    storage, dice = optuna.storages.InMemoryStorage(), Random(n_workers)
+    searched_by_many(lambda: new_scheduler(storage), evaluate, n_workers, dice)
+    assert points(new_scheduler(storage)) == points(serial)
 
 
 def test_no_function_is_evaluated_twice_and_the_count_says_so(serial):
@@ -278,8 +222,8 @@ def test_the_second_stage_varies_the_coefficients_of_the_best_tree(serial):
 
 
 def test_candidates_follow_from_the_seed_and_not_from_the_direction(serial):
-    assert points(finished(new_scheduler(direction="minimize"))) == points(serial)
-    assert points(finished(new_scheduler(seed=1)))[0] != points(serial)[0]
+    assert points(finished(new_scheduler(direction="minimize"), evaluate)) == points(serial)
+    assert points(finished(new_scheduler(seed=1), evaluate))[0] != points(serial)[0]
 
 
 @pytest.mark.parametrize("n_generations", [0, 1])
@@ -287,7 +231,7 @@ def test_generations_without_a_new_function_end_at_once(n_generations):
     """Trees of depth 1 are few: soon all are known, and the search goes on to its second stage."""
     stage = CoefficientSettings(popsize=3, n_generations=n_generations)
     settings = GLOSettings(popsize=60, n_generations=12, max_depth=1, coefficients=stage)
-    scheduler = finished(new_scheduler(settings=settings))
+    scheduler = finished(new_scheduler(settings=settings), evaluate)
     sizes = [len(slots) for slots in log_of(scheduler).finished]
     assert 0 in sizes[:12]
     assert sizes[12:] == [3] * n_generations
@@ -300,9 +244,9 @@ def test_an_enqueued_tree_takes_a_slot_and_counts_as_what_it_is():
     scheduler.study.enqueue_trial({}, user_attrs={TREE: BAIKAL.to_prefix()})
     trial = take(scheduler)
     assert scheduler.sampler.suggest(trial).tree == BAIKAL
-    finished(scheduler)
+    finished(scheduler, evaluate)
     scheduler.finish(trial, 1.0)
-    finished(scheduler)
+    finished(scheduler, evaluate)
     assert points(scheduler)[0][0] == TreePoint(tuple(BAIKAL.to_prefix()))
     # Nothing is nearer to Baikal than itself.
     assert scheduler.sampler.best_tree == BAIKAL
@@ -312,11 +256,9 @@ def test_an_enqueued_tree_takes_a_slot_and_counts_as_what_it_is():
     ("stored", "params"),
     [
         (["log"], {}),
-        (["__import__", "y"], {}),
         ("y", {}),
         ([["y"]], {}),
         (["log", "y"], {"c_0": 1.0}),
-        (["log", "y"], {"c_0": 1.0, "c_1": float("nan")}),
         (["log", "y"], {"c_0": 1.0, "c_1": 1e30}),
         (["+"] * 300 + ["y"] * 301, {}),
     ],
@@ -339,10 +281,8 @@ def test_a_plain_study_with_one_job_searches_too():
     coefficients = [stored_point(t).coefficients for t in study.trials]
     assert coefficients[0] == ()
     assert len({*coefficients}) > 2
-
-
-def test_a_trial_of_a_generation_that_is_not_known_yet_is_refused():
-    study = optuna.create_study(sampler=GLOSampler(SMALL))
-    trials = [study.ask() for _ in range(11)]
+    # A generation that is not known yet has no candidates.
+    unknown = optuna.create_study(sampler=sampler)
+    trials = [unknown.ask() for _ in range(11)]
     with pytest.raises(RuntimeError, match="let a GenerationScheduler hand out trials"):
-        study.sampler.suggest(trials[-1])
+        sampler.suggest(trials[-1])

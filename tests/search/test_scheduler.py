@@ -2,14 +2,23 @@
 
 import math
 import random
-from typing import Any
 
 import cmaes
 import numpy as np
 import optuna
 import pytest
 from optuna.storages import InMemoryStorage
-from schedulers import FAIL, PRUNED, new_scheduler, place, read_anew, sampler, take
+from schedulers import (
+    FAIL,
+    PRUNED,
+    finished,
+    new_scheduler,
+    place,
+    read_anew,
+    sampler,
+    searched_by_many,
+    take,
+)
 from searches import results
 
 from optuna_taylorglo.attributes import GENERATION, STOPPED, WITHDRAWN
@@ -40,6 +49,8 @@ def test_generation_starts_when_the_one_before_is_finished():
     assert scheduler.claim() is None
     assert scheduler.over
     assert len(scheduler.study.trials) == 4
+    with pytest.raises(ValueError, match="TaylorGLOSampler or a GLOSampler, got TPESampler"):
+        GenerationScheduler(optuna.create_study())
 
 
 def test_aborted_candidate_gets_new_attempts_and_then_the_last_rank():
@@ -95,11 +106,6 @@ def test_enqueued_candidates_take_their_slots_and_keep_their_parameters():
         scheduler.finish(trial, state=FAIL)
 
 
-def test_scheduler_needs_our_sampler():
-    with pytest.raises(ValueError, match="TaylorGLOSampler or a GLOSampler, got TPESampler"):
-        GenerationScheduler(optuna.create_study())
-
-
 # Interference
 
 
@@ -119,8 +125,7 @@ def test_a_trial_enqueued_at_the_worst_moment(monkeypatch):
     assert [place(first), place(second)] == [(0, 0, 0), (0, 1, 0)]
     assert scheduler.sampler.suggest(first) == [7.0] * 8
     # Ours was made for the first slot as well, and is withdrawn.
-    candidate = scheduler.sampler._replay.draw(0, 1)
-    assert scheduler.sampler.suggest(second) == candidate
+    assert scheduler.sampler.suggest(second) == scheduler.sampler._replay.draw(0, 1)
     assert scheduler.claim() is None
 
 
@@ -151,13 +156,11 @@ def test_what_cma_es_cannot_digest_is_left_out(value, caplog):
     scheduler = new_scheduler(n_generations=3)
     scheduler.study.enqueue_trial({"theta_0": value, "theta_3": 1.0})
     optuna.logging.enable_propagation()
-    while (trial := scheduler.claim()) is not None:
-        scheduler.finish(trial, -sum(x * x for x in scheduler.sampler.suggest(trial)))
+    finished(scheduler, lambda s, trial: s.finish(trial, -sum(map(abs, s.sampler.suggest(trial)))))
     optuna.logging.disable_propagation()
     assert scheduler.over
     assert "Trial 0 was enqueued with theta_0" in caplog.text
     first = scheduler.sampler.read(scheduler.study).finished[0][0]
-    assert first.result is not None
     values = [first.result.params[name] for name in THETA_NAMES]
     assert values == sampler()._replay.draw(0, 0)
 
@@ -193,38 +196,10 @@ def evaluate(scheduler, trial):
         scheduler.finish(trial, value)
 
 
-def pacing_scheduler(storage, n_generations=GENERATIONS):
+def pacing_scheduler(storage=None, n_generations=GENERATIONS):
     scheduler = new_scheduler(storage, n_generations=n_generations, **POLICY)
     scheduler.study.pruner = FallingBehindPruner(popsize=POPSIZE, overlap=OVERLAP, keep=0.8, step=1)
     return scheduler
-
-
-def run(n_workers, dice=None):
-    """A search by workers that finish in random order, die, and are replaced by new ones."""
-    storage = InMemoryStorage()
-    workers = [pacing_scheduler(storage) for _ in range(n_workers)]
-    busy = []
-    while True:
-        for worker in [w for w in workers if all(w is not one for one, _ in busy)]:
-            read_anew(worker)
-            if (trial := worker.claim()) is not None:
-                busy.append((worker, trial))
-        if not busy:
-            return workers[0].study
-        worker, trial = busy.pop(0 if dice is None else dice.randrange(len(busy)))
-        fate = 1.0 if dice is None else dice.random()
-        if fate < 0.1:
-            worker.finish(trial, state=FAIL)
-        elif fate < 0.2:
-            worker.release(trial)
-        elif fate < 0.3:
-            workers[workers.index(worker)] = pacing_scheduler(storage)
-            worker.finish(trial, state=FAIL)
-        else:
-            evaluate(worker, trial)
-
-
-Outcome = list[list[tuple[Any, ...]]]
 
 
 def outcome(study):
@@ -232,28 +207,28 @@ def outcome(study):
     log = sampler(**POLICY).read(study)
     assert len(log.finished) == GENERATIONS
     found = []
-    for slots in log.finished:
-        found.append([])
-        for slot in slots:
-            (theta,) = {tuple(trial.params[name] for name in THETA_NAMES) for trial in slot.trials}
-            value = None if slot.result is None else slot.result.value
-            found[-1].append((theta, value, slot.stopped, slot.next_attempt))
+    for slot in (slot for slots in log.finished for slot in slots):
+        (theta,) = {tuple(trial.params[name] for name in THETA_NAMES) for trial in slot.trials}
+        value = None if slot.result is None else slot.result.value
+        found.append((theta, value, slot.stopped, slot.next_attempt))
     return found
 
 
 @pytest.fixture(scope="module")
 def serial():
-    return outcome(run(1))
+    return outcome(finished(pacing_scheduler(), evaluate).study)
 
 
 @pytest.mark.parametrize(("seed", "n_workers"), [*enumerate((2, 4, 6, 9, 9, 20))])
 def test_any_workers_in_any_order_search_as_one(seed, n_workers, serial):
-    study = run(n_workers, random.Random(seed))
+    storage = InMemoryStorage()
+    dice = random.Random(seed)
+    study = searched_by_many(lambda: pacing_scheduler(storage), evaluate, n_workers, dice)
     assert outcome(study) == serial
     # Otherwise the comparison would say little.
-    for slots in ([s for g in serial[1:] for s in g[:OVERLAP]], [s for g in serial for s in g]):
-        assert any(stopped for _, _, stopped, _ in slots)
-        assert any(attempts and not stopped for _, _, stopped, attempts in slots)
+    early = [slot for i, slot in enumerate(serial) if i >= POPSIZE and i % POPSIZE < OVERLAP]
+    assert any(stopped for _, _, stopped, _ in early)
+    assert any(attempts and not stopped for _, _, stopped, attempts in early)
     generations = [trial.user_attrs[GENERATION] for trial in study.trials]
     n_early = sum(g > min(generations[i:]) for i, g in enumerate(generations))
     assert n_early > GENERATIONS or n_workers < 9
@@ -266,8 +241,7 @@ def test_candidates_are_drawn_from_the_distribution_that_is_due():
         return -sum((x - 1) ** 2 for x in theta)
 
     scheduler = new_scheduler(n_generations=GENERATIONS, **POLICY)
-    while (trial := scheduler.claim()) is not None:
-        scheduler.finish(trial, value(scheduler.sampler.suggest(trial)))
+    finished(scheduler, lambda s, trial: s.finish(trial, value(s.sampler.suggest(trial))))
     trials = scheduler.study.trials
     assert len(trials) == POPSIZE * GENERATIONS
 
@@ -295,19 +269,13 @@ def test_idle_workers_take_the_first_of_the_next_generation_and_no_more():
     trials = [take(scheduler) for _ in range(6)]
     assert [place(trial)[:2] for trial in trials] == [(0, i) for i in range(4)] + [(1, 0), (1, 1)]
     assert scheduler.claim() is None
-    assert not scheduler.over
     for trial in reversed(trials[1:]):
         scheduler.finish(trial, 1.0)
         assert scheduler.claim() is None
     scheduler.finish(trials[0], 1.0)
     last = [take(scheduler), take(scheduler)]
     assert [place(trial)[:2] for trial in last] == [(1, 2), (1, 3)]
-    # There is no third generation to go on with.
-    assert scheduler.claim() is None
-    for trial in last:
-        scheduler.finish(trial, 1.0)
-    assert scheduler.claim() is None
-    assert scheduler.over
+    assert scheduler.claim() is None, "there is no third generation"
 
 
 def test_a_search_that_gets_more_generations_is_the_longer_search():
@@ -315,9 +283,7 @@ def test_a_search_that_gets_more_generations_is_the_longer_search():
     for lengths in ((2, 4), (4,)):
         storage = InMemoryStorage()
         for n_generations in lengths:
-            scheduler = pacing_scheduler(storage, n_generations)
-            while (trial := scheduler.claim()) is not None:
-                evaluate(scheduler, trial)
+            scheduler = finished(pacing_scheduler(storage, n_generations), evaluate)
         studies.append(scheduler.study)
     # Perhaps in another order: retries go before the next generation.
     extended, whole = map(results, studies)
@@ -337,13 +303,9 @@ def test_retries_of_the_current_generation_go_first():
     scheduler.finish(second, state=FAIL)
     repeated = take(scheduler)
     assert place(repeated) == (0, 1, 0)
-    for trial in (repeated, first):
+    for trial in (repeated, first, take(scheduler)):
         scheduler.finish(trial, 1.0)
-    scheduler.finish(take(scheduler), 3.0)
-    last = take(scheduler)
-    assert place(last) == (1, 1, 0)
-    scheduler.finish(last, 4.0)
-    assert scheduler.sampler.read(scheduler.study).generation == 2
+    assert place(take(scheduler)) == (1, 1, 0)
 
 
 # Processors that draw other candidates
