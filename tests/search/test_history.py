@@ -1,7 +1,6 @@
 """A search as its study has it: its recipe, which may grow, and its history."""
 
 import statistics
-from collections.abc import Callable
 
 import optuna
 import pytest
@@ -12,7 +11,6 @@ from searches import small_recipe
 from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, N_CLASSES, SELECTION
 from optuna_taylorglo.errors import RecipeMismatch, StudyError
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import (
     SearchHistory,
     attach_recipe,
@@ -25,8 +23,6 @@ from optuna_taylorglo.search.history import (
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.open import create_evaluation_study, create_study, open_study
-
-NewRecipe = Callable[..., Recipe]
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +125,6 @@ def test_cross_entropy_has_mean_and_range(study, history):
     assert (fitness.low, fitness.mean, fitness.high) == (0.4, 0.5, 0.6)
     assert fitness.by_seed == study.user_attrs[CROSS_ENTROPY]
     assert str(fitness) == "0.5000, mean of 2 seeds (0.4000 to 0.6000)"
-    untrained = searched_study(0)
-    untrained.set_user_attr(CROSS_ENTROPY, {"1": 0.25})
-    said = str(read_history(untrained).cross_entropy)
-    assert said == "0.2500, mean of 1 seed (0.2500 to 0.2500)"
 
 
 def test_a_study_on_which_no_worker_has_begun_has_slots_but_no_history(study, history):
@@ -172,26 +164,15 @@ def generations(number):
     return {"search": {"n_generations": number}}
 
 
-def test_a_study_of_the_other_direction_is_refused_and_stays_without_recipe(recipe):
-    study = optuna.create_study(direction="minimize")
-    with pytest.raises(StudyError, match="has direction minimize, but"):
-        attach_recipe(study, recipe())
-    assert study.user_attrs == {}
-
-
-def begun(recipe):
-    study = optuna.create_study(study_name="s", direction="maximize")
-    attach_recipe(study, recipe)
-    study.set_user_attr(N_CLASSES, 10)
-    return study
-
-
 def test_the_first_recipe_is_saved_for_workers_that_bring_none(recipe, sqlite_url):
     mine = recipe(fitness={"metric": "val_loss"})
     study = create_study("s", sqlite_url)
     with pytest.raises(StudyError, match=r"'s' has no recipe yet(.|\n)*--recipe "):
         attach_recipe(study, None)
-    assert study.user_attrs == {}
+    other = optuna.create_study(direction="minimize")
+    with pytest.raises(StudyError, match="has direction minimize, but"):
+        attach_recipe(other, mine)
+    assert study.user_attrs == other.user_attrs == {}
     assert attach_recipe(study, mine) == mine
     study = open_study("s", sqlite_url)
     assert attach_recipe(study, None) == attach_recipe(study, mine) == mine
@@ -227,15 +208,12 @@ def test_a_changed_recipe_is_refused_with_the_commands_that_help(recipe, sqlite_
         assert f"optuna delete-study --study-name '{name}' --storage {sqlite_url}" in text
     assert attach_recipe(study, None) == recipe()
     assert study.metric_names == ["val_accuracy"]
-
-
-@pytest.mark.parametrize("attribute", [(N_CLASSES, 10), (CROSS_ENTROPY, {"1": 0.5})])
-def test_a_worker_that_has_begun_settles_the_recipe(recipe, attribute):
-    study = optuna.create_study(direction="maximize")
-    attach_recipe(study, recipe())
-    study.set_user_attr(*attribute)
-    with pytest.raises(RecipeMismatch, match="A worker has begun"):
-        attach_recipe(study, recipe(optimizer={"lr": 0.7}))
+    for attribute in ((N_CLASSES, 10), (CROSS_ENTROPY, {"1": 0.5})):
+        begun = optuna.create_study(direction="maximize")
+        attach_recipe(begun, recipe())
+        begun.set_user_attr(*attribute)
+        with pytest.raises(RecipeMismatch, match="A worker has begun"):
+            attach_recipe(begun, recipe(optimizer={"lr": 0.7}))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +221,9 @@ def test_a_worker_that_has_begun_settles_the_recipe(recipe, attribute):
 )
 def test_after_a_change_the_winner_is_selected_again(recipe, changes, caplog):
     short = recipe(selection={"candidates": 3})
-    study = begun(short)
+    study = optuna.create_study(direction="maximize")
+    attach_recipe(study, short)
+    study.set_user_attr(N_CLASSES, 10)
     study.set_user_attr(SELECTION, {"finalists": []})
     changed = recipe(**{"selection": {"candidates": 3}} | changes)
     assert attach_recipe(study, changed) == attach_recipe(study, None) == changed

@@ -7,23 +7,21 @@ import threading
 import optuna
 import pytest
 from optuna.trial import TrialState
-from schedulers import place, take
+from schedulers import finished, place, take
 from searches import small_recipe
 from trainings import cpu, digits_training
 
-from optuna_taylorglo.attributes import DIVERGED, GENERATION, N_CLASSES, STOPPED
+from optuna_taylorglo.attributes import DIVERGED, GENERATION, STOPPED
 from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of
+from optuna_taylorglo.search.history import SearchHistory, direction_of
 from optuna_taylorglo.search.objective import Objective
 from optuna_taylorglo.search.sampler import THETA_NAMES
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.training.training import Training
-
-NEVER_ABORT = {"threshold": -1.0}
 
 
 class Search:
@@ -31,12 +29,24 @@ class Search:
 
     def __init__(self, training):
         self.training = training
-        self.sampler = make_sampler(training.recipe, training.n_classes)
-        pruner = make_pruner(training.recipe, training.in_steps)
-        self.study = optuna.create_study(direction="maximize", sampler=self.sampler, pruner=pruner)
-        self.scheduler = GenerationScheduler(self.study)
+        recipe = training.recipe
+        self.sampler = make_sampler(recipe, training.n_classes)
+        pruner, direction = make_pruner(recipe, training.in_steps), direction_of(recipe)
+        self.study = optuna.create_study(direction=direction, sampler=self.sampler, pruner=pruner)
+        n_generations = recipe.search.n_generations
+        self.scheduler = GenerationScheduler(self.study, n_generations=n_generations)
         self.stop = threading.Event()
         self.objective = Objective(training, self.sampler, self.stop)
+
+    def evaluate(self, scheduler, trial):
+        """As a worker does; the first training to its end fails."""
+        try:
+            value = self.objective(trial)
+        except optuna.TrialPruned:
+            scheduler.finish(trial, state=TrialState.PRUNED)
+        else:
+            has_failed = any(t.state == TrialState.FAIL for t in self.study.trials)
+            scheduler.finish(trial, value, state=None if has_failed else TrialState.FAIL)
 
     def take(self):
         return take(self.scheduler)
@@ -49,7 +59,7 @@ class Search:
 
 
 def new_search(folder, **changes):
-    return Search(digits_training(folder, **({"early_abort": NEVER_ABORT} | changes)))
+    return Search(digits_training(folder, **({"early_abort": {"threshold": -1.0}} | changes)))
 
 
 def test_the_candidate_is_trained_and_reported_at_the_checks_and_the_end(tmp_path):
@@ -67,16 +77,13 @@ def test_the_candidate_is_trained_and_reported_at_the_checks_and_the_end(tmp_pat
     assert search.training.seeds == [search.seed(trial)]
 
 
-def test_a_candidate_below_the_threshold_is_aborted_at_the_check(tmp_path):
+def test_a_candidate_below_the_threshold_is_aborted_and_one_that_falls_behind_is_stopped(tmp_path):
     search = new_search(tmp_path, early_abort={"threshold": 1.1})
     trial = search.take()
     with pytest.raises(optuna.TrialPruned, match="at step 4"):
         search.objective(trial)
     assert list(search.reports(trial)) == [4]
     assert not {STOPPED, DIVERGED} & trial.user_attrs.keys()
-
-
-def test_a_candidate_that_falls_behind_is_stopped_and_marked(tmp_path):
     search = new_search(tmp_path)
     for _ in range(search.training.recipe.search.popsize):
         fast = search.take()
@@ -142,33 +149,8 @@ def test_a_request_to_stop_passes_through_and_common_seeds_are_used(tmp_path):
     assert DIVERGED not in trial.user_attrs
 
 
-# A search that minimizes m is the one that maximizes -m, bit for bit
-
-
-def searched(training):
-    """A whole search in memory; the first training to its end fails."""
-    recipe = training.recipe
-    study = optuna.create_study(direction=direction_of(recipe))
-    attach_recipe(study, recipe)
-    study.set_user_attr(N_CLASSES, 10)
-    study.sampler = sampler = make_sampler(recipe, 10)
-    study.pruner = make_pruner(recipe, training.in_steps)
-    scheduler = GenerationScheduler(study, n_generations=recipe.search.n_generations)
-    objective = Objective(training, sampler)
-    while (trial := scheduler.claim()) is not None:
-        try:
-            value = objective(trial)
-        except optuna.TrialPruned:
-            scheduler.finish(trial, state=TrialState.PRUNED)
-        else:
-            has_failed = any(t.state == TrialState.FAIL for t in study.trials)
-            scheduler.finish(trial, value, state=None if has_failed else TrialState.FAIL)
-    return study
-
-
-def test_a_search_does_not_depend_on_the_sign(tmp_path):
-    outcomes = []
-    orders = []
+def test_a_search_that_minimizes_is_the_one_that_maximizes_the_negative(tmp_path):
+    outcomes, orders = [], []
     for mode, metric, sign in (("min", "val_nll", 1), ("max", "val_log_likelihood", -1)):
         path = small_recipe(
             tmp_path / f"{mode}.yaml",
@@ -178,19 +160,17 @@ def test_a_search_does_not_depend_on_the_sign(tmp_path):
             early_stop={"keep": 0.25},
             search={"n_generations": 3},
         )
-        training = Training(load_recipe(path), cpu(tmp_path, "own_nets"))
-        study = searched(training)
-        outcomes.append(
-            [
-                (t.params, t.state, t.user_attrs.get(STOPPED), t.value and sign * t.value, reports)
-                for t in study.trials
-                for reports in [[sign * report for report in t.intermediate_values.values()]]
+        search = Search(Training(load_recipe(path), cpu(tmp_path, "own_nets")))
+        study = finished(search.scheduler, search.evaluate).study
+        outcomes.append([])
+        for t in study.trials:
+            values = [
+                sign * value for value in (*(t.values or ()), *t.intermediate_values.values())
             ]
-        )
-        history = SearchHistory(study, training.recipe)
+            outcomes[-1].append((t.params, t.state, t.user_attrs.get(STOPPED), values))
+        history = SearchHistory(study, search.training.recipe)
         assert history.finished
         best = (min if sign == 1 else max)(trial.value for trial in history.ranked)
-        assert history.best is not None
         assert history.best.value == best
         candidates = [*history.ranked, *history.new_bests]
         orders.append([t.number for t in candidates] + [c.trial for c in history.best_of_each])

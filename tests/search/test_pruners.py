@@ -58,19 +58,16 @@ PACE = [(COMPLETE, 0.8), (COMPLETE, 0.6), (PRUNED, 0.4), (PRUNED, None)]
 
 def falls_behind(value, before, generation=1, index=0, **changes):
     """Whether a candidate with this value at step 5 is stopped by the pace of generation 0."""
-    study = optuna.create_study(
-        pruner=FallingBehindPruner(**({"popsize": 4, "keep": 0.5, "step": 5} | changes)),
-        direction="maximize",
-    )
+    pruner = FallingBehindPruner(**({"popsize": 4, "keep": 0.5, "step": 5} | changes))
+    study = optuna.create_study(pruner=pruner, direction="maximize")
     for other, (state, report) in enumerate(before):
-        study.add_trial(
-            optuna.create_trial(
-                state=state,
-                value=0.9 if state == COMPLETE else None,
-                user_attrs={GENERATION: 0, INDEX: other % 4},
-                intermediate_values={} if report is None else {5: report, 9: 1.0},
-            )
+        finished = optuna.create_trial(
+            state=state,
+            value=0.9 if state == COMPLETE else None,
+            user_attrs={GENERATION: 0, INDEX: other % 4},
+            intermediate_values={} if report is None else {5: report, 9: 1.0},
         )
+        study.add_trial(finished)
     trial = study.ask()
     trial.set_user_attr(GENERATION, generation)
     trial.set_user_attr(INDEX, index)
@@ -80,20 +77,33 @@ def falls_behind(value, before, generation=1, index=0, **changes):
     return trial.should_prune()
 
 
+ANY_SIZE = {"popsize": None}
+
+
 @pytest.mark.parametrize(
-    ("value", "keep", "stopped"),
+    ("pace", "before", "changes"),
     [
-        (0.59, 0.5, True),
-        (0.6, 0.5, False),
-        (0.79, 0.25, True),
-        (0.39, 0.75, True),
-        (0.4, 0.75, False),
+        (0.6, PACE, {}),
+        (0.8, PACE, {"keep": 0.25}),
+        (0.4, PACE, {"keep": 0.75}),
         # The fourth of four had no report: none is slower than that.
-        (0.0, 0.9, False),
+        (-INF, PACE, {"keep": 0.9}),
+        # An unfinished or missing generation sets no pace, and neither do failed trials.
+        (-INF, [], {}),
+        (-INF, PACE[:1], {}),
+        (0.6, [*PACE, (FAIL, 1.0), (FAIL, 0.0)], {}),
+        # Of two attempts at candidate 0 the better one counts.
+        (0.6, [*PACE, (PRUNED, 0.1), (PRUNED, 0.7)], {}),
+        # Where generations differ in size, the share is of those that were evaluated.
+        (0.6, PACE, ANY_SIZE),
+        (0.6, PACE[:3], ANY_SIZE),
+        (0.6, PACE[1:2], ANY_SIZE),
+        (-INF, [], ANY_SIZE),
     ],
 )
-def test_pace_is_that_of_the_generation_before(value, keep, stopped):
-    assert falls_behind(value, PACE, keep=keep) == stopped
+def test_pace_is_that_of_the_generation_before(pace, before, changes):
+    assert not falls_behind(max(pace, -1.0), before, **changes)
+    assert falls_behind(pace - 0.01, before, **changes) == (pace > -INF)
 
 
 @pytest.mark.parametrize("generation", [0, 1, 2, 3])
@@ -104,32 +114,6 @@ def test_a_candidate_that_did_not_wait_is_compared_with_the_generation_that_it_k
     due = 2 if index < 2 else 1
     assert falls_behind(0.0, PACE, generation, index, overlap=2) == (generation == due)
     assert falls_behind(0.0, PACE, generation, index) == (generation == 1)
-
-
-@pytest.mark.parametrize(
-    ("value", "before", "stopped"),
-    [
-        # An unfinished or missing generation sets no pace.
-        (0.0, [], False),
-        (0.0, PACE[:1], False),
-        # Failed trials set no pace.
-        (0.59, [*PACE, (FAIL, 0.0)], True),
-        (0.6, [*PACE, (FAIL, 1.0), (FAIL, 1.0)], False),
-        # Of two attempts at candidate 0 the better one counts.
-        (0.59, [*PACE, (PRUNED, 0.1)], True),
-        (0.6, [*PACE, (PRUNED, 0.7)], False),
-    ],
-)
-def test_pace_is_set_by_finished_candidates(value, before, stopped):
-    assert falls_behind(value, before) == stopped
-
-
-@pytest.mark.parametrize("before", [PACE, PACE[:3], PACE[1:2]])
-def test_where_generations_differ_in_size_the_share_is_of_those_that_were_evaluated(before):
-    """The better half of four is two, of three it is two, of one it is one."""
-    assert falls_behind(0.59, before, popsize=None)
-    assert not falls_behind(0.6, before, popsize=None)
-    assert not falls_behind(0.0, [], popsize=None)
 
 
 @pytest.mark.parametrize(("abort", "stop"), [(0.5, 0.0), (0.0, 0.5), (0.5, 0.5), (0.0, None)])

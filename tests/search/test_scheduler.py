@@ -39,50 +39,18 @@ def test_generation_starts_when_the_one_before_is_finished():
     first, second = take(scheduler), take(scheduler)
     assert scheduler.claim() is None
     scheduler.finish(first, 1.0)
-    assert scheduler.claim() is None
-    assert not scheduler.over
+    assert (scheduler.claim(), scheduler.over) == (None, False)
     scheduler.finish(second, 2.0)
     third = take(scheduler)
     assert [place(trial) for trial in (first, second, third)] == [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
+    short = GenerationScheduler(scheduler.study, n_generations=1)
+    assert (short.claim(), short.over) == (None, True)
     scheduler.finish(third, 1.0)
     scheduler.finish(take(scheduler), 1.0)
-    assert scheduler.claim() is None
-    assert scheduler.over
+    assert (scheduler.claim(), scheduler.over) == (None, True)
     assert len(scheduler.study.trials) == 4
     with pytest.raises(ValueError, match="TaylorGLOSampler or a GLOSampler, got TPESampler"):
         GenerationScheduler(optuna.create_study())
-
-
-def test_aborted_candidate_gets_new_attempts_and_then_the_last_rank():
-    scheduler = new_scheduler(popsize=4, attempts=3)
-    good = [take(scheduler) for _ in range(3)]
-    bad = take(scheduler)
-    theta = bad.params
-    for trial in good:
-        scheduler.finish(trial, -100.0)
-    for attempt, outcome in enumerate((math.nan, None, None)):
-        assert place(bad) == (0, 3, attempt)
-        assert bad.params == theta
-        scheduler.finish(bad, outcome)
-        bad = take(scheduler)
-    assert place(bad) == (1, 0, 0)
-    log = scheduler.sampler.read(scheduler.study)
-    assert [len(slot.trials) for slot in log.finished[0]] == [1, 1, 1, 3]
-
-
-def test_failures_are_repeated_a_limited_number_of_times_with_the_same_seed():
-    scheduler = new_scheduler(popsize=2, max_failures=2)
-    for outcome in ("released", FAIL, FAIL, "released", FAIL):
-        trial = take(scheduler)
-        assert place(trial) == (0, 0, 0)
-        if outcome == FAIL:
-            rate = trial.suggest_float("lr", 0, 1)
-            scheduler.finish(trial, state=FAIL)
-        else:
-            scheduler.release(trial)
-    assert place(take(scheduler)) == (0, 1, 0)
-    rates = {t.params["lr"] for t in scheduler.study.trials if "lr" in t.params}
-    assert rates == {rate}, "parameters that are not the search's are kept too"
 
 
 def test_enqueued_candidates_take_their_slots_and_keep_their_parameters():
@@ -163,16 +131,6 @@ def test_what_cma_es_cannot_digest_is_left_out(value, caplog):
     first = scheduler.sampler.read(scheduler.study).finished[0][0]
     values = [first.result.params[name] for name in THETA_NAMES]
     assert values == sampler()._replay.draw(0, 0)
-
-
-def test_a_worker_with_fewer_generations_takes_none_of_a_later_one():
-    storage = InMemoryStorage()
-    long, short = (new_scheduler(storage, n_generations=n) for n in (3, 1))
-    trials = [take(long), take(short)]
-    for trial in trials:
-        long.finish(trial, 1.0)
-    assert place(take(long)) == (1, 0, 0)
-    assert (short.claim(), short.over) == (None, True)
 
 
 # Overlapping generations
