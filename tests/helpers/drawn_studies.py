@@ -94,12 +94,7 @@ def verdict_with_curves(
     study: optuna.Study,
     value: Callable[[Task, int], float | None] = lambda task, step: 0.5 + step / 2500,
 ) -> Verdict:
-    """A verdict on a study whose trainings recorded curves, saved as `taylorglo evaluate` does.
-
-    Args:
-        study: The study.
-        value: Metric of a training at a step; None for trainings without a curve.
-    """
+    """A verdict on a study, saved as `taylorglo evaluate` does; `value` is None without a curve."""
     evaluation_study = evaluation_study_of(study)
     tested: list[Task] = []
 

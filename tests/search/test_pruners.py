@@ -92,8 +92,8 @@ ANY_SIZE = {"popsize": None}
         (-INF, [], {}),
         (-INF, PACE[:1], {}),
         (0.6, [*PACE, (FAIL, 1.0), (FAIL, 0.0)], {}),
-        # Of two attempts at candidate 0 the better one counts.
-        (0.6, [*PACE, (PRUNED, 0.1), (PRUNED, 0.7)], {}),
+        # Of two attempts at candidates 0 and 1 the better one counts.
+        (0.7, [*PACE, (PRUNED, 0.1), (PRUNED, 0.7)], {}),
         # Where generations differ in size, the share is of those that were evaluated.
         (0.6, PACE, ANY_SIZE),
         (0.6, PACE[:3], ANY_SIZE),

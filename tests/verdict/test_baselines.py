@@ -58,24 +58,14 @@ def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name, recipe):
     assert not any(task.on_test_set for task in run.tasks)
 
 
-def with_search(recipe, **search):
-    """With short and long trainings of different lengths."""
-    changed = recipe.search.changed(**search)
-    return recipe.changed(search=changed, budget=recipe.budget.changed(evaluation=5, full=6))
-
-
-@pytest.fixture(scope="module")
-def searched(recipe):
-    """A recipe for a search of 48 trainings."""
-    return with_search(recipe, popsize=8, n_generations=3, repeats=2)
-
-
-@pytest.fixture(scope="module")
-def best_standard(searched):
-    """The best on a problem that PolyLoss with ε = 17 at a small learning rate solves."""
+def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(recipe):
+    """On a problem that PolyLoss with ε = 17 at a small learning rate solves."""
+    search = recipe.search.changed(popsize=8, n_generations=3, repeats=2)  # 48 trainings
+    recipe = recipe.changed(search=search, budget=recipe.budget.changed(evaluation=5, full=6))
+    rates, known = LearningRates.of(recipe), {}
 
     def value(task):
-        rate = (task.loss.learning_rate or searched.optimizer.lr) / searched.optimizer.lr
+        rate = (task.loss.learning_rate or recipe.optimizer.lr) / recipe.optimizer.lr
         if rate > 5:
             return None
         off = 0.05 * math.log10(rate / 0.04) ** 2
@@ -83,16 +73,22 @@ def best_standard(searched):
             return 0.95 - ((task.loss.settings["epsilon"] - 17) / 100) ** 2 - off
         return 0.9 - off
 
+    def interrupted(tasks):
+        for task in tasks:
+            if task.key not in known:
+                known[task.key] = value(task)
+                if len(known) == 27:  # in the middle of a batch
+                    raise StopRequested
+        return [known[task.key] for task in tasks]
+
     run = Recorder(value)
-    return baseline("best-standard", searched, run, LearningRates.of(searched)), run
-
-
-def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
-    searched, best_standard
-):
-    found, run = best_standard
-    short = [task for task in run.tasks if task.length == searched.budget.evaluation]
-    full = [task for task in run.tasks if task.length == searched.budget.full]
+    found = baseline("best-standard", recipe, run, rates)
+    with pytest.raises(StopRequested):
+        baseline("best-standard", recipe, interrupted, rates)
+    assert baseline("best-standard", recipe, interrupted, rates) == found
+    assert list(known) == [task.key for task in run.tasks], "it goes on where it was"
+    short = [task for task in run.tasks if task.length == recipe.budget.evaluation]
+    full = [task for task in run.tasks if task.length == recipe.budget.full]
     assert len(short) == len({task.seed for task in short}) == 48
     assert not {task.seed for task in short} & {task.seed for task in full}
     assert not any(task.on_test_set for task in run.tasks)
@@ -106,40 +102,8 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(
     assert found.label.startswith("best standard loss, same budget: PolyLoss-1 (epsilon ")
     # It begins with cross-entropy as it is, and tries every family.
     assert short[0].loss.settings == {"label_smoothing": 0.0}
-    assert short[0].loss.learning_rate == searched.optimizer.lr
+    assert short[0].loss.learning_rate == recipe.optimizer.lr
     assert {task.loss.kind for task in short} == {*FAMILIES, "cross-entropy"} - {"label-smoothing"}
-
-
-def test_an_interrupted_search_for_the_best_standard_loss_goes_on_where_it_was(
-    searched, best_standard
-):
-    found, whole = best_standard
-    known = {}
-
-    def run(tasks):
-        for task in tasks:
-            if task.key not in known:
-                known[task.key] = whole.value(task)
-                if len(known) == 27:  # in the middle of a batch
-                    raise StopRequested
-        return [known[task.key] for task in tasks]
-
-    rates = LearningRates.of(searched)
-    with pytest.raises(StopRequested):
-        baseline("best-standard", searched, run, rates)
-    assert baseline("best-standard", searched, run, rates) == found
-    assert list(known) == [task.key for task in whole.tasks]
-
-
-def test_where_nothing_trains_there_is_still_a_best_standard_loss(recipe):
-    short = with_search(recipe, popsize=4, n_generations=2)
-    recorders = [Recorder(lambda task: None) for _ in range(2)]
-    reseeded = short.changed(search=short.search.changed(seed=1))
-    for run, one in zip(recorders, (short, reseeded), strict=True):
-        found = baseline("best-standard", one, run, LearningRates.of(one))
-        assert (found.kind, found.settings) == ("cross-entropy", {"label_smoothing": 0.0})
-    tried = [{task.key for task in run.tasks} for run in recorders]
-    assert not tried[0] & tried[1]  # proposals follow from the seed
 
 
 def test_rates_are_factors_on_the_modules_own(recipe):
@@ -180,12 +144,9 @@ def test_a_module_is_asked_whether_it_has_rates_of_its_own(tmp_path, recipe):
 
 @pytest.mark.parametrize("policy", ["independent", "common"])
 def test_cross_entropy_is_trained_as_the_first_candidates_are(tmp_path, policy):
-    training = digits_training(
-        tmp_path,
-        search={"seed": 5, "seed_policy": policy},
-        budget={"unit": "epochs", "evaluation": 1, "full": 3},
-        fitness={"take": "best"},
-    )
+    budget = {"unit": "epochs", "evaluation": 1, "full": 3}
+    search = {"seed": 5, "seed_policy": policy}
+    training = digits_training(tmp_path, search=search, budget=budget, fitness={"take": "best"})
     study = optuna.create_study(direction="maximize")
     values = evaluate_cross_entropy(study, training, 2)
     places = [(0, n) if policy == "independent" else (n, 0) for n in range(2)]
@@ -204,8 +165,6 @@ def test_cross_entropy_is_trained_as_the_first_candidates_are(tmp_path, policy):
 class Ends(RecordedTraining):
     """Ends its second training early."""
 
-    end: Exception
-
     def run(self, criterion, **options):
         if len(self.options) == 1:
             self.options.append(options)
@@ -222,7 +181,6 @@ def test_cross_entropy_is_not_trained_twice_and_results_are_stored_after_each(tm
         evaluate_cross_entropy(study, interrupted, 3)
     assert list(study.user_attrs[CROSS_ENTROPY]) == [str(interrupted.seeds[0])]
     values = evaluate_cross_entropy(study, training, 3)
-    assert len(training.seeds) == 2
     assert interrupted.seeds[0] not in training.seeds
     assert evaluate_cross_entropy(study, training, 2) == values[:2]
     assert len(training.seeds) == 2

@@ -90,7 +90,6 @@ def first_gradient(criterion):
     """Length of the gradient where all classes are equally likely."""
     logits = torch.zeros(1, N_CLASSES, requires_grad=True)
     criterion(logits, torch.tensor([3])).backward()
-    assert logits.grad is not None
     return logits.grad.norm().item()
 
 
@@ -108,13 +107,11 @@ def test_controls_tell_scale_from_shape(loss):
     assert (shape.name, shape.role) == ("winner-normalized", Role.SHAPE_CONTROL)
     assert (scale.name, scale.role) == ("ce-scaled", Role.SCALE_CONTROL)
     assert shape.settings["label_smoothing"] == loss.label_smoothing
-    plain = {"label_smoothing": 0.0}
-    own = asdict(compared_evolved_loss("w", "w", Role.EVOLVED, loss))
-    of_loss = first_gradient(
-        ComparedLoss(**own | {"settings": own["settings"] | plain}).criterion()
-    )
+    own = compared_evolved_loss("w", "w", Role.EVOLVED, loss)
+    for compared in (own, shape):
+        compared.settings["label_smoothing"] = 0.0
+    of_loss = first_gradient(own.criterion())
     of_cross_entropy = first_gradient(nn.CrossEntropyLoss())
-    shape.settings.update(plain)
     assert first_gradient(shape.criterion()) == pytest.approx(of_cross_entropy, rel=1e-5)
     assert first_gradient(scale.criterion()) == pytest.approx(of_loss, rel=1e-5)
     assert of_loss != pytest.approx(of_cross_entropy, rel=0.1)

@@ -110,9 +110,6 @@ def test_the_words_tell_scale_from_shape():
     assert "not significantly better than any baseline" in verdict_in_words(worse, 10)
     level = verdict_in_words(verdict_of(winner=0.95, ce=0.90, ce_scaled=0.90 - 1e-9), 10)
     assert "+0.0000 is what cross-entropy gains" in level
-
-
-def test_where_smaller_is_better_the_words_say_so():
     samples = verdict_of(winner=0.10, ce=0.20).samples
     tested = contrasts(samples[0], samples[1:], sign=-1)
     text = verdict_in_words(Verdict(samples, tested, "", "test_loss", mode="min"), 10)
@@ -149,6 +146,8 @@ def advice(evaluations, *rows, **changes):
 )
 def test_the_advice_follows_from_the_correlation(evaluations, first, second, said):
     assert said in advice(evaluations, first, second)
+    full = advice(ASCENDING, SHUFFLED, SHUFFLED, budget={"evaluation": 1, "full": 1})
+    assert "Both are full trainings: the remaining disagreement is seed noise, which" in full
 
 
 def test_diverged_trainings_are_the_worst_whichever_way_is_better():
@@ -157,8 +156,3 @@ def test_diverged_trainings_are_the_worst_whichever_way_is_better():
     assert "best candidates: 1.00" in advice(ASCENDING, first, ASCENDING)
     assert "best candidates: 1.00" in advice(ASCENDING, last, ASCENDING, fitness=fitness)
     assert "best candidates: 1.00" not in advice(ASCENDING, last, ASCENDING)
-
-
-def test_full_evaluations_are_never_too_short():
-    text = advice(ASCENDING, SHUFFLED, SHUFFLED, budget={"evaluation": 1, "full": 1})
-    assert "Both are full trainings: the remaining disagreement is seed noise, which" in text

@@ -25,11 +25,8 @@ def task(seed=1, loss=None, **changes):
     return Task(loss or cross_entropy(role=Role.REFERENCE), seed, **(fields | changes))
 
 
-def new_queue(storage=None, **heartbeat):
-    study = optuna.create_study(
-        study_name="s-verdict", storage=storage, direction="maximize", load_if_exists=True
-    )
-    return TaskQueue(study, **heartbeat)
+def new_queue(storage=None):
+    return TaskQueue(optuna.create_study(storage=storage, direction="maximize"))
 
 
 def take(queue, expected=None):
@@ -200,11 +197,9 @@ def test_tasks_share_trainings_and_return_the_metric_that_judges(tmp_path, recip
     steps = training.steps_per_pass
     assert training.seeds == [1, 1, 2, 1, 1]
     assert [options["steps"] for options in training.options] == [steps, steps, 3, 2, 3]
-    assert values == [
-        training.run(nn.CrossEntropyLoss(), seed=1, steps=steps, on_test_set=test)
-        for test in (False, True)
-    ]
-    assert values[0] != values[1]
+    once = {"seed": 1, "steps": steps}
+    again = [training.run(nn.CrossEntropyLoss(), on_test_set=t, **once) for t in (False, True)]
+    assert values == again != again[::-1]
     train(short(cross_entropy(learning_rate=0.1)))
     train(short(cross_entropy(learning_rate_factor=1.0)))
     assert len(built) == 1
