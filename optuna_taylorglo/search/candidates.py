@@ -21,11 +21,15 @@ from optuna_taylorglo.losses.tree import (
 )
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.settings import StartSettings
-from optuna_taylorglo.search.generations import GenerationLog, RetryPolicy, stored_params
 from optuna_taylorglo.search.glo import GLOReplay, GLOSampler, TreePoint, stored_point
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 from optuna_taylorglo.search.sampler import TaylorGLOSampler
-from optuna_taylorglo.search.scheduler import GenerationSampler
+from optuna_taylorglo.search.scheduler import (
+    GenerationLog,
+    GenerationSampler,
+    RetryPolicy,
+    stored_params,
+)
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss

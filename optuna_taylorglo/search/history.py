@@ -36,7 +36,7 @@ from optuna_taylorglo.search.candidates import (
     resolve_start,
     stored_candidate,
 )
-from optuna_taylorglo.search.generations import GenerationLog, Slot
+from optuna_taylorglo.search.scheduler import GenerationLog, Slot
 from optuna_taylorglo.study.open import Direction, check_direction, find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of
 

@@ -15,8 +15,10 @@ from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import GENERATION
 from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.search.generations import (
+from optuna_taylorglo.search.scheduler import (
     LARGEST,
+    GenerationSampler,
+    Proposal,
     Replay,
     RetryPolicy,
     SearchState,
@@ -26,7 +28,6 @@ from optuna_taylorglo.search.generations import (
     params_of,
     stored_params,
 )
-from optuna_taylorglo.search.scheduler import GenerationSampler, Proposal
 from optuna_taylorglo.seeds import candidate_seed
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 

@@ -18,7 +18,7 @@ from optuna_taylorglo.attributes import ASKED_ANEW, KEY, RELEASED, STALE, TASK, 
 from optuna_taylorglo.errors import TrainingFailed, UsageError
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import loss_conventions
-from optuna_taylorglo.search.generations import MAX_STALE
+from optuna_taylorglo.search.scheduler import MAX_STALE
 from optuna_taylorglo.study.queue import Failure, Plan, TrialQueue, counted_trials, failure_of
 from optuna_taylorglo.study.storages import release_connections
 from optuna_taylorglo.training.callbacks import OnCurve

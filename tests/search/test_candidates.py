@@ -25,8 +25,8 @@ from optuna_taylorglo.search.candidates import (
     resolve_start,
     retry_policy,
 )
-from optuna_taylorglo.search.generations import RetryPolicy
 from optuna_taylorglo.search.history import attach_recipe
+from optuna_taylorglo.search.scheduler import RetryPolicy
 
 N_CLASSES = 10
 FREE = {"filter": "none", "space": "theta", "scale": "free"}

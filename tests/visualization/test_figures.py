@@ -167,13 +167,14 @@ def test_search_state_is_the_sampler_s(study):
         high = [state.mean[i] + state.stds[i] for state in states]
         assert list(band.y) == pytest.approx(low + high[::-1])
     # A loss over logits has no curve, and standard deviations are in the units of the parameters.
-    loss = {"variables": ["x", "y", "z"], "base": "cross_entropy"}
-    logits = searched_study(POPULATION, loss=loss, search={"filter": "none"})
+    changes = {"loss": {"variables": ["x", "y", "z"]}, "search": {"filter": "none"}}
+    logits = searched_study(POPULATION, **changes)
     with pytest.warns(UserWarning, match="raw logits"):
         assert not visualization.plot_loss_functions(logits).data
-    lines = [t for t in visualization.plot_search_state(logits).data if t.name and t.customdata]
-    units = logits.sampler.settings.units
-    assert len(lines) == len(units) == 19 + 2
+    anchored = searched_study(loss={"base": "cross_entropy"}, search={"space": "canonical"})
+    drawn, units = visualization.plot_search_state(anchored), anchored.sampler.settings.units
+    lines = [line for line in traces(drawn).values() if line.customdata]
+    assert [line.name[0] for line in lines] == list("αβγδsε")
     assert [line.customdata[0] for line in lines] == pytest.approx([1.2 * u for u in units])
 
 
