@@ -122,7 +122,7 @@ class Stage:
         """Workers without a command, replaced when they have been killed."""
         began = time.monotonic()
         study = create_study(name, self.url)
-        words = ("optuna_taylorglo.worker", "--study-name", name, "--no-check")
+        words = ("optuna_taylorglo.worker", "--study-name", name)
         words = (*words, "--recipe", f"{name}.yaml")
         crew = [self.start(*words) for _ in range(WORKERS)]
         kills, errors = 0, []

@@ -7,14 +7,7 @@ with the same exception, 130 interrupted.
 
 from __future__ import annotations
 
-if __name__ == "__main__" and not __package__:  # run by path: find the package
-    import pathlib
-    import sys
-
-    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
 import argparse
-import gc
 import logging
 import math
 import os
@@ -22,9 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optuna import TrialPruned
 from optuna.exceptions import UpdateFinishedTrialError
@@ -57,8 +52,7 @@ if TYPE_CHECKING:  # imported late, since PyTorch takes seconds: wrong usage is 
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
-MAX_FAILURES_IN_A_ROW = 3
-"""Failed evaluations after which a worker ends: the cause may be its machine."""
+MAX_FAILURES_IN_A_ROW = 3  # failed evaluations after which a worker ends
 
 
 class LimitReached(Exception):
@@ -82,14 +76,11 @@ class WorkerConfig:
 
 
 def run(config: WorkerConfig) -> int:
-    """Work until the search is over, a limit is reached or a signal says stop; the exit code."""
+    """Work until all is done, a limit is reached or a signal says stop; returns the exit code."""
     configure_logging(verbose=config.runtime.verbose, quiet=config.runtime.quiet)
     stop = stop_on_signals()
     logger.info("worker %d starts on study %s", os.getpid(), config.study_name)
-    try:
-        return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
-    finally:
-        gc.unfreeze()
+    return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
 
 
 class Worker:
@@ -103,22 +94,17 @@ class Worker:
         self.stop = stop
         self._end_of_trial = EndOfTrial(stop)
         self._n_trials = 0
-        self._heartbeat = {
-            "heartbeat_interval": config.heartbeat_interval,
-            "grace_period": config.grace_period,
-        }
+        names = ("heartbeat_interval", "grace_period")
+        self._heartbeat = {name: getattr(config, name) for name in names}
         path = None if config.recipe is None else find_recipe(config.recipe)
         recipe = None if path is None else load_recipe(path)
-        self.study = opening.open_study(
-            config.study_name,
-            config.storage,
-            direction="maximize" if recipe is None else direction_of(recipe),
-            patience=opening.WORKER_PATIENCE,
-        )
+        direction = "maximize" if recipe is None else direction_of(recipe)
+        name, url, patience = config.study_name, config.storage, opening.WORKER_PATIENCE
+        self.study = opening.open_study(name, url, direction=direction, patience=patience)
         self.evaluation_study: Study | None = None
         if EVALUATION_OF in self.study.user_attrs:
             self.evaluation_study = self.study
-            self.study = opening.open_study(self.study.user_attrs[EVALUATION_OF], config.storage)
+            self.study = opening.open_study(self.study.user_attrs[EVALUATION_OF], url)
         self.runtime = config.runtime.machine()
         to_check = recipe or settled_recipe(self.study)
         if to_check is not None and config.check:
@@ -204,13 +190,11 @@ class Worker:
                 raise LimitReached
             return results
 
-        try:
+        with suppress(LimitReached):
             selection = select_winner(self.study, self.recipe, run)
-        except LimitReached:
-            return
-        if save_selection(self.study, selection, self.recipe):
-            logger.info("the winner is %s", selection.winner.name)
-            dashboard.refresh_if_installed(self.study)
+            if save_selection(self.study, selection, self.recipe):
+                logger.info("the winner is %s", selection.winner.name)
+                dashboard.refresh_if_installed(self.study)
 
     def train_for_verdict(self, evaluation_study: Study, idle_seconds: float | None = None) -> None:
         """Do the trainings that commands ask for, until there is none for a while."""
@@ -228,11 +212,8 @@ class Worker:
 
         def train(trial: Trial) -> float:
             task = Task.of(trial)
-            return train_task(
-                task,
-                lambda module: dashboard.save_network(trial, module) if task.save_network else None,
-                lambda curve: trial.set_user_attr(attributes.CURVE, curve),
-            )
+            save = partial(dashboard.save_network, trial) if task.save_network else lambda _: None
+            return train_task(task, save, partial(trial.set_user_attr, attributes.CURVE))
 
         return train
 
@@ -244,10 +225,6 @@ class Worker:
     ) -> None:
         """Evaluate trials until the queue is over or a limit is reached."""
         failures: list[Failure] = []
-        # A garbage collection goes through hundreds of thousands of objects of PyTorch's, and each
-        # reading of some hundred trials starts one.
-        gc.collect()
-        gc.freeze()
         while not self.stop.is_set() and not self._limit_reached:
             trial = queue.wait_for_trial(self.stop, deadline=self._deadline)
             if trial is None:
@@ -353,34 +330,23 @@ def build_parser() -> argparse.ArgumentParser:
     options.add_version_option(parser)
     parser.add_argument("--study-name", required=True, help="name of the study")
     options.add_storage_option(parser)
-    parser.add_argument(
-        "--recipe",
-        type=Path,
-        metavar="FILE",
-        help="recipe of the study, a file or the name of a bundled one; needed once, later workers "
-        "find it in the study",
-    )
-    parser.add_argument(
-        "--no-check",
-        dest="check",
-        action="store_false",
-        help="skip the check of the recipe (as `taylorglo check`) before the first trial",
-    )
+    help = "a file or the name of a bundled one; needed once, later workers find it in the study"
+    parser.add_argument("--recipe", type=Path, metavar="FILE", help=help)
     add = parser.add_argument_group("limits").add_argument
     add("--n-generations", type=options.positive, help="stop after this generation")
     add("--timeout", type=options.seconds, default=math.inf, help="claim no trial after this time")
     add("--max-trials", type=options.positive, default=math.inf, help="stop after this many trials")
     options.add_machine_options(parser)
     add = parser.add_argument_group("heartbeat").add_argument
-    seconds: dict[str, Any] = {"type": options.positive, "metavar": "SECONDS"}
-    add("--heartbeat-interval", default=60, help="between two heartbeats (%(default)s)", **seconds)
-    add(
-        "--grace-period",
-        default=240,
-        help="without a heartbeat until a trial is suspect; after half as much again it is "
-        "repeated (%(default)s)",
-        **seconds,
-    )
+    for name, default, text in (
+        ("--heartbeat-interval", 60, "seconds between two heartbeats"),
+        (
+            "--grace-period",
+            240,
+            "seconds without one; after half as much again a trial is repeated",
+        ),
+    ):
+        add(name, type=options.positive, default=default, help=f"{text} (%(default)s)")
     options.add_verbosity_options(parser)
     return parser
 
@@ -395,10 +361,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--grace-period {given.grace_period}"
         )
     given.storage = resolve_storage_url(given.storage)
-    given.runtime = options.RuntimeOptions.of(given)
-    return run(
-        WorkerConfig(**{name: getattr(given, name) for name in WorkerConfig.__annotations__})
-    )
+    given.runtime, given.check = options.RuntimeOptions.of(given), True
+    config = {name: getattr(given, name) for name in WorkerConfig.__annotations__}
+    return run(WorkerConfig(**config))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy
 
-from optuna_taylorglo import process as process_module
 from optuna_taylorglo.errors import (
     MissingDataError,
     OperationError,
@@ -30,6 +29,7 @@ from optuna_taylorglo.process import (
     exit_code,
     stop_on_signals,
 )
+from optuna_taylorglo.study.outages import stop_requested
 
 logger = logging.getLogger("optuna_taylorglo.test")
 
@@ -129,17 +129,13 @@ def test_terminal_escapes_reach_no_log() -> None:
     assert "\x1b" not in ended.stderr
 
 
-def test_who_is_told_to_stop_during_an_outage_has_not_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stop = threading.Event()
-    monkeypatch.setattr(process_module, "_stop", stop)
+def test_who_is_told_to_stop_during_an_outage_has_not_failed() -> None:
     outages = [
         sqlalchemy.exc.OperationalError("SELECT 1", None, Exception("closed")),
         StorageUnreachable("nobody listens"),
     ]
     assert [ended_by(outage) for outage in outages] == [FAILED, FAILED]
-    stop.set()
+    stop_requested.set()
     assert [ended_by(outage) for outage in outages] == [INTERRUPTED, INTERRUPTED]
     assert ended_by(OperationError("it broke")) == FAILED
 

@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,19 +27,15 @@ if TYPE_CHECKING:
     from optuna_taylorglo.verdict.runner import TaskQueue
     from optuna_taylorglo.verdict.tasks import Task
 
-LOG_DIR = Path("taylorglo-logs")
-
-SHORTEST_WAIT, LONGEST_WAIT = 0.1, 0.7
-"""Seconds between two polls of trainings under way."""
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 0.7  # seconds between two polls of trainings under way
 
 
 def log_dir(study_name: str) -> Path:
-    """Where the processes that work on a study write their logs, whatever its name."""
-    return LOG_DIR / as_file_name(study_name)
+    """Where the processes that work on a study write their logs."""
+    return Path("taylorglo-logs") / as_file_name(study_name)
 
 
 def add_workers_option(parser: argparse.ArgumentParser) -> None:
-    """The option that says how many."""
     parser.add_argument(
         "--workers",
         type=options.up_to(options.MOST_PROCESSES),
@@ -66,18 +61,13 @@ def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
 
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     if gpus == 0:
-        # A device that was named, such as cuda:1, gets one worker by default.
-        return [{}] * (workers or (_cores() if device in ("auto", "cpu") else 1))
+        # Cores that this process may use; a device that was named, such as cuda:1, has one worker.
+        can_say = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if can_say else os.cpu_count() or 1
+        return [{}] * (workers or (cores if device in ("auto", "cpu") else 1))
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible_gpus.split(",") if visible_gpus else [str(i) for i in range(gpus)]
     return [{"CUDA_VISIBLE_DEVICES": names[i % len(names)]} for i in range(workers or gpus)]
-
-
-def _cores() -> int:
-    """Cores that this process may use; not every system can say."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -90,27 +80,24 @@ def trained_by_workers(
     """Trainings by local workers, while the body runs."""
     prepare()
     dry_run(opened.recipe, options.machine_of(arguments))
+    from optuna_taylorglo.verdict.runner import TaskQueue
+
     evaluation_study = create_evaluation_study(opened.study, opened.url)
     processes, _ = local_workers(evaluation_study.study_name, opened.url, arguments)
     try:
         with LiveProgress(console) as live:
-            yield LocalTrainings(evaluation_study, processes, stop, live)
+            queue = TaskQueue(evaluation_study)
+            yield LocalTrainings(evaluation_study, queue, processes, stop, live)
     finally:  # even if a closed terminal takes no output
         processes.stop()
 
 
 @dataclass
 class LocalTrainings:
-    """A callable that trains tasks; workers are started when there is something to do.
-
-    Attributes:
-        evaluation_study: The study that holds the tasks.
-        processes: Workers on that study.
-        stop: Ends the wait with `StopRequested` when set.
-        live: Where progress is shown.
-    """
+    """A callable that trains tasks; workers are started when there is something to do."""
 
     evaluation_study: Study
+    queue: TaskQueue
     processes: LocalProcesses
     stop: threading.Event
     live: LiveProgress
@@ -118,20 +105,14 @@ class LocalTrainings:
     _done_before: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, tasks: Sequence[Task]) -> list[float | None]:
-        """Values of tasks in order, None for a training that diverged; trained if need be.
-
-        Raises:
-            StopRequested: If told to stop.
-            UsageError: If a training ended with wrong usage.
-            TrainingFailed: If one ended with another exception, again and again.
-        """
+        """Values of tasks in order, None for a training that diverged; trained if need be."""
         from optuna_taylorglo.verdict.tasks import stage_of
 
-        self._queue.enqueue(tasks)
+        self.queue.enqueue(tasks)
         wait = SHORTEST_WAIT
-        while (values := self._queue.results(tasks)) is None:
+        while (values := self.queue.results(tasks)) is None:
             stages = [stage_of(task) for task in tasks]
-            done = self._queue.which_done(tasks)
+            done = self.queue.which_done(tasks)
             both = list(zip(stages, done, strict=True))
             stage = next((stage for stage, is_done in both if not is_done), stages[-1])
             before, n_done = self._done_before[stage], both.count((stage, True))
@@ -145,9 +126,3 @@ class LocalTrainings:
             wait = min(1.1 * wait, LONGEST_WAIT)
         self._done_before.update(stage_of(task) for task in tasks)
         return values
-
-    @cached_property
-    def _queue(self) -> TaskQueue:
-        from optuna_taylorglo.verdict.runner import TaskQueue
-
-        return TaskQueue(self.evaluation_study)

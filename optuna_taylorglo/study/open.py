@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from typing import Literal
 
@@ -12,22 +13,9 @@ from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StorageUnreachable, StorageURLError, StudyError
+from optuna_taylorglo.study import outages, storages
 from optuna_taylorglo.study.optuna_private import storage_of
-from optuna_taylorglo.study.outages import (
-    OUTAGE_LIMIT,
-    is_not_ready,
-    outage_reason,
-    retry,
-    storage_errors,
-)
-from optuna_taylorglo.study.storages import (
-    RetryingStorage,
-    connect,
-    file_of,
-    is_proxy,
-    release_connections,
-    shown_url,
-)
+from optuna_taylorglo.study.storages import RetryingStorage, file_of, is_proxy, shown_url
 
 Direction = Literal["maximize", "minimize"]
 
@@ -36,7 +24,7 @@ PATIENCE, WORKER_PATIENCE = 10.0, 600.0
 
 
 def open_storage(
-    url: str, *, patience: float = PATIENCE, outage_limit: float = OUTAGE_LIMIT
+    url: str, *, patience: float = PATIENCE, outage_limit: float = outages.OUTAGE_LIMIT
 ) -> RetryingStorage:
     """Open a storage for many workers, creating its tables when they are missing.
 
@@ -52,15 +40,17 @@ def open_storage(
     """
     shown = shown_url(url)
     try:
-        inner = retry(lambda: connect(url), limit=patience, passes=is_not_ready)
+        inner = outages.retry(
+            lambda: storages.connect(url), limit=patience, passes=outages.is_not_ready
+        )
     except (sqlalchemy.exc.NoSuchModuleError, ImportError, RuntimeError) as error:
         # The driver is missing, or Optuna asks to upgrade the tables.
         raise StorageURLError(f"Cannot open {shown}: {error}") from error
-    except storage_errors() as error:
-        raise StorageUnreachable(f"Cannot open {shown}: {outage_reason(error)}") from error
+    except outages.storage_errors() as error:
+        raise StorageUnreachable(f"Cannot open {shown}: {outages.outage_reason(error)}") from error
     # mypy does not see the methods that are added to the class by a loop.
     storage = RetryingStorage(inner, shown, outage_limit=outage_limit)  # type: ignore[abstract]
-    release_connections(storage)
+    storages.release_connections(storage)
     return storage
 
 
@@ -99,8 +89,7 @@ def create_study(
     study_name: str, url: str, *, direction: Direction = "maximize", patience: float = PATIENCE
 ) -> Study:
     """Create a study for a TaylorGLO search; one that exists must have the direction."""
-    storage = open_storage(url, patience=patience)
-    return _checked(_create(study_name, storage, direction, url), url)
+    return _checked(_create(study_name, open_storage(url, patience=patience), direction, url), url)
 
 
 def _create(name: str, storage: RetryingStorage, direction: Direction, url: str) -> Study:
@@ -122,8 +111,7 @@ def _checked(study: Study, url: str) -> Study:
             name = study.study_name
             raise StudyError(
                 f"study {name!r} holds {len(foreign)} trials that are not of a TaylorGLO search. "
-                f"Use another name, and create it with\n"
-                f"  {create_command(f'{name}-taylorglo', url)}"
+                f"Use another name:\n  {create_command(f'{name}-taylorglo', url)}"
             )
     return study
 
@@ -170,8 +158,7 @@ def create_evaluation_study(study: Study, url: str) -> Study:
 
 def find_evaluation_study(study: Study) -> Study | None:
     """The study that holds the trainings for a study's verdict, if there is one."""
-    try:
-        name = evaluation_study_name(study.study_name)
+    name = evaluation_study_name(study.study_name)
+    with contextlib.suppress(KeyError):
         return optuna.load_study(study_name=name, storage=storage_of(study))
-    except KeyError:
-        return None
+    return None

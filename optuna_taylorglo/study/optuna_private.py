@@ -15,23 +15,20 @@ from optuna.trial import FrozenTrial, Trial
 
 __all__ = ["FIXED_PARAMS", "CachedStorage"]
 
+# System attribute with the parameters of an enqueued trial, which may be out of range.
 FIXED_PARAMS = "fixed_params"
-"""System attribute with the parameters of an enqueued trial, which may be out of range."""
 
 
 def storage_of(study: Study) -> Any:
-    """A study's storage, the only way to claim a certain trial."""
-    return study._storage
+    return study._storage  # the only way to claim a certain trial
 
 
 def study_id_of(study: Study) -> int:
-    """A study's id in its storage, and in the dashboard's addresses."""
-    return study._study_id
+    return study._study_id  # storages ask for it, and the dashboard's addresses have it
 
 
 def trial_id_of(trial: Trial | FrozenTrial) -> int:
-    """A trial's id in its storage."""
-    return trial._trial_id
+    return trial._trial_id  # storages ask for it
 
 
 def replace_grpc_channel(proxy: GrpcStorageProxy, channel: Any) -> None:

@@ -17,8 +17,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, Pending
 
 from optuna_taylorglo.errors import StopRequested
 
-OUTAGE_LIMIT = 600.0
-"""Seconds to wait for a storage that went away."""
+OUTAGE_LIMIT = 600.0  # seconds to wait for a storage that went away
 
 # SQLite calls these operational, but waiting does not help.
 _SQLITE_PERMANENT = ("SQLITE_ERROR", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_PERM")
@@ -35,8 +34,10 @@ _REFUSAL = re.compile(
 # Another process has created a table, or its first row, at the same moment.
 _CREATION_RACE = re.compile("already exists|duplicate|unique constraint", re.IGNORECASE)
 
+stop_requested = threading.Event()
+"""Set when this process was told to stop: it waits for no storage any more."""
+
 _logger = get_logger(__name__)
-_stop = threading.Event()
 
 T = TypeVar("T")
 
@@ -85,22 +86,15 @@ def _cause(error: BaseException) -> Any:
     return (isinstance(error, StorageInternalError) and error.__cause__) or error
 
 
-def stop_waiting_when(stop: threading.Event | None) -> None:
-    """End every wait for a storage in this process when ``stop`` is set."""
-    global _stop
-    _stop = stop or threading.Event()
-
-
 def retry(
     call: Callable[[], T],
     *,
     limit: float = OUTAGE_LIMIT,
     passes: Callable[[Exception], bool] = is_outage,
 ) -> T:
-    """Call a storage, again and again until ``limit`` seconds after the first failure.
+    """Call a storage, again and again until `limit` seconds after the first failure.
 
-    Raises:
-        StopRequested: If this process was asked to stop and the storage is still away.
+    Raises `StopRequested` if this process was asked to stop and the storage is still away.
     """
     give_up_at, wait = math.inf, 0.1
     while True:
@@ -110,11 +104,11 @@ def retry(
             if not passes(error):
                 raise
             give_up_at = min(give_up_at, time.monotonic() + limit)
-            if _stop.is_set():
+            if stop_requested.is_set():
                 raise StopRequested from error
             if time.monotonic() + wait > give_up_at:
                 raise
             if wait >= 1:
                 _logger.warning(f"Storage unavailable, retrying: {outage_reason(error)}")
-        _stop.wait(wait * random.uniform(0.5, 1.0))
+        stop_requested.wait(wait * random.uniform(0.5, 1.0))
         wait = min(2 * wait, 5.0)

@@ -10,6 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,11 @@ from optuna_taylorglo.study.outages import OUTAGE_LIMIT, retry
 
 DEFAULT_STORAGE = "sqlite:///taylorglo.db"
 
-# The modules that can reach a server, best first, and the extra that installs the last one.
+# The module that reaches a server unless the URL names another one, and the extra with it.
 _DRIVERS = {
-    "grpc": (("grpc",), "grpc"),
-    "postgresql": (("psycopg2", "psycopg"), "postgres"),
-    "mysql": (("MySQLdb", "pymysql"), "mysql"),
+    "grpc": ("grpc",) * 2,
+    "postgresql": ("psycopg", "postgres"),
+    "mysql": ("pymysql", "mysql"),
 }
 _ALIASES = {"postgres": "postgresql", "mariadb": "mysql"}
 
@@ -67,25 +68,17 @@ def parse_url(url: str) -> URL:
     parsed, shown = _read(url), shown_url(url)
     scheme, _, driver = parsed.drivername.partition("+")
     backend = _ALIASES.get(scheme, scheme)
-    if backend not in (known := {"sqlite", *_DRIVERS}):
+    if backend not in ("sqlite", *_DRIVERS):
         raise StorageURLError(
-            f"Storage URL {shown} has the unknown scheme {scheme!r}: expected one of "
-            f"{', '.join(sorted({*known, *_ALIASES}))}, or the path of a journal file."
-        )
-    has_more = parsed.username or parsed.database or parsed.query
-    if backend == "grpc" and (has_more or not parsed.host):
-        raise StorageURLError(
-            f"Storage URL {shown} must be grpc://host:port, and nothing more: the address of "
-            "Optuna's gRPC proxy, which knows the database."
+            f"Storage URL {shown} has the unknown scheme {scheme!r}: expected one of grpc, "
+            "mariadb, mysql, postgres, postgresql, sqlite, or the path of a journal file."
         )
     if backend in _DRIVERS and not driver:
-        modules, extra = _DRIVERS[backend]
-        installed = [name for name in modules if importlib.util.find_spec(name) is not None]
-        if not installed:
+        driver, extra = _DRIVERS[backend]
+        if importlib.util.find_spec(driver) is None:
             raise StorageURLError(
                 f"No driver for {shown} is installed: pip install 'optuna-taylorglo[{extra}]'."
             )
-        driver = installed[0].lower()
     return parsed.set(drivername="+".join(filter(None, (backend, driver))))
 
 
@@ -96,8 +89,7 @@ def file_of(url: str) -> Path | None:
         parsed = parse_url(url)
         # With this prefix the database is given as a URI of SQLite's own.
         name = (parsed.database or "").removeprefix("file:")
-        in_memory = name in ("", ":memory:") or parsed.query.get("mode") == "memory"
-        if in_memory or parsed.get_backend_name() != "sqlite":
+        if parsed.get_backend_name() != "sqlite" or name in ("", ":memory:"):
             return None
     file = Path(name).resolve()
     if file.is_dir() or not file.parent.is_dir():
@@ -200,13 +192,9 @@ def _open_database(url: URL) -> RDBStorage:
         kwargs["pool_events"] = [(partial(_set_session, _SESSION_SETTINGS[backend]), "connect")]
     database = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=kwargs)
     if backend == "sqlite":
-        with database.engine.connect() as connection:
-            # Readers and one writer at the same time; a read-only file is left as it is.
-            try:
-                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            except sqlalchemy.exc.OperationalError as error:
-                if "readonly" not in str(error.orig):
-                    raise
+        # Readers and one writer at the same time; a read-only file is left as it is.
+        with suppress(sqlalchemy.exc.OperationalError), database.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         sqlalchemy.event.listen(database.engine, "begin", _begin_sqlite)
     return database
 
@@ -258,7 +246,7 @@ _GRPC_DEADLINE = "60s"
 def _open_grpc_proxy(url: URL) -> GrpcStorageProxy:
     import grpc
 
-    host, port = str(url.host), url.port or 13000  # Optuna's default
+    host, port = url.host or "localhost", url.port or 13000  # Optuna's default
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         proxy = GrpcStorageProxy(host=host, port=port)

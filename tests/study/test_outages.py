@@ -25,7 +25,7 @@ from optuna_taylorglo.study.outages import (
     is_outage,
     outage_reason,
     retry,
-    stop_waiting_when,
+    stop_requested,
 )
 
 
@@ -37,7 +37,7 @@ class Clock:
         self.waits: list[float] = []
         monkeypatch.setattr(outages, "time", SimpleNamespace(monotonic=lambda: self.now))
         never = SimpleNamespace(is_set=lambda: False, wait=self.sleep)
-        monkeypatch.setattr(outages, "_stop", never)
+        monkeypatch.setattr(outages, "stop_requested", never)
 
     def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -103,9 +103,7 @@ def test_other_errors_are_raised_at_once(clock: Clock) -> None:
 
 
 def test_a_stop_ends_the_wait() -> None:
-    stop = threading.Event()
-    stop_waiting_when(stop)
-    threading.Timer(0.5, stop.set).start()
+    threading.Timer(0.5, stop_requested.set).start()
     start = time.monotonic()
     with pytest.raises(StopRequested) as caught:
         retry(away)
