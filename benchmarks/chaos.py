@@ -177,7 +177,6 @@ def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
         options.generations,
         options.popsize,
         seconds,
-        slow=frozenset({options.popsize}) if mode == "slot" else frozenset(),
         raising=Raising(directory, 0.1) if mode == "exceptions" else None,
     )
 

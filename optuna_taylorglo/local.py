@@ -113,9 +113,7 @@ class LocalProcesses:
     def poll(self) -> bool:
         """Restart what died, without waiting; whether any process is running or will be.
 
-        Raises:
-            WorkersFailed: If one ends with wrong usage or because no evaluation can succeed, or if
-                all that are left failed too often.
+        Raises `WorkersFailed` if a restart cannot help, or all that are left failed too often.
         """
         for job in self._jobs:
             if job.exit_code in (USAGE, BROKEN):

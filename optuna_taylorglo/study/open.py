@@ -23,16 +23,13 @@ Direction = Literal["maximize", "minimize"]
 PATIENCE, WORKER_PATIENCE = 10.0, 600.0
 
 
-def open_storage(
-    url: str, *, patience: float = PATIENCE, outage_limit: float = outages.OUTAGE_LIMIT
-) -> RetryingStorage:
+def open_storage(url: str, *, patience: float = PATIENCE) -> RetryingStorage:
     """Open a storage for many workers, creating its tables when they are missing.
 
     Args:
         url: ``sqlite:///file.db``, ``postgresql://…``, ``mysql://…`` or ``mariadb://…``;
             ``grpc://host:port`` for Optuna's gRPC proxy; or the path of an Optuna journal file.
         patience: Seconds to wait for a server that is starting, or has no connection to spare.
-        outage_limit: Seconds to wait for a storage that goes away later.
 
     Raises:
         StorageURLError: The URL is wrong or its driver is not installed.
@@ -49,7 +46,7 @@ def open_storage(
     except outages.storage_errors() as error:
         raise StorageUnreachable(f"Cannot open {shown}: {outages.outage_reason(error)}") from error
     # mypy does not see the methods that are added to the class by a loop.
-    storage = RetryingStorage(inner, shown, outage_limit=outage_limit)  # type: ignore[abstract]
+    storage = RetryingStorage(inner, file_of(url))  # type: ignore[abstract]
     storages.release_connections(storage)
     return storage
 
@@ -85,11 +82,9 @@ def open_study(
     return _checked(study, url)
 
 
-def create_study(
-    study_name: str, url: str, *, direction: Direction = "maximize", patience: float = PATIENCE
-) -> Study:
+def create_study(study_name: str, url: str, *, direction: Direction = "maximize") -> Study:
     """Create a study for a TaylorGLO search; one that exists must have the direction."""
-    return _checked(_create(study_name, open_storage(url, patience=patience), direction, url), url)
+    return _checked(_create(study_name, open_storage(url), direction, url), url)
 
 
 def _create(name: str, storage: RetryingStorage, direction: Direction, url: str) -> Study:

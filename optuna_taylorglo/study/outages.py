@@ -89,7 +89,7 @@ def _cause(error: BaseException) -> Any:
 def retry(
     call: Callable[[], T],
     *,
-    limit: float = OUTAGE_LIMIT,
+    limit: float,
     passes: Callable[[Exception], bool] = is_outage,
 ) -> T:
     """Call a storage, again and again until `limit` seconds after the first failure.

@@ -23,8 +23,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from sqlalchemy.engine import URL, make_url
 
 from optuna_taylorglo.errors import StorageUnreachable, StorageURLError
+from optuna_taylorglo.study import outages
 from optuna_taylorglo.study.optuna_private import CachedStorage, replace_grpc_channel
-from optuna_taylorglo.study.outages import OUTAGE_LIMIT, retry
 
 DEFAULT_STORAGE = "sqlite:///taylorglo.db"
 
@@ -109,16 +109,13 @@ class RetryingStorage(BaseStorage):
     """An Optuna storage whose every call is repeated while the storage is away.
 
     A repeated ``create_new_trial`` may leave a second trial, which the queue withdraws as a
-    duplicate; repeating any other call is harmless. The URL has no password.
+    duplicate; repeating any other call is harmless. A database may be a file.
     """
 
-    def __init__(self, inner: BaseStorage, url: str, *, outage_limit: float = OUTAGE_LIMIT) -> None:
-        self.url = url
-        self.outage_limit = outage_limit
+    def __init__(self, inner: BaseStorage, file: Path | None = None) -> None:
         self.database = inner if isinstance(inner, RDBStorage) else None
         self._inner = CachedStorage(inner) if isinstance(inner, RDBStorage) else inner
-        self._file = file_of(url) if self.database else None
-        self._file_id = _file_id(self._file)
+        self._file, self._file_id = file, _file_id(file)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if _file_id(self._file) != self._file_id:
@@ -132,7 +129,7 @@ class RetryingStorage(BaseStorage):
             _thread.writes = not name.startswith(("get_", "check_"))
             return getattr(self._inner, name)(*args, **kwargs)
 
-        return retry(attempt, limit=self.outage_limit)
+        return outages.retry(attempt, limit=outages.OUTAGE_LIMIT)
 
 
 def _forward(name: str) -> Callable[..., Any]:
