@@ -48,12 +48,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Job:
-    """What one process does, and its state.
-
-    Attributes:
-        run: A function of a module, which returns the exit code.
-        environment: Variables added to this process's.
-    """
+    """A module's function that returns an exit code, what it is given, and its process's state."""
 
     run: Callable[..., int]
     arguments: tuple[Any, ...]

@@ -30,19 +30,17 @@ def exit_code(action: Callable[[], int], logger: logging.Logger, study: str | No
     try:
         return action()
     except Exception as error:
-        outage = is_outage(error)
-        storage_is_away = outage or isinstance(error, StorageUnreachable)
-        if isinstance(error, StopRequested) or (storage_is_away and stop_requested.is_set()):
+        is_away = is_outage(error) or isinstance(error, StorageUnreachable)
+        if isinstance(error, StopRequested) or (is_away and stop_requested.is_set()):
             logger.info("stopped; the same command goes on where it was")
             return INTERRUPTED
-        if outage:
+        if is_outage(error):
             logger.error("the database did not come back: %s", outage_reason(error))
         elif StudyDeleted.tells(error):
             logger.error("%s", StudyDeleted(study))
-        elif isinstance(error, UsageError | OperationError):
-            logger.error("%s", error)
         else:
-            logger.exception("Unexpected error:")
+            expected = isinstance(error, UsageError | OperationError)
+            logger.error("%s", error if expected else "Unexpected error:", exc_info=not expected)
         if isinstance(error, UsageError):
             return USAGE
         return BROKEN if isinstance(error, EvaluationsFail) else FAILED

@@ -1,8 +1,6 @@
 """The process that evaluates trials: ``taylorglo-worker --study-name NAME [--recipe FILE]``.
 
 Start as many as you like, on as many machines as can reach the storage; kill any of them.
-Exit codes: 0 the search or a limit is reached, 1 failed, 2 wrong usage, 3 every evaluation fails
-with the same exception, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from optuna.trial import Trial, TrialState
 from optuna_taylorglo import attributes, errors
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_OF, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.options import dry_run
 from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_recipe
 from optuna_taylorglo.recipes.schema import search_size
@@ -48,6 +45,7 @@ from optuna_taylorglo.verdict.selection import is_undecided, save_selection, sel
 
 if TYPE_CHECKING:  # imported late, since PyTorch takes seconds: wrong usage is answered before
     from optuna_taylorglo.training.training import Training
+    from optuna_taylorglo.verdict.runner import TaskQueue
     from optuna_taylorglo.verdict.tasks import Task
 
 logger = logging.getLogger("optuna_taylorglo.worker")
@@ -84,15 +82,11 @@ def run(config: WorkerConfig) -> int:
 
 
 class Worker:
-    """Does what a study needs, stage by stage, together with all other workers.
-
-    Every stage ends when a limit is reached, and raises `StopRequested` when `stop` is set.
-    """
+    """Does what a study needs, stage by stage, until a limit is reached or `stop` is set."""
 
     def __init__(self, config: WorkerConfig, stop: threading.Event) -> None:
         self.config = config
-        self.stop = stop
-        self._end_of_trial = EndOfTrial(stop)
+        self.stop, self._end_of_trial = stop, EndOfTrial(stop)
         self._n_trials = 0
         names = ("heartbeat_interval", "grace_period")
         self._heartbeat = {name: getattr(config, name) for name in names}
@@ -108,7 +102,7 @@ class Worker:
         self.runtime = config.runtime.machine()
         to_check = recipe or settled_recipe(self.study)
         if to_check is not None and config.check:
-            dry_run(to_check, self.runtime, path)
+            options.dry_run(to_check, self.runtime, path)
         self.recipe = attach_recipe(self.study, recipe)
         self._deadline = time.monotonic() + config.timeout
 
@@ -119,7 +113,7 @@ class Worker:
     def work(self) -> int:
         """Search, selection and verdict, as far as each is due."""
         if self.evaluation_study is not None:
-            self.train_for_verdict(self.evaluation_study)
+            self._evaluate_all(*self._open_tasks(self.evaluation_study))
             return DONE
         # A worker that was started for the search does not wait for a verdict afterwards.
         idle_seconds = None if SearchHistory(self.study, self.recipe).finished else 0.0
@@ -134,7 +128,7 @@ class Worker:
             self.recipe = attach_recipe(self.study, None)
         evaluation_study = opening.find_evaluation_study(self.study)
         if evaluation_study is not None and EVALUATION_OF in evaluation_study.user_attrs:
-            self.train_for_verdict(evaluation_study, idle_seconds)
+            self._evaluate_all(*self._open_tasks(evaluation_study, idle_seconds))
         return DONE
 
     def search(self) -> None:
@@ -172,11 +166,8 @@ class Worker:
 
     def select_winner(self) -> None:
         """Select the winner of a complete search by full trainings."""
-        from optuna_taylorglo.verdict.runner import TaskQueue
-
         evaluation_study = opening.create_evaluation_study(self.study, self.config.storage)
-        queue = TaskQueue(evaluation_study, **self._heartbeat)
-        objective = self._make_task_objective()
+        queue, objective = self._open_tasks(evaluation_study)
 
         def run(tasks: Sequence[Task]) -> list[float | None]:
             queue.wanted = tasks
@@ -196,16 +187,11 @@ class Worker:
                 logger.info("the winner is %s", selection.winner.name)
                 dashboard.refresh_if_installed(self.study)
 
-    def train_for_verdict(self, evaluation_study: Study, idle_seconds: float | None = None) -> None:
-        """Do the trainings that commands ask for, until there is none for a while."""
-        from optuna_taylorglo.verdict.runner import TaskQueue
-
-        queue = TaskQueue(evaluation_study, idle_seconds, **self._heartbeat)
-        self._evaluate_all(queue, self._make_task_objective())
-
-    def _make_task_objective(self) -> Callable[[Trial], float]:
-        """What does the training that a trial of an evaluation study stands for."""
-        from optuna_taylorglo.verdict.runner import TaskTrainer
+    def _open_tasks(
+        self, evaluation_study: Study, idle_seconds: float | None = None
+    ) -> tuple[TaskQueue, Callable[[Trial], float]]:
+        """The queue of trainings, and what does the training that a trial stands for."""
+        from optuna_taylorglo.verdict.runner import TaskQueue, TaskTrainer
         from optuna_taylorglo.verdict.tasks import Task
 
         train_task = TaskTrainer(self.recipe, self.runtime, self._end_of_trial)
@@ -215,7 +201,7 @@ class Worker:
             save = partial(dashboard.save_network, trial) if task.save_network else lambda _: None
             return train_task(task, save, partial(trial.set_user_attr, attributes.CURVE))
 
-        return train
+        return TaskQueue(evaluation_study, idle_seconds, **self._heartbeat), train
 
     def _evaluate_all(
         self,
@@ -256,13 +242,13 @@ class Worker:
                 value = objective(trial)
             except (TrialPruned, errors.Diverged) as early_end:
                 queue.finish(trial, state=TrialState.PRUNED)
-                outcome = "stopped" if trial.user_attrs.get(STOPPED) else "aborted"
-                outcome += f", {early_end}"
-            except (errors.StopRequested, SystemExit, UpdateFinishedTrialError) as end:
+                end = "stopped" if trial.user_attrs.get(STOPPED) else "aborted"
+                outcome = f"{end}, {early_end}"
+            except (errors.StopRequested, SystemExit, UpdateFinishedTrialError) as error:
                 if self.stop.is_set():  # Lightning may answer SIGTERM by SystemExit
                     queue.release(trial)
                     logger.info("%s: released", name)
-                elif isinstance(end, SystemExit):
+                elif isinstance(error, SystemExit):
                     raise
                 else:
                     logger.warning("%s: failed as stale; left to another worker", name)
@@ -277,8 +263,7 @@ class Worker:
                         raise
                 else:
                     queue.finish(trial, state=TrialState.FAIL)
-                exc_info = None if failure.is_usage else error
-                logger.error("%s: failed, %s", name, error, exc_info=exc_info)
+                logger.error("%s: failed, %s", name, error, exc_info=not failure.is_usage)
                 return failure
             else:
                 queue.finish(trial, value)

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from optuna.study import Study
 from rich.console import Console
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.options import dry_run
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.local import Job, LocalProcesses, prepare
@@ -26,8 +26,6 @@ from optuna_taylorglo.text import as_file_name, visible
 if TYPE_CHECKING:
     from optuna_taylorglo.verdict.runner import TaskQueue
     from optuna_taylorglo.verdict.tasks import Task
-
-SHORTEST_WAIT, LONGEST_WAIT = 0.1, 0.7  # seconds between two polls of trainings under way
 
 
 def log_dir(study_name: str) -> Path:
@@ -79,7 +77,7 @@ def trained_by_workers(
 ) -> Iterator[LocalTrainings]:
     """Trainings by local workers, while the body runs."""
     prepare()
-    dry_run(opened.recipe, options.machine_of(arguments))
+    options.dry_run(opened.recipe, options.machine_of(arguments))
     from optuna_taylorglo.verdict.runner import TaskQueue
 
     evaluation_study = create_evaluation_study(opened.study, opened.url)
@@ -101,28 +99,24 @@ class LocalTrainings:
     processes: LocalProcesses
     stop: threading.Event
     live: LiveProgress
-    # Some stages make many calls, of few tasks each.
-    _done_before: Counter[str] = field(default_factory=Counter)
+    _done_before: Counter[str] = field(default_factory=Counter)  # by earlier calls, by stage
 
     def __call__(self, tasks: Sequence[Task]) -> list[float | None]:
         """Values of tasks in order, None for a training that diverged; trained if need be."""
         from optuna_taylorglo.verdict.tasks import stage_of
 
         self.queue.enqueue(tasks)
-        wait = SHORTEST_WAIT
+        stages, wait = [stage_of(task) for task in tasks], 0.1
         while (values := self.queue.results(tasks)) is None:
-            stages = [stage_of(task) for task in tasks]
-            done = self.queue.which_done(tasks)
-            both = list(zip(stages, done, strict=True))
-            stage = next((stage for stage, is_done in both if not is_done), stages[-1])
-            before, n_done = self._done_before[stage], both.count((stage, True))
-            total = before + stages.count(stage)
-            self.live.show_round(visible(stage), before + n_done, total)
+            done = Counter(compress(stages, self.queue.which_done(tasks)))
+            stage = next((each for each in stages if done[each] < stages.count(each)), stages[-1])
+            before, total = self._done_before[stage], stages.count(stage)
+            self.live.show_round(visible(stage), before + done[stage], before + total)
             if not self.processes.poll():
                 self.processes.start()
             if self.stop.wait(wait):
                 raise StopRequested
             # Each poll reads the database on a core that the workers need.
-            wait = min(1.1 * wait, LONGEST_WAIT)
-        self._done_before.update(stage_of(task) for task in tasks)
+            wait = min(1.1 * wait, 0.7)
+        self._done_before.update(stages)
         return values

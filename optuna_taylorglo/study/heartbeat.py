@@ -36,19 +36,13 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """The process that evaluates a trial.
-
-    Attributes:
-        system: Boot and container in which the process id is valid; empty if unknown.
-        started: When the process was started, in the system's own unit; process ids are reused.
-        heartbeat: Time of the last heartbeat, in seconds since 1970 by its own clock.
-    """
+    """The process that evaluates a trial."""
 
     host: str
     pid: int
-    system: str = ""
-    started: str = ""
-    heartbeat: float = 0.0
+    system: str = ""  # boot and container in which the process id is valid, if known
+    started: str = ""  # in the system's own unit; process ids are reused
+    heartbeat: float = 0.0  # seconds since 1970 by the worker's own clock
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
@@ -111,11 +105,7 @@ def heartbeats(
     interval: float = HEARTBEAT_INTERVAL,
     on_stale: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """Write heartbeats of a running trial from a thread while the body of ``with`` runs.
-
-    `on_stale` is called from the thread if the trial has failed as stale, for example because this
-    process was suspended.
-    """
+    """Write heartbeats from a thread, which calls `on_stale` if the trial has failed as stale."""
     storage, trial_id, ended = storage_of(trial.study), trial_id_of(trial), threading.Event()
 
     def run() -> None:
@@ -161,9 +151,8 @@ class StaleTrials:
             return fail_trial(self._storage, trial_id, WITHDRAWN)
         if worker is not None and worker.has_died:
             return fail_trial(self._storage, trial_id, STALE, f"its worker {worker} has died")
-        return self._is_silent(trial) and fail_trial(
-            self._storage, trial_id, STALE, "its worker wrote no heartbeat"
-        )
+        silent = "its worker wrote no heartbeat"
+        return self._is_silent(trial) and fail_trial(self._storage, trial_id, STALE, silent)
 
     def _is_silent(self, trial: FrozenTrial) -> bool:
         trial_id, entry, now = trial_id_of(trial), trial.user_attrs.get(WORKER), time.monotonic()

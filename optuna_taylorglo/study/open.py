@@ -30,10 +30,6 @@ def open_storage(url: str, *, patience: float = PATIENCE) -> RetryingStorage:
         url: ``sqlite:///file.db``, ``postgresql://…``, ``mysql://…`` or ``mariadb://…``;
             ``grpc://host:port`` for Optuna's gRPC proxy; or the path of an Optuna journal file.
         patience: Seconds to wait for a server that is starting, or has no connection to spare.
-
-    Raises:
-        StorageURLError: The URL is wrong or its driver is not installed.
-        StorageUnreachable: The storage cannot be reached or refuses us.
     """
     shown = shown_url(url)
     try:
@@ -63,12 +59,7 @@ def check_file_exists(url: str) -> None:
 def open_study(
     study_name: str, url: str, *, direction: Direction = "maximize", patience: float = PATIENCE
 ) -> Study:
-    """Load a study that a TaylorGLO search can run in.
-
-    Raises:
-        StudyError: If it holds trials of something else, has several objectives, or does not
-            exist; then the message has the command that creates it, with the direction.
-    """
+    """Load a study that a TaylorGLO search can run in, or say which command creates one."""
     try:
         check_file_exists(url)
         storage = open_storage(url, patience=patience)
@@ -103,10 +94,9 @@ def _checked(study: Study, url: str) -> Study:
         foreign = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
         # Waiting trials are candidates that the user enqueued to start with.
         if any(trial.state != TrialState.WAITING for trial in foreign):
-            name = study.study_name
             raise StudyError(
-                f"study {name!r} holds {len(foreign)} trials that are not of a TaylorGLO search. "
-                f"Use another name:\n  {create_command(f'{name}-taylorglo', url)}"
+                f"study {study.study_name!r} holds {len(foreign)} trials that are not of a TaylorGLO "
+                f"search. Use another name:\n  {create_command(f'{study.study_name}-taylorglo', url)}"
             )
     return study
 

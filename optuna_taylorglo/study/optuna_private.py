@@ -1,7 +1,4 @@
-"""Every private name of Optuna that is used here, each with the reason.
-
-If Optuna renames one of them, the tests of this package fail at import or at the first claim.
-"""
+"""Every private name of Optuna that is used here, each with the reason."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ _REFUSAL = re.compile(
 # Another process has created a table, or its first row, at the same moment.
 _CREATION_RACE = re.compile("already exists|duplicate|unique constraint", re.IGNORECASE)
 
-stop_requested = threading.Event()
-"""Set when this process was told to stop: it waits for no storage any more."""
-
+stop_requested = threading.Event()  # set when this process was told to stop
 _logger = get_logger(__name__)
 
 T = TypeVar("T")
@@ -92,10 +90,7 @@ def retry(
     limit: float,
     passes: Callable[[Exception], bool] = is_outage,
 ) -> T:
-    """Call a storage, again and again until `limit` seconds after the first failure.
-
-    Raises `StopRequested` if this process was asked to stop and the storage is still away.
-    """
+    """Call a storage until it answers, `limit` seconds have passed or a stop is requested."""
     give_up_at, wait = math.inf, 0.1
     while True:
         try:

@@ -28,13 +28,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import ERROR, FIRST_TRIAL, NEWS, RELEASED, STALE, WITHDRAWN
 from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.study.heartbeat import (
-    GRACE_PERIOD,
-    HEARTBEAT_INTERVAL,
-    StaleTrials,
-    fail_trial,
-    write_heartbeat,
-)
+from optuna_taylorglo.study import heartbeat
+from optuna_taylorglo.study.heartbeat import StaleTrials, fail_trial, write_heartbeat
 from optuna_taylorglo.study.optuna_private import storage_of, study_id_of, trial_id_of
 from optuna_taylorglo.study.storages import release_connections
 
@@ -74,15 +69,14 @@ class Plan:
 class TrialQueue(ABC):
     """Hands out the trials of a study; `over` when all was done at the last read."""
 
-    records_usage_errors = False
-    """Whether a usage error of an evaluation is stored as a failure of its trial."""
+    records_usage_errors = False  # as a failure of the trial
 
     def __init__(
         self,
         study: Study,
         *,
-        heartbeat_interval: float = HEARTBEAT_INTERVAL,
-        grace_period: float = GRACE_PERIOD,
+        heartbeat_interval: float = heartbeat.HEARTBEAT_INTERVAL,
+        grace_period: float = heartbeat.GRACE_PERIOD,
     ) -> None:
         self.study = study
         self.heartbeat_interval = heartbeat_interval
@@ -184,10 +178,7 @@ class TrialQueue(ABC):
         return bool(self._claimable)
 
     def _is_my_turn(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether this worker has the newest result, or starts while no other is active.
-
-        The others wait a few seconds, in case that one has died.
-        """
+        """Whether this worker has the newest result, or starts alone; others wait some seconds."""
         ended = [t for t in trials if t.datetime_complete and WITHDRAWN not in t.user_attrs]
         # Some databases store whole seconds, so several results may be the newest.
         newest = max((t.datetime_complete for t in ended if t.datetime_complete), default=None)
@@ -231,10 +222,9 @@ class TrialQueue(ABC):
     def finish(
         self, trial: Trial, value: float | None = None, *, state: TrialState | None = None
     ) -> bool:
-        """Store the outcome of a trial: by default an abort if its value is not finite.
+        """Store the outcome of a trial, by default an abort if its value is not finite.
 
-        Returns:
-            Whether it was stored; False if the trial has failed as stale in the meantime.
+        Returns False if the trial has failed as stale in the meantime.
         """
         trial_id = trial_id_of(trial)
         if state is None:
@@ -243,8 +233,8 @@ class TrialQueue(ABC):
         if state == TrialState.PRUNED:
             value = _last_report(self._storage.get_trial(trial_id))
         # Where evaluations are short, the wait for others must be short too.
-        taken = time.monotonic() - self._claimed_at
-        self._longest_wait = min(max(SHORTEST_WAIT, WAIT_SHARE * taken), LONGEST_WAIT)
+        share = WAIT_SHARE * (time.monotonic() - self._claimed_at)
+        self._longest_wait = min(max(SHORTEST_WAIT, share), LONGEST_WAIT)
         try:
             values = None if value is None else [value]
             stored = self._storage.set_trial_state_values(trial_id, state, values)
@@ -266,7 +256,6 @@ class TrialQueue(ABC):
         fail_trial(self._storage, trial_id_of(trial), RELEASED)
         self._own.add(trial_id_of(trial))
         self._claimable.clear()
-        release_connections(self._storage)
 
 
 def _last_report(trial: FrozenTrial) -> float | None:
@@ -289,7 +278,7 @@ def has_results(study: Study) -> bool:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception as plain values that a database can hold; a usage error has no traceback."""
+    """An exception as a database can hold it; a usage error has no traceback."""
 
     type: str
     message: str
@@ -310,13 +299,9 @@ def record_failure(trial: Trial, error: Exception) -> Failure:
     """Store an exception with the trial that it ends: a message and the end of the traceback."""
     is_usage = isinstance(error, UsageError)
     lines = [] if is_usage else "".join(traceback.format_exception(error)).splitlines()
-    failure = Failure(
-        type(error).__name__,
-        str(error)[:4000],
-        "\n".join(lines[-20:])[-4000:],
-        is_usage,
-        f"process {os.getpid()} on {platform.node()}",
-    )
+    message, end = str(error)[:4000], "\n".join(lines[-20:])[-4000:]
+    worker = f"process {os.getpid()} on {platform.node()}"
+    failure = Failure(type(error).__name__, message, end, is_usage, worker)
     with contextlib.suppress(UpdateFinishedTrialError):  # it has failed as stale
         trial.set_user_attr(ERROR, asdict(failure))
     return failure

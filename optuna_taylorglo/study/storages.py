@@ -43,7 +43,6 @@ def resolve_storage_url(option: str | None = None) -> str:
 
 
 def is_proxy(url: str) -> bool:
-    """Whether a URL is that of Optuna's gRPC proxy."""
     return url.startswith("grpc://")
 
 
@@ -247,9 +246,9 @@ def _open_grpc_proxy(url: URL) -> GrpcStorageProxy:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         proxy = GrpcStorageProxy(host=host, port=port)
-    deadline = {"methodConfig": [{"name": [{}], "timeout": _GRPC_DEADLINE}]}
+    config = json.dumps({"methodConfig": [{"name": [{}], "timeout": _GRPC_DEADLINE}]})
     options = [
-        ("grpc.service_config", json.dumps(deadline)),
+        ("grpc.service_config", config),
         ("grpc.max_receive_message_length", -1),
         # By default a proxy that was away for long is tried again after two minutes only.
         ("grpc.max_reconnect_backoff_ms", 5000),
