@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # imported late, since PyTorch takes seconds: wrong usage is 
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
-MAX_FAILURES_IN_A_ROW = 3  # failed evaluations after which a worker ends
+MAX_FAILURES_IN_A_ROW = 3  # after which a worker ends
 
 
 class LimitReached(Exception):
@@ -88,8 +88,8 @@ class Worker:
         self.config = config
         self.stop, self._end_of_trial = stop, EndOfTrial(stop)
         self._n_trials = 0
-        names = ("heartbeat_interval", "grace_period")
-        self._heartbeat = {name: getattr(config, name) for name in names}
+        settings = ("heartbeat_interval", "grace_period")
+        self._heartbeat = {name: getattr(config, name) for name in settings}
         path = None if config.recipe is None else find_recipe(config.recipe)
         recipe = None if path is None else load_recipe(path)
         direction = "maximize" if recipe is None else direction_of(recipe)
@@ -126,9 +126,9 @@ class Worker:
             before = self.recipe
             check_recipe(self.study, before)
             self.recipe = attach_recipe(self.study, None)
-        evaluation_study = opening.find_evaluation_study(self.study)
-        if evaluation_study is not None and EVALUATION_OF in evaluation_study.user_attrs:
-            self._evaluate_all(*self._open_tasks(evaluation_study, idle_seconds))
+        found = opening.find_evaluation_study(self.study)
+        if found is not None and EVALUATION_OF in found.user_attrs:
+            self._evaluate_all(*self._open_tasks(found, idle_seconds))
         return DONE
 
     def search(self) -> None:

@@ -50,8 +50,8 @@ class WorkerProcess:
     @classmethod
     def current(cls) -> WorkerProcess:
         """This process, now."""
-        pid = os.getpid()
-        return cls(socket.gethostname(), pid, _system(), _start_time(pid), time.time())
+        host, pid = socket.gethostname(), os.getpid()
+        return cls(host, pid, _system(), _start_time(pid), time.time())
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> WorkerProcess | None:

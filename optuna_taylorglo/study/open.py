@@ -94,9 +94,10 @@ def _checked(study: Study, url: str) -> Study:
         foreign = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
         # Waiting trials are candidates that the user enqueued to start with.
         if any(trial.state != TrialState.WAITING for trial in foreign):
+            new = create_command(f"{study.study_name}-taylorglo", url)
             raise StudyError(
-                f"study {study.study_name!r} holds {len(foreign)} trials that are not of a TaylorGLO "
-                f"search. Use another name:\n  {create_command(f'{study.study_name}-taylorglo', url)}"
+                f"study {study.study_name!r} holds {len(foreign)} trials that are not of a "
+                f"TaylorGLO search. Use another name:\n  {new}"
             )
     return study
 

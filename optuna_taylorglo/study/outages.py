@@ -27,9 +27,8 @@ _GRPC_OUTAGES = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABOR
 
 # How PostgreSQL, MySQL and resolvers refuse a first connection for good; there are no codes yet.
 _REFUSAL = re.compile(
-    "authentication failed|no pg_hba.conf entry|does not exist|access denied|unknown database"
-    "|not known|unable to open",
-    re.IGNORECASE,
+    "(?i)authentication failed|no pg_hba.conf entry|does not exist|access denied"
+    "|unknown database|not known|unable to open"
 )
 # Another process has created a table, or its first row, at the same moment.
 _CREATION_RACE = re.compile("already exists|duplicate|unique constraint", re.IGNORECASE)

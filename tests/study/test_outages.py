@@ -70,10 +70,10 @@ def test_an_outage_is_waited_for_with_growing_breaks(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     optuna.logging.enable_propagation()
-    assert retry(database(clock, *[0.0] * 3)) == "here"
+    assert retry(database(clock, *[0.0] * 3), limit=600) == "here"
     assert caplog.text == "", "a short outage is not logged"
     clock.waits.clear()
-    assert retry(database(clock, *[0.0] * 12)) == "here"
+    assert retry(database(clock, *[0.0] * 12), limit=600) == "here"
     optuna.logging.disable_propagation()
     assert len(clock.waits) == 12
     assert 0.05 <= clock.waits[0] <= 0.1
@@ -96,9 +96,9 @@ def test_other_errors_are_raised_at_once(clock: Clock) -> None:
         raise sqlalchemy.exc.ProgrammingError("SELEC 1", None, Exception("syntax"))
 
     with pytest.raises(sqlalchemy.exc.ProgrammingError):
-        retry(wrong)
+        retry(wrong, limit=600)
     with pytest.raises(sqlalchemy.exc.OperationalError):
-        retry(away, passes=lambda error: False)
+        retry(away, limit=600, passes=lambda error: False)
     assert clock.waits == []
 
 
@@ -106,7 +106,7 @@ def test_a_stop_ends_the_wait() -> None:
     threading.Timer(0.5, stop_requested.set).start()
     start = time.monotonic()
     with pytest.raises(StopRequested) as caught:
-        retry(away)
+        retry(away, limit=600)
     assert 0.4 < time.monotonic() - start < 60
     assert isinstance(caught.value.__cause__, sqlalchemy.exc.OperationalError)
 

@@ -38,7 +38,7 @@ def storages(
     """One storage, opened by three workers: Optuna's cache of a database is for one thread."""
     kind, directory = request.param, tmp_path_factory.mktemp("storages")
     if kind == "memory":
-        yield [RetryingStorage(InMemoryStorage(), "memory")] * 3  # type: ignore[abstract]
+        yield [RetryingStorage(InMemoryStorage())] * 3  # type: ignore[abstract]
         return
     url = f"sqlite:///{directory}/study.db"
     if kind == "journal":

@@ -28,7 +28,7 @@ from optuna.testing.pytest_storages import StorageTestCase
 from sqlalchemy.engine import make_url
 
 from optuna_taylorglo.errors import StorageUnreachable, StorageURLError
-from optuna_taylorglo.study import storages
+from optuna_taylorglo.study import outages, storages
 from optuna_taylorglo.study.open import create_study, open_storage, open_study
 from optuna_taylorglo.study.outages import is_outage, outage_reason
 from optuna_taylorglo.study.storages import (
@@ -126,10 +126,13 @@ def test_sqlite_locks_when_a_write_begins(sqlite_url: str) -> None:
     assert set(seen) & {"BEGIN", "BEGIN IMMEDIATE"} == {"BEGIN"}
 
 
-def test_sqlite_readers_do_not_wait_for_a_writer(sqlite_url: str) -> None:
+def test_sqlite_readers_do_not_wait_for_a_writer(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages, "OUTAGE_LIMIT", 0.0)
     study = optuna.create_study(study_name="a", storage=open_storage(sqlite_url))
     study.ask()
-    reader = optuna.load_study(study_name="a", storage=open_storage(sqlite_url, outage_limit=0))
+    reader = optuna.load_study(study_name="a", storage=open_storage(sqlite_url))
     path = make_url(sqlite_url).database
     assert path is not None
     with sqlite3.connect(path, isolation_level=None) as writer:
@@ -386,8 +389,9 @@ def test_a_proxy_that_hangs_and_one_that_is_killed(
     study = create_study("a", proxy.url)
     trial = study.ask()
     monkeypatch.setattr(storages, "_GRPC_DEADLINE", "3s")
-    impatient = open_storage(proxy.url, outage_limit=0)
-    with proxy.hanging(), pytest.raises(grpc.RpcError) as caught:
+    impatient = open_storage(proxy.url)
+    with monkeypatch.context() as patch, proxy.hanging(), pytest.raises(grpc.RpcError) as caught:
+        patch.setattr(outages, "OUTAGE_LIMIT", 0.0)
         impatient.get_all_studies()
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert is_outage(caught.value)
