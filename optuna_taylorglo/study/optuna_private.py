@@ -12,8 +12,7 @@ from optuna.trial import FrozenTrial, Trial
 
 __all__ = ["FIXED_PARAMS", "CachedStorage"]
 
-# System attribute with the parameters of an enqueued trial, which may be out of range.
-FIXED_PARAMS = "fixed_params"
+FIXED_PARAMS = "fixed_params"  # system attribute: an enqueued trial's, perhaps out of range
 
 
 def storage_of(study: Study) -> Any:
