@@ -39,9 +39,7 @@ LONGEST_WAIT = 60.0  # seconds until a process that dies again and again is rest
 MAX_FAILURES = 5  # failures of its own in a row after which a process is not restarted
 STEADY, SOUND = 10.0, 600.0  # seconds of life after which deaths, and failures, are counted anew
 STOP_LIMIT = 60.0  # seconds that a process has to end by itself
-
-# SIGKILL, which a machine without memory sends as well, and SIGTERM.
-_ENDED_FROM_OUTSIDE = (INTERRUPTED, -9, -15)
+_ENDED_FROM_OUTSIDE = (INTERRUPTED, -9, -15)  # a machine without memory sends SIGKILL as well
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,4 @@
-"""The process that evaluates trials: ``taylorglo-worker --study-name NAME [--recipe FILE]``.
-
-Start as many as you like, on as many machines as can reach the storage; kill any of them.
-"""
+"""The process that evaluates trials: ``taylorglo-worker --study-name NAME [--recipe FILE]``."""
 
 from __future__ import annotations
 

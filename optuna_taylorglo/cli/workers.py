@@ -55,14 +55,13 @@ def local_workers(
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
     """One environment per worker: each sees one GPU, or shares the CPU."""
+    import joblib  # type: ignore[import-untyped]
     import torch
 
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     if gpus == 0:
         # Cores that this process may use; a device that was named, such as cuda:1, has one worker.
-        can_say = hasattr(os, "sched_getaffinity")
-        cores = len(os.sched_getaffinity(0)) if can_say else os.cpu_count() or 1
-        return [{}] * (workers or (cores if device in ("auto", "cpu") else 1))
+        return [{}] * (workers or (joblib.cpu_count() if device in ("auto", "cpu") else 1))
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible_gpus.split(",") if visible_gpus else [str(i) for i in range(gpus)]
     return [{"CUDA_VISIBLE_DEVICES": names[i % len(names)]} for i in range(workers or gpus)]

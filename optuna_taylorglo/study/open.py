@@ -15,7 +15,7 @@ from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StorageUnreachable, StorageURLError, StudyError
 from optuna_taylorglo.study import outages, storages
 from optuna_taylorglo.study.optuna_private import storage_of
-from optuna_taylorglo.study.storages import RetryingStorage, file_of, is_proxy, shown_url
+from optuna_taylorglo.study.storages import RetryingStorage, file_of, shown_url
 
 Direction = Literal["maximize", "minimize"]
 
@@ -118,7 +118,8 @@ def create_command(study_name: str, url: str | None, direction: Direction = "max
     command = ["optuna", "create-study", "--direction", direction, "--study-name", study_name]
     if url is not None:
         # Optuna's command line does not know proxies, only the database behind one.
-        command += ["--storage", "DATABASE_OF_THE_PROXY" if is_proxy(url) else shown_url(url)]
+        is_proxy = url.startswith("grpc:")
+        command += ["--storage", "DATABASE_OF_THE_PROXY" if is_proxy else shown_url(url)]
     return shlex.join(command)
 
 

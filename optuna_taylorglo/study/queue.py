@@ -315,5 +315,4 @@ def failure_of(trial: FrozenTrial) -> Failure | None:
 
 def last_exception(study: Study) -> Failure | None:
     """The newest exception that a trial of a study ended with, if there is one."""
-    failures = map(failure_of, reversed(counted_trials(study)))
-    return next(filter(None, failures), None)
+    return next(filter(None, map(failure_of, reversed(counted_trials(study)))), None)

@@ -7,10 +7,11 @@ import importlib.util
 import json
 import mmap
 import os
+import sqlite3
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,22 +29,14 @@ from optuna_taylorglo.study.optuna_private import CachedStorage, replace_grpc_ch
 
 DEFAULT_STORAGE = "sqlite:///taylorglo.db"
 
-# The module that reaches a server unless the URL names another one, and the extra with it.
-_DRIVERS = {
-    "grpc": ("grpc",) * 2,
-    "postgresql": ("psycopg", "postgres"),
-    "mysql": ("pymysql", "mysql"),
-}
+# The modules that reach a server, unless the URL names another one.
+_DRIVERS = {"grpc": "grpc", "postgresql": "psycopg", "mysql": "pymysql"}
 _ALIASES = {"postgres": "postgresql", "mariadb": "mysql"}
 
 
 def resolve_storage_url(option: str | None = None) -> str:
     """Storage URL from the option, else ``OPTUNA_STORAGE``, else a SQLite file right here."""
     return option or os.environ.get("OPTUNA_STORAGE") or DEFAULT_STORAGE
-
-
-def is_proxy(url: str) -> bool:
-    return url.startswith("grpc://")
 
 
 def shown_url(url: str) -> str:
@@ -73,7 +66,7 @@ def parse_url(url: str) -> URL:
             "mariadb, mysql, postgres, postgresql, sqlite, or the path of a journal file."
         )
     if backend in _DRIVERS and not driver:
-        driver, extra = _DRIVERS[backend]
+        driver, extra = _DRIVERS[backend], {"postgresql": "postgres"}.get(backend, backend)
         if importlib.util.find_spec(driver) is None:
             raise StorageURLError(
                 f"No driver for {shown} is installed: pip install 'optuna-taylorglo[{extra}]'."
@@ -159,7 +152,7 @@ def connect(url: str) -> BaseStorage:
     if file is not None and "://" not in url:
         return JournalStorage(JournalFileBackend(str(file), JournalLock(file)))
     parsed = parse_url(url)
-    return _open_grpc_proxy(parsed) if is_proxy(url) else _open_database(parsed)
+    return _open_grpc_proxy(parsed) if url.startswith("grpc:") else _open_database(parsed)
 
 
 _CONNECT_ARGS: dict[str, dict[str, Any]] = {
@@ -171,7 +164,9 @@ _CONNECT_ARGS: dict[str, dict[str, Any]] = {
 }
 
 # A suspended client must not keep its locks: PostgreSQL ends its transaction, MySQL its connection.
+# SQLite has readers and one writer at the same time.
 _SESSION_SETTINGS = {
+    "sqlite": "PRAGMA journal_mode=WAL",
     "postgresql": "SET TimeZone = 'UTC'; SET idle_in_transaction_session_timeout = '15s'",
     "mysql": "SET time_zone = '+00:00', wait_timeout = 30, innodb_lock_wait_timeout = 10",
 }
@@ -182,24 +177,33 @@ def _open_database(url: URL) -> RDBStorage:
     # The URL's own query has priority.
     connect_args = {k: v for k, v in _CONNECT_ARGS[backend].items() if k not in url.query}
     kwargs: dict[str, Any] = {"connect_args": connect_args}
-    if backend in _SESSION_SETTINGS:
+    kwargs["pool_events"] = [(partial(_set_session, _SESSION_SETTINGS[backend]), "connect")]
+    if backend == "sqlite":
+        kwargs["plugins"] = ["taylorglo.sqlite"]
+    else:
         # One connection stays open between calls until released; a heartbeat may need another.
         kwargs |= {"pool_size": 1, "max_overflow": -1, "pool_pre_ping": True}
-        kwargs["pool_events"] = [(partial(_set_session, _SESSION_SETTINGS[backend]), "connect")]
-    database = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=kwargs)
-    if backend == "sqlite":
-        # Readers and one writer at the same time; a read-only file is left as it is.
-        with suppress(sqlalchemy.exc.OperationalError), database.engine.connect() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-        sqlalchemy.event.listen(database.engine, "begin", _begin_sqlite)
-    return database
+    return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=kwargs)
 
 
 def _set_session(settings: str, connection: Any, record: object) -> None:
     # By a statement: connection poolers refuse startup options.
-    with connection.cursor() as cursor:
-        cursor.execute(settings)
+    with closing(connection.cursor()) as cursor, suppress(sqlite3.OperationalError):
+        cursor.execute(settings)  # a read-only file is left as it is
     connection.commit()
+
+
+class _SQLitePlugin(sqlalchemy.CreateEnginePlugin):
+    """Sees an engine before Optuna creates tables: no table must be there without its index."""
+
+    def update_url(self, url: URL) -> URL:
+        return url
+
+    def engine_created(self, engine: sqlalchemy.Engine) -> None:
+        sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
+
+
+sqlalchemy.dialects.plugins.register("taylorglo.sqlite", __name__, "_SQLitePlugin")
 
 
 def _begin_sqlite(connection: sqlalchemy.Connection) -> None:

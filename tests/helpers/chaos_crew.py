@@ -28,7 +28,7 @@ from optuna.trial import TrialState
 from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.queue import record_failure
-from optuna_taylorglo.study.storages import is_proxy, parse_url
+from optuna_taylorglo.study.storages import parse_url
 
 fork = multiprocessing.get_context("fork")
 
@@ -180,7 +180,7 @@ class Crew:
         url = self.storage.url
         # What databases need is imported once for all workers: of a worker's start it would take
         # most of the time. Not for a proxy, whose library does not like to be forked.
-        if "://" in url and not is_proxy(url):
+        if "://" in url and not url.startswith("grpc:"):
             open_storage("sqlite://")
             parse_url(url).get_dialect().import_dbapi()
         # Made once: workers that make the same study at once are not what is attacked.

@@ -141,6 +141,24 @@ def _start(url: str, barrier: Any) -> None:
     optuna.create_study(study_name="a", storage=storage, load_if_exists=True).ask()
 
 
+def test_tables_are_there_with_their_indices_or_not_at_all(sqlite_url: str) -> None:
+    """Or a killed worker, or one that is slower than another, would leave names that repeat."""
+
+    def kill(connection: object, cursor: object, statement: str, *others: object) -> None:
+        if statement.startswith("CREATE UNIQUE INDEX"):
+            raise KeyboardInterrupt
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", kill)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            open_storage(sqlite_url)
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", kill)
+    database = open_storage(sqlite_url).database
+    assert database is not None
+    assert sqlalchemy.inspect(database.engine).get_indexes("studies")[0]["unique"]
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
 def test_many_processes_create_the_tables_of_one_database(
     kind: str, request: pytest.FixtureRequest
