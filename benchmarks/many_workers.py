@@ -132,53 +132,44 @@ class Files:
         directory.mkdir(exist_ok=True)
 
     def new_database(self) -> str:
-        """URL of an empty database."""
         return f"sqlite:///{self._directory / uuid.uuid4().hex}.db"
 
     def close(self) -> None:
         """Nothing is left to close."""
 
 
-class NoLookOut:
-    """Measures nothing but time."""
+class LookOut:
+    """Counts connections and transactions of one database while the body of its ``with`` runs.
+
+    Of a file it measures time only.
+    """
 
     transactions = cpu_seconds = float("nan")
-    peak_connections = ""
 
-    def __enter__(self) -> NoLookOut:
-        self._began = time.monotonic()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.seconds = time.monotonic() - self._began
-
-
-class LookOut:
-    """Counts connections and transactions of one database while the body of its ``with`` runs."""
-
-    def __init__(self, server: Server, url: str) -> None:
-        self._server = server
+    def __init__(self, server: Server | Files, url: str) -> None:
+        self._server = server if isinstance(server, Server) else None
         self._name = {"name": sqlalchemy.make_url(url).database}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.peak_connections = 0
 
     def __enter__(self) -> LookOut:
-        self._connection = self._server.connect()
-        self._before, self._began = self._transactions(), time.monotonic()
-        self._cpu_before = self._server.cpu_seconds()
-        self._thread.start()
+        self._began = time.monotonic()
+        if self._server is not None:
+            self._connection = self._server.connect()
+            self._before, self._cpu_before = self._transactions(), self._server.cpu_seconds()
+            self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        # Servers count what a connection did a moment after it.
-        time.sleep(1.5)
         self.seconds = time.monotonic() - self._began
-        self.transactions = self._transactions() - self._before
-        self.cpu_seconds = self._server.cpu_seconds() - self._cpu_before
-        self._connection.close()
+        if self._server is not None:
+            self._stop.set()
+            self._thread.join()
+            time.sleep(1.5)  # servers count what a connection did a moment after it
+            self.transactions = self._transactions() - self._before
+            self.cpu_seconds = self._server.cpu_seconds() - self._cpu_before
+            self._connection.close()
 
     def _transactions(self) -> int:
         query = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = :name"
@@ -192,36 +183,19 @@ class LookOut:
 
 
 class Evaluation(NamedTuple):
-    """One evaluation as its worker saw it.
-
-    Attributes:
-        worker: Number of the process.
-        generation: Of the candidate; 0 in a verdict.
-        free: When the worker was free for it, in seconds of the monotonic clock.
-        began: When it began.
-        finished: When its result was handed over.
-        acknowledged: When the storage had it.
-    """
+    """One evaluation as its worker saw it, with times of the monotonic clock."""
 
     worker: int
-    generation: int
-    free: float
+    generation: int  # 0 in a verdict
+    free: float  # when the worker was free for it
     began: float
-    finished: float
-    acknowledged: float
+    finished: float  # when its result was handed over
+    acknowledged: float  # when the storage had it
 
 
 @dataclass(frozen=True)
 class Run:
-    """What every worker does.
-
-    Attributes:
-        url: Where.
-        open_queue: From a storage to the queue.
-        seconds: Mean time of an evaluation.
-        directory: Where workers log.
-        ends: When to stop though the queue is not over.
-    """
+    """What every worker does, logging into a directory, until the queue is over or time is up."""
 
     url: str
     open_queue: OpenQueue
@@ -369,7 +343,7 @@ def measure(server: Server | Files, kind: str, workers: int, options: argparse.N
     with tempfile.TemporaryDirectory(prefix="many-") as scratch:
         directory = Path(scratch)
         cpu_before = _children_cpu()
-        with LookOut(server, url) if isinstance(server, Server) else NoLookOut() as look_out:
+        with LookOut(server, url) as look_out:
             run = Run(url, open_queue, seconds, directory, time.monotonic() + longest)
             failures = crew_of(run, workers)
         cpu = _children_cpu() - cpu_before

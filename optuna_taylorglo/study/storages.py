@@ -209,8 +209,9 @@ sqlalchemy.dialects.plugins.register("taylorglo.sqlite", __name__, "_SQLitePlugi
 def _begin_sqlite(connection: sqlalchemy.Connection) -> None:
     # A write that begins as a read can be overtaken between the two: two workers would both find
     # a trial waiting and claim it.
-    writes = getattr(_thread, "writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    begin = "BEGIN IMMEDIATE" if getattr(_thread, "writes", False) else "BEGIN"
+    if not connection.connection.in_transaction:  # in memory all share a connection
+        connection.exec_driver_sql(begin)
 
 
 class JournalLock(JournalFileOpenLock):
