@@ -174,6 +174,7 @@ _SESSION_SETTINGS = {
 
 def _open_database(url: URL) -> RDBStorage:
     backend = url.get_backend_name()
+    _thread.writes = False  # Optuna opens sessions within sessions, which must not lock each other
     # The URL's own query has priority.
     connect_args = {k: v for k, v in _CONNECT_ARGS[backend].items() if k not in url.query}
     kwargs: dict[str, Any] = {"connect_args": connect_args}

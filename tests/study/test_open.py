@@ -198,6 +198,7 @@ def test_a_missing_study_comes_with_the_command_that_creates_it(
 @pytest.mark.parametrize(("there", "asked"), [("minimize", "maximize"), ("maximize", "minimize")])
 def test_a_study_has_one_direction(sqlite_url: str, there: Direction, asked: Direction) -> None:
     create_study("s", sqlite_url, direction=there).set_user_attr("mark", 1)
+    # A storage can be opened after another one has been written to.
     assert create_study("s", sqlite_url, direction=there).user_attrs == {"mark": 1}
     with pytest.raises(StudyError, match=f"has direction {there}, but") as caught:
         create_study("s", sqlite_url, direction=asked)

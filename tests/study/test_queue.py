@@ -12,13 +12,12 @@ from typing import Any
 
 import optuna
 import pytest
-import sqlalchemy
 from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.storages._grpc.server import make_server
 from optuna.trial import Trial, TrialState
 from schedulers import COMPLETE, FAIL, PRUNED, fail_running, place, read_anew, sampler, take
 
-from optuna_taylorglo.attributes import NEWS, RELEASED, STALE, WITHDRAWN, WORKER
+from optuna_taylorglo.attributes import NEWS, RELEASED, STALE, WITHDRAWN
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study import queue as queue_module
 from optuna_taylorglo.study.heartbeat import WorkerProcess
@@ -129,20 +128,6 @@ def in_threads(target: Callable[[Any], None], arguments: list[Any]) -> None:
         list(pool.map(target, arguments))
 
 
-def test_a_search_of_many_workers_has_every_result_once(worker: Crew) -> None:
-    queues = [worker(n_generations=2, popsize=4) for _ in range(3)]
-
-    def work(queue: GenerationScheduler) -> None:
-        while (trial := queue.wait_for_trial()) is not None:
-            assert queue.finish(trial, float(place(trial)[1]))
-
-    in_threads(work, queues)
-    done = [trial for trial in queues[0].study.trials if trial.state == COMPLETE]
-    places = [place(trial) for trial in done]  # type: ignore[arg-type]
-    assert sorted(places) == [(g, i, 0) for g in range(2) for i in range(4)]
-    assert [trial.value for trial in done] == [index for _, index, _ in places]
-
-
 def test_outcomes_are_stored_and_cannot_be_overwritten(worker: Crew) -> None:
     queue, other = worker(popsize=4), worker(popsize=4)
     complete, reported, diverged, silent = trials = [take(queue) for _ in range(4)]
@@ -216,35 +201,6 @@ def test_duplicates_are_withdrawn(worker: Crew, monkeypatch: pytest.MonkeyPatch)
 
 
 @on_sqlite
-def test_a_worker_killed_while_it_withdraws_leaves_nothing_running(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed after the claim that precedes the failure."""
-    queue, other = worker(popsize=2), worker(popsize=2)
-    duplicate = queue.plan([]).due[0]()
-    trials = [take(queue), take(queue)]
-    queue.study.add_trial(duplicate)
-    duplicate = queue.study.trials[2]
-    set_state = storage_of(queue.study)._inner.set_trial_state_values
-
-    def killed(trial_id: int, state: TrialState, values: Any = None) -> Any:
-        if state == FAIL:
-            raise KeyboardInterrupt
-        return set_state(trial_id, state, values)
-
-    with monkeypatch.context() as kill:
-        kill.setattr(storage_of(queue.study)._inner, "set_trial_state_values", killed)
-        with pytest.raises(KeyboardInterrupt):
-            queue._withdraw(duplicate)
-    assert states(other)[2] == RUNNING
-    for trial in trials:
-        queue.finish(trial, 0.5)
-    read_anew(queue)
-    assert place(take(queue)) == (1, 0, 0)
-    assert states(other)[2] == FAIL
-
-
-@on_sqlite
 def test_who_adds(worker: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker with the last result, or one that starts while no other is active."""
     monkeypatch.setattr(queue_module, "TAKEOVER", (1e6, 1e6))
@@ -305,23 +261,6 @@ def test_an_idle_worker_polls_one_attribute(worker: Crew, monkeypatch: pytest.Mo
 
 
 @on_sqlite
-def test_a_trial_of_a_dead_worker_is_found_by_an_idle_one(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stale trials are looked for at every read, and the one who fails them adds them again."""
-    monkeypatch.setattr(queue_module, "READ_INTERVAL", 0.2)
-    busy, idle = worker(), worker()
-    lost, running = take(busy), take(busy)
-    assert idle.claim() is None
-    dead = {"host": "here", "pid": 2**22 + 1, "system": WorkerProcess.current().system}
-    storage_of(busy.study).set_trial_user_attr(trial_id_of(lost), WORKER, dead)
-    trial = idle.wait_for_trial(deadline=time.monotonic() + 120)
-    assert trial is not None
-    assert (place(trial), trial.params) == (place(lost), lost.params)
-    assert states(busy)[running.number] == RUNNING
-
-
-@on_sqlite
 def test_a_wait_ends_by_stop_deadline_and_end(worker: Crew) -> None:
     queue = worker(n_generations=1)
     trials = [take(queue), take(queue)]
@@ -337,54 +276,3 @@ def test_a_wait_ends_by_stop_deadline_and_end(worker: Crew) -> None:
     assert queue.wait_for_trial() is None
     assert queue.over
     assert queue.study.user_attrs[NEWS] == [[], True]
-
-
-def failing(
-    queue: GenerationScheduler, monkeypatch: pytest.MonkeyPatch, *answers_lost: bool, of: TrialState
-) -> list[bool]:
-    """Let calls that set a state fail, each before or after it took effect; those left to fail."""
-    inner, left = storage_of(queue.study)._inner, list(answers_lost)
-    call = inner.set_trial_state_values
-
-    def set_state(trial_id: int, state: TrialState, values: Any = None) -> bool:
-        fails = bool(left) and state == of
-        answer = bool(fails and not left[0]) or call(trial_id, state, values)
-        if fails:
-            left.pop(0)
-            raise sqlalchemy.exc.OperationalError("COMMIT", None, Exception("gone"))
-        return bool(answer)
-
-    monkeypatch.setattr(inner, "set_trial_state_values", set_state)
-    return left
-
-
-def test_a_lost_answer_to_a_claim_costs_no_candidate(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trial that no worker knows to be its own soon fails as stale and is added again."""
-    queue, other = worker(popsize=2), worker(popsize=2)
-    left = failing(queue, monkeypatch, True, of=RUNNING)
-    trial = take(queue)
-    assert left == []
-    assert place(trial) == (0, 1, 0)
-    orphan = other.study.trials[0]
-    assert (orphan.state, orphan.user_attrs[WORKER]) == (RUNNING, None)
-    queue.finish(trial, 0.5)
-    fail_running(other)
-    read_anew(other)
-    again = take(other)
-    assert (place(again), again.params) == ((0, 0, 0), orphan.params)
-
-
-def test_outages_and_lost_answers_lose_no_result(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
-) -> None:
-    queue = worker(popsize=3)
-    outcomes = [(COMPLETE, 0.5), (PRUNED, None), (FAIL, None)]
-    trials = [take(queue) for _ in outcomes]
-    for trial, (state, value) in zip(trials, outcomes, strict=True):
-        left = failing(queue, monkeypatch, False, False, True, of=state)
-        assert queue.finish(trial, value, state=None if state == COMPLETE else state)
-        assert left == []
-    assert "dropped" not in logged.text
-    assert [(t.state, t.value) for t in queue.study.trials[:3]] == outcomes

@@ -167,11 +167,6 @@ def test_a_database_for_reading_only(tmp_path: Path, journal: str) -> None:
     look_at(f"sqlite:///file:{copy}?immutable=1&uri=true")
 
 
-def test_a_server_for_reading_only(postgresql_url: str) -> None:
-    filled(postgresql_url)
-    look_at(f"{postgresql_url}&options=-c%20default_transaction_read_only%3Don")
-
-
 def ask_server(url: str, query: str) -> list[Any]:
     """Ask a server about one of its databases from another one."""
     elsewhere = "postgres" if url.startswith("postgres") else "mysql"
