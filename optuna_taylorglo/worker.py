@@ -334,7 +334,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker by its command line."""
     parser = build_parser()
     given = parser.parse_args(argv)
     if given.heartbeat_interval >= given.grace_period:

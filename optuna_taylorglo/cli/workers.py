@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def log_dir(study_name: str) -> Path:
-    """Where the processes that work on a study write their logs."""
     return Path("taylorglo-logs") / as_file_name(study_name)
 
 

@@ -119,7 +119,10 @@ class RetryingStorage(BaseStorage):
 
         def attempt() -> Any:
             _thread.writes = not name.startswith(("get_", "check_"))
-            return getattr(self._inner, name)(*args, **kwargs)
+            try:
+                return getattr(self._inner, name)(*args, **kwargs)
+            finally:
+                _thread.writes = False
 
         return outages.retry(attempt, limit=outages.OUTAGE_LIMIT)
 
@@ -174,7 +177,6 @@ _SESSION_SETTINGS = {
 
 def _open_database(url: URL) -> RDBStorage:
     backend = url.get_backend_name()
-    _thread.writes = False  # Optuna opens sessions within sessions, which must not lock each other
     # The URL's own query has priority.
     connect_args = {k: v for k, v in _CONNECT_ARGS[backend].items() if k not in url.query}
     kwargs: dict[str, Any] = {"connect_args": connect_args}
