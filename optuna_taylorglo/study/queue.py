@@ -111,7 +111,7 @@ class TrialQueue(ABC):
             if self._has_news():
                 trial = self.claim()
             else:
-                wait = max(wait, (time.monotonic() - began) / POLL_SHARE)
+                wait = max(wait, min((time.monotonic() - began) / POLL_SHARE, LONGEST_WAIT))
         release_connections(self._storage)
         return trial
 

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -258,6 +259,30 @@ def test_an_idle_worker_polls_one_attribute(worker: Crew, monkeypatch: pytest.Mo
     assert idle._has_news()
     assert place(take(idle)) == (1, 1, 0)
     assert "get_all_trials" not in names, "what was announced is claimed at once"
+
+
+@on_sqlite
+def test_a_poll_that_outlasts_an_outage_makes_no_long_wait(
+    worker: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waits = 1000.0, list[float]()
+
+    def slow_poll(queue: GenerationScheduler) -> bool:
+        nonlocal now
+        now += 20.0 if len(waits) == 1 else 0.0
+        return False
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return len(waits) == 3 and bool(self.set() or True)
+
+    busy, idle = worker(), worker()
+    take(busy), take(busy)
+    monkeypatch.setattr(queue_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(GenerationScheduler, "_has_news", slow_poll)
+    assert idle.wait_for_trial(Stop()) is None
+    assert waits[0] < 1 < waits[1] <= queue_module.LONGEST_WAIT
 
 
 @on_sqlite
