@@ -219,21 +219,6 @@ def test_limits_and_log(tmp_path, data_dir, sqlite_url, caplog):
     assert study.metric_names == ["val_accuracy"]
 
 
-def test_a_candidate_that_diverges_is_aborted_and_tried_again(
-    tmp_path, data_dir, sqlite_url, caplog
-):
-    recipe = small_recipe(tmp_path / "recipe.yaml", optimizer={"lr": 1e30, "momentum": 0.0})
-    create_study(sqlite_url)
-    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(data_dir)]
-    assert worker.main([*words, "--recipe", str(recipe), "--n-generations", "1"]) == DONE
-    trials = load(sqlite_url, "digits").trials
-    assert {t.state for t in trials} == {TrialState.PRUNED}
-    assert {(t.user_attrs[INDEX], t.user_attrs[ATTEMPT]) for t in trials} == {
-        (index, attempt) for index in range(4) for attempt in range(2)
-    }
-    assert any("not finite" in str(t.user_attrs.get("taylorglo:diverged")) for t in trials)
-
-
 def test_a_recipe_that_cannot_work_is_refused_and_the_corrected_one_goes_on(
     tmp_path, data_dir, sqlite_url, caplog
 ):
