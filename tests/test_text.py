@@ -12,7 +12,7 @@ import pytest
 from rich.table import Table
 
 from optuna_taylorglo.cli.progress import PlainConsole, bold
-from optuna_taylorglo.cli.workers import LOG_DIR, log_dir
+from optuna_taylorglo.cli.workers import log_dir
 from optuna_taylorglo.text import VisibleFormatter, as_file_name, visible, write_atomically
 
 TEXTS = {
@@ -66,8 +66,8 @@ def test_logs_lie_in_a_folder_of_their_own_whatever_the_studys_name(
     monkeypatch.chdir(tmp_path)
     folder = log_dir(name)
     folder.mkdir(parents=True)
-    assert [each.name for each in tmp_path.iterdir()] == [LOG_DIR.name]
-    assert folder.resolve().parent == (tmp_path / LOG_DIR).resolve()
+    assert [each.name for each in tmp_path.iterdir()] == ["taylorglo-logs"]
+    assert folder.resolve().parent == (tmp_path / "taylorglo-logs").resolve()
 
 
 def test_different_names_have_different_folders_and_plain_ones_stay() -> None:
