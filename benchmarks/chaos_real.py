@@ -41,7 +41,7 @@ MARK = "CHAOS_MARK"
 UNTIL_ORPHANED = 15.0  # seconds in which children of a command that was killed have to end
 
 LIMIT = 1500.0
-SEARCH = {"search": {"n_generations": 12}}
+SEARCH = {"search": {"n_generations": 12}, "budget": {"evaluation": 300, "full": 300}}
 EVALUATE = ("evaluate", "--workers", str(WORKERS), "--seeds", "8", "--against", "ce,focal")
 
 _SEARCHED = re.compile(
