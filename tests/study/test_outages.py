@@ -111,15 +111,11 @@ Postgres, MySQL = psycopg.OperationalError, pymysql.err.OperationalError
             [
                 Postgres("FATAL: sorry, too many clients already"),
                 Postgres("FATAL: the database system is starting up"),
-                Postgres("consuming input failed: Connection timed out"),
                 psycopg.errors.AdminShutdown(),
-                psycopg.errors.SerializationFailure(),
                 psycopg.errors.DeadlockDetected(),
                 psycopg.errors.DiskFull(),
                 MySQL(1040, "Too many connections"),
-                MySQL(2003, "Can't connect to MySQL server"),
                 MySQL(2013, "Lost connection"),
-                MySQL(1205, "Lock wait timeout exceeded"),
                 MySQL(1213, "Deadlock found"),
                 MySQL(4031, "disconnected because of inactivity"),
                 pymysql.err.InterfaceError(0, ""),
@@ -132,7 +128,6 @@ Postgres, MySQL = psycopg.OperationalError, pymysql.err.OperationalError
                 Postgres('FATAL: database "x" does not exist'),
                 Postgres("failed to resolve host: Name not known"),
                 MySQL(1045, "Access denied for user"),
-                MySQL(1049, "Unknown database"),
             ],
         ),
         (

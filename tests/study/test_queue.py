@@ -129,6 +129,21 @@ def in_threads(target: Callable[[Any], None], arguments: list[Any]) -> None:
         list(pool.map(target, arguments))
 
 
+@on_sqlite
+def test_a_search_of_many_workers_has_every_result_once(worker: Crew) -> None:
+    queues = [worker(n_generations=2, popsize=8) for _ in range(3)]
+
+    def work(queue: GenerationScheduler) -> None:
+        while (trial := queue.wait_for_trial()) is not None:
+            assert queue.finish(trial, float(place(trial)[1]))
+
+    in_threads(work, queues)
+    done = [trial for trial in queues[0].study.trials if trial.state == COMPLETE]
+    places = [place(trial) for trial in done]  # type: ignore[arg-type]
+    assert sorted(places) == [(g, i, 0) for g in range(2) for i in range(8)]
+    assert [trial.value for trial in done] == [index for _, index, _ in places]
+
+
 def test_outcomes_are_stored_and_cannot_be_overwritten(worker: Crew) -> None:
     queue, other = worker(popsize=4), worker(popsize=4)
     complete, reported, diverged, silent = trials = [take(queue) for _ in range(4)]
