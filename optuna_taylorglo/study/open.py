@@ -42,7 +42,7 @@ def open_storage(url: str, *, patience: float = PATIENCE) -> RetryingStorage:
     except outages.storage_errors() as error:
         raise StorageUnreachable(f"Cannot open {shown}: {outages.outage_reason(error)}") from error
     # mypy does not see the methods that are added to the class by a loop.
-    storage = RetryingStorage(inner, file_of(url))  # type: ignore[abstract]
+    storage = RetryingStorage(inner, file_of(url), shown)  # type: ignore[abstract]
     storages.release_connections(storage)
     return storage
 

@@ -101,10 +101,13 @@ class RetryingStorage(BaseStorage):
     """An Optuna storage whose every call is repeated while the storage is away.
 
     A repeated ``create_new_trial`` may leave a second trial, which the queue withdraws as a
-    duplicate; repeating any other call is harmless. A database may be a file.
+    duplicate; repeating any other call is harmless. The URL, without its password, is for messages.
     """
 
-    def __init__(self, inner: BaseStorage, file: Path | None = None) -> None:
+    def __init__(
+        self, inner: BaseStorage, file: Path | None = None, url: str | None = None
+    ) -> None:
+        self.url = url
         self.database = inner if isinstance(inner, RDBStorage) else None
         self._inner = CachedStorage(inner) if isinstance(inner, RDBStorage) else inner
         self._file, self._file_id = file, _file_id(file)

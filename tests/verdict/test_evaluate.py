@@ -10,7 +10,7 @@ from verdicts import Recorder
 
 from optuna_taylorglo import cli, worker
 from optuna_taylorglo.attributes import KEY, SELECTION, VERDICT
-from optuna_taylorglo.cli import workers
+from optuna_taylorglo.cli import options
 from optuna_taylorglo.errors import OperationError
 from optuna_taylorglo.losses.canonical import first_gradient
 from optuna_taylorglo.process import BROKEN, DONE
@@ -239,7 +239,7 @@ def test_trainings_that_crash_or_are_refused_decide_nothing(tmp_path, monkeypatc
     # And if a worker is the first to find out, on a machine of its own:
     caplog.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(workers, "dry_run", lambda *args: None)
+        patch.setattr(options, "dry_run", lambda *args: None)
         patch.setattr(LearningRates, "find", lambda *args: LearningRates(None))
         assert cli.main(words) == cli.USAGE
     assert refusal in caplog.text
