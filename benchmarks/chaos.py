@@ -36,7 +36,6 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,6 @@ from chaos_jobs import Job, Raising, SearchJob, Storage, VerdictJob
 from chaos_judge import Judgment, attacked
 from chaos_real import attack_real
 from databases import GrpcProxy, MariaDB, PostgreSQL, postgresql_directory
-
-from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.study.open import open_storage
 
 STORAGES = ("postgresql", "mariadb", "sqlite", "journal", "grpc")
 ATTACKS = {
@@ -65,8 +61,7 @@ ATTACKS = {
 }
 """Modes, and how often each attacks unless told otherwise."""
 
-SECONDS = 0.05
-"""Of an evaluation, unless told otherwise."""
+SECONDS = 0.05  # of an evaluation, unless told otherwise
 
 HEADER = (
     "| storage | mode | attacks | generations | identical | lost | repeated | overtaken | "
@@ -79,61 +74,28 @@ class Unsupported(Exception):
     """A storage or server that this machine, or this version, does not have."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a job is kept.
-
-    Attributes:
-        url: As `open_storage` takes it.
-        server: What can be stopped and started; None for a file.
-    """
-
-    url: str
-    server: Any = None
-
-
 @contextlib.contextmanager
-def place(kind: str, directory: Path) -> Iterator[Place]:
-    """A new, empty storage.
-
-    Raises:
-        Unsupported: If there is none of this kind.
-    """
-    if kind == "sqlite":
-        yield Place(f"sqlite:///{directory / 'study.db'}")
-    elif kind == "journal":
-        yield Place(str(directory / "study.journal"))
-    elif kind == "mariadb":
-        if not MariaDB.installed():
-            raise Unsupported("mariadbd is not installed")
-        server = MariaDB(directory)
-        try:
-            yield Place(server.new_database(), server)
-        finally:
-            server.close()
-    else:
-        with postgresql_directory() as data:
-            database = PostgreSQL(data)
-            try:
-                url = database.new_database()
-                if kind == "postgresql":
-                    yield Place(url, database)
-                else:
-                    proxy = GrpcProxy(url)
-                    try:
-                        _try(proxy.url)
-                        yield Place(proxy.url, proxy)
-                    finally:
-                        proxy.close()
-            finally:
-                database.close()
-
-
-def _try(url: str) -> None:
-    try:
-        open_storage(url)
-    except UsageError as error:
-        raise Unsupported(str(error)) from error
+def storage_of_kind(kind: str, directory: Path) -> Iterator[tuple[str, Any]]:
+    """The URL of a new, empty storage, and its server, which can be stopped and started."""
+    with contextlib.ExitStack() as stack:
+        if kind == "sqlite":
+            yield f"sqlite:///{directory / 'study.db'}", None
+        elif kind == "journal":
+            yield str(directory / "study.journal"), None
+        elif kind == "mariadb":
+            if not MariaDB.installed():
+                raise Unsupported("mariadbd is not installed")
+            server = stack.enter_context(contextlib.closing(MariaDB(directory)))
+            yield server.new_database(), server
+        else:
+            database = PostgreSQL(stack.enter_context(postgresql_directory()))
+            stack.callback(database.close)
+            url = database.new_database()
+            if kind == "postgresql":
+                yield url, database
+            else:
+                proxy = stack.enter_context(contextlib.closing(GrpcProxy(url)))
+                yield proxy.url, proxy
 
 
 def run(kind: str, mode: str, options: argparse.Namespace) -> None:
@@ -143,18 +105,17 @@ def run(kind: str, mode: str, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as scratch:
         directory = Path(scratch)
         try:
-            with place(kind, directory) as where:
-                storage = Storage(where.url, heartbeat, grace)
+            with storage_of_kind(kind, directory) as (url, server):
                 if mode in ("real", "outage"):
-                    server = where.server if mode == "outage" else None
-                    args = (total, options.seed, directory, server, options.outage)
-                    for name, judgment in attack_real(where.url, *args):
+                    stopped = server if mode == "outage" else None
+                    args = (total, options.seed, directory, stopped, options.outage)
+                    for name, judgment in attack_real(url, *args):
                         print_row(kind, name.replace("real", mode), judgment)
                     return
                 judgment = attacked(
                     job_of(mode, options, directory),
-                    storage,
-                    attack_of(mode, total, options, where),
+                    Storage(url, heartbeat, grace),
+                    attack_of(mode, total, options, server),
                     workers=options.workers,
                     directory=directory,
                     limit=options.limit,
@@ -177,23 +138,18 @@ def job_of(mode: str, options: argparse.Namespace, directory: Path) -> Job:
         options.generations,
         options.popsize,
         seconds,
-        slow=frozenset({options.popsize}) if mode == "slot" else frozenset(),
         raising=Raising(directory, 0.1) if mode == "exceptions" else None,
     )
 
 
-def attack_of(mode: str, total: int, options: argparse.Namespace, where: Place) -> Attack:
-    """How it is attacked.
-
-    Raises:
-        Unsupported: If the storage has nothing to be attacked so.
-    """
-    if mode in ("connections", "server") and where.server is None:
+def attack_of(mode: str, total: int, options: argparse.Namespace, server: Any) -> Attack:
+    """How it is attacked."""
+    if mode == "server" and server is None:
         raise Unsupported("a file has no server")
-    if mode == "connections" and isinstance(where.server, GrpcProxy):
-        raise Unsupported("see server")
+    if mode == "connections" and not isinstance(server, PostgreSQL):
+        raise Unsupported("only PostgreSQL ends connections")
     if mode == "server":
-        return Outage(total, where.server, options.outage, options.seed)
+        return Outage(total, server, options.outage, options.seed)
     if mode == "stop":
         return Suspend(total, options.seed, options.together)
     return (Cut if mode == "connections" else Kill)(total, options.seed)
@@ -203,22 +159,10 @@ def print_row(kind: str, mode: str, judgment: Judgment) -> None:
     """One row, and what went wrong on standard error: after an hour's run it is the evidence."""
     j = judgment
     identical = "yes" if j.identical else "**no**" if j.over else "**never ended**"
-    cells = (
-        kind,
-        mode,
-        j.attacks,
-        j.generations,
-        identical,
-        len(j.lost),
-        len(j.repeated),
-        len(j.overtaken),
-        len(j.left),
-        j.orphans,
-        len(j.errors),
-        f"{j.standstill:.1f}",
-        f"{j.seconds:.0f}",
-    )
-    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+    counts = [len(each) for each in (j.lost, j.repeated, j.overtaken, j.left)]
+    times = [f"{j.standstill:.1f}", f"{j.seconds:.0f}"]
+    cells = [kind, mode, j.attacks, j.generations, identical, *counts, j.orphans, len(j.errors)]
+    print("| " + " | ".join(map(str, cells + times)) + " |", flush=True)
     for line in [*j.differences[:3], *j.lost[:3], *j.repeated[:3], *j.left[:3], *j.errors[-3:]]:
         print(line, file=sys.stderr, flush=True)
 

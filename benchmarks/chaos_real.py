@@ -38,11 +38,10 @@ from optuna_taylorglo.study.open import create_study, open_storage
 
 WORKERS = 3
 MARK = "CHAOS_MARK"
-UNTIL_ORPHANED = 15.0
-"""Seconds in which children of a command that was killed have to end."""
+UNTIL_ORPHANED = 15.0  # seconds in which children of a command that was killed have to end
 
 LIMIT = 1500.0
-SEARCH = {"search": {"n_generations": 12}}
+SEARCH = {"search": {"n_generations": 12}, "budget": {"evaluation": 300, "full": 300}}
 EVALUATE = ("evaluate", "--workers", str(WORKERS), "--seeds", "8", "--against", "ce,focal")
 
 _SEARCHED = re.compile(
@@ -58,13 +57,7 @@ def attack_real(
 ) -> Iterator[tuple[str, Judgment]]:
     """Attack real processes, `total` times in each stage; yields stages as they end.
 
-    Args:
-        url: The storage.
-        total: Kills, or outages, of each stage.
-        seed: When, and which process.
-        directory: Where commands run.
-        server: Is stopped for `outage` seconds; None to kill processes instead.
-        outage: Seconds.
+    The server, if there is one, is stopped for `outage` seconds; otherwise processes are killed.
     """
     os.chdir(directory)
     stage = Stage(url, total, random.Random(seed), directory, server, outage)
@@ -90,11 +83,7 @@ def attack_real(
 
 @dataclass
 class Stage:
-    """Attacks processes on one storage; see `attack_real`.
-
-    Attributes:
-        mark: In the environment of all processes, by which they are found.
-    """
+    """Attacks processes on one storage, which have a mark in their environment."""
 
     url: str
     total: int
@@ -122,8 +111,7 @@ class Stage:
         """Workers without a command, replaced when they have been killed."""
         began = time.monotonic()
         study = create_study(name, self.url)
-        words = ("optuna_taylorglo.worker", "--study-name", name, "--no-check")
-        words = (*words, "--recipe", f"{name}.yaml")
+        words = ("optuna_taylorglo.worker", "--study-name", name, "--recipe", f"{name}.yaml")
         crew = [self.start(*words) for _ in range(WORKERS)]
         kills, errors = 0, []
         while any(worker.poll() != 0 for worker in crew) and time.monotonic() - began < LIMIT:

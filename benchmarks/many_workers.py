@@ -8,13 +8,12 @@ sleep of 0.8 to 1.2 times ``--seconds``. They are forked from one process after 
 hundreds of them fit into memory. The server is a PostgreSQL of its own with ``max_connections``
 100, and workers are ordinary users, so that the reserved connections are left for looking on.
 
-Three kinds of run for each number of workers W: a search with λ = W, in which all are busy; one
-with λ = 28, in which most wait; and a verdict with four trainings, in which nearly all wait.
+Two kinds of run for each number of workers W: a search with λ = W, in which all are busy, and one
+with λ = 4, in which nearly all wait.
 
 In the queue: seconds in ``finish()``, and from the moment when both the worker was free and its
 generation had begun until its next evaluation started, of all worker time but waiting for nothing.
-Next claim: from a generation's last result to the first evaluation of the next one. Start-up, from
-a process's start to its first evaluation, is on its own.
+Next claim: from a generation's last result to the first evaluation of the next one.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ import argparse
 import gc
 import json
 import multiprocessing
-import os
 import random
-import resource
 import signal
 import statistics
 import sys
@@ -55,19 +52,15 @@ from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.queue import TrialQueue
-from optuna_taylorglo.verdict.runner import TaskQueue
-from optuna_taylorglo.verdict.tasks import ComparedLoss, Task
 
 MAX_CONNECTIONS = 100
-FEW_CANDIDATES = 28
-FEW_TRAININGS = 4
+FEW_CANDIDATES = 4
 SAMPLED_EVERY = 0.5
 
 HEADER = (
     "| storage | run | workers | λ | evaluations | failures | transactions a second | "
-    "peak connections | in the queue | next claim s, median (longest) | "
-    "start-up s, median (longest) | server CPU s | workers' CPU s | seconds |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "peak connections | in the queue | next claim s, median (longest) | seconds |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 fork = multiprocessing.get_context("fork")
@@ -86,7 +79,6 @@ class Server:
         self._server.stop()
         self._server.start()
         assert self._execute("SHOW max_connections") == str(MAX_CONNECTIONS)
-        self._postmaster = int((directory / "postmaster.pid").read_text().split()[0])
 
     def new_database(self) -> str:
         """URL of an empty database, for an ordinary user."""
@@ -106,20 +98,6 @@ class Server:
             result = connection.execute(sqlalchemy.text(statement))
             return result.scalar() if result.returns_rows else None
 
-    def cpu_seconds(self) -> float:
-        """Of the server and its children, those that have ended included."""
-        ticks = 0
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = stat.read_text().rpartition(")")[2].split()
-            except OSError:  # it has just ended
-                continue
-            if int(stat.parent.name) == self._postmaster:
-                ticks += sum(map(int, fields[11:15]))
-            elif int(fields[1]) == self._postmaster:
-                ticks += sum(map(int, fields[11:13]))
-        return ticks / os.sysconf("SC_CLK_TCK")
-
     def close(self) -> None:
         self._server.close()
 
@@ -132,53 +110,43 @@ class Files:
         directory.mkdir(exist_ok=True)
 
     def new_database(self) -> str:
-        """URL of an empty database."""
         return f"sqlite:///{self._directory / uuid.uuid4().hex}.db"
 
     def close(self) -> None:
         """Nothing is left to close."""
 
 
-class NoLookOut:
-    """Measures nothing but time."""
-
-    transactions = cpu_seconds = float("nan")
-    peak_connections = ""
-
-    def __enter__(self) -> NoLookOut:
-        self._began = time.monotonic()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.seconds = time.monotonic() - self._began
-
-
 class LookOut:
-    """Counts connections and transactions of one database while the body of its ``with`` runs."""
+    """Counts connections and transactions of one database while the body of its ``with`` runs.
 
-    def __init__(self, server: Server, url: str) -> None:
-        self._server = server
+    Of a file it measures time only.
+    """
+
+    transactions = float("nan")
+
+    def __init__(self, server: Server | Files, url: str) -> None:
+        self._server = server if isinstance(server, Server) else None
         self._name = {"name": sqlalchemy.make_url(url).database}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.peak_connections = 0
 
     def __enter__(self) -> LookOut:
-        self._connection = self._server.connect()
-        self._before, self._began = self._transactions(), time.monotonic()
-        self._cpu_before = self._server.cpu_seconds()
-        self._thread.start()
+        self._began = time.monotonic()
+        if self._server is not None:
+            self._connection = self._server.connect()
+            self._before = self._transactions()
+            self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        # Servers count what a connection did a moment after it.
-        time.sleep(1.5)
         self.seconds = time.monotonic() - self._began
-        self.transactions = self._transactions() - self._before
-        self.cpu_seconds = self._server.cpu_seconds() - self._cpu_before
-        self._connection.close()
+        if self._server is not None:
+            self._stop.set()
+            self._thread.join()
+            time.sleep(1.5)  # servers count what a connection did a moment after it
+            self.transactions = self._transactions() - self._before
+            self._connection.close()
 
     def _transactions(self) -> int:
         query = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = :name"
@@ -192,36 +160,19 @@ class LookOut:
 
 
 class Evaluation(NamedTuple):
-    """One evaluation as its worker saw it.
-
-    Attributes:
-        worker: Number of the process.
-        generation: Of the candidate; 0 in a verdict.
-        free: When the worker was free for it, in seconds of the monotonic clock.
-        began: When it began.
-        finished: When its result was handed over.
-        acknowledged: When the storage had it.
-    """
+    """One evaluation as its worker saw it, with times of the monotonic clock."""
 
     worker: int
     generation: int
-    free: float
+    free: float  # when the worker was free for it
     began: float
-    finished: float
-    acknowledged: float
+    finished: float  # when its result was handed over
+    acknowledged: float  # when the storage had it
 
 
 @dataclass(frozen=True)
 class Run:
-    """What every worker does.
-
-    Attributes:
-        url: Where.
-        open_queue: From a storage to the queue.
-        seconds: Mean time of an evaluation.
-        directory: Where workers log.
-        ends: When to stop though the queue is not over.
-    """
+    """What every worker does, logging into a directory, until the queue is over or time is up."""
 
     url: str
     open_queue: OpenQueue
@@ -291,22 +242,6 @@ def search_queue(popsize: int, generations: int) -> OpenQueue:
     return open_
 
 
-def verdict_queue(storage: Any) -> TrialQueue:
-    """Opens the trainings of a verdict."""
-    study = optuna.create_study(
-        study_name="search-verdict", storage=storage, direction="maximize", load_if_exists=True
-    )
-    return TaskQueue(study)
-
-
-def enqueue_trainings(url: str) -> None:
-    """Queue a few trainings, for nearly all workers to wait for."""
-    queue = verdict_queue(open_storage(url))
-    assert isinstance(queue, TaskQueue)
-    loss = ComparedLoss("ce", "cross-entropy", "cross-entropy")
-    queue.enqueue(Task(loss, seed, 5, "steps", True) for seed in range(FEW_TRAININGS))
-
-
 def in_a_process(call: Callable[..., object], *args: object) -> None:
     """Make a call elsewhere, so that no connection of ours is there when workers are forked."""
     process = fork.Process(target=call, args=args)
@@ -343,54 +278,34 @@ def next_claims(evaluations: Sequence[Evaluation]) -> list[float]:
     return waits or [float("nan")]
 
 
-def start_ups(evaluations: Sequence[Evaluation]) -> list[float]:
-    """Seconds from each process's start to its first evaluation, if that is of the first ones."""
-    first: dict[int, Evaluation] = {}
-    for evaluation in sorted(evaluations, key=lambda e: e.began):
-        first.setdefault(evaluation.worker, evaluation)
-    return [e.began - e.free for e in first.values() if e.generation == 0] or [float("nan")]
-
-
 def measure(server: Server | Files, kind: str, workers: int, options: argparse.Namespace) -> None:
     """One run, and its row."""
     url = server.new_database()
     seconds = options.seconds
-    popsize = {"all busy": workers, "many wait": FEW_CANDIDATES}.get(kind)
-    if popsize is None:
-        open_queue: OpenQueue = verdict_queue
-        longest = 2.5 * seconds + 10
-    else:
-        open_queue = search_queue(popsize, options.generations)
-        longest = options.limit
+    popsize = {"all busy": workers, "many wait": FEW_CANDIDATES}[kind]
+    open_queue = search_queue(popsize, options.generations)
     # Tables and study are there before the workers, as an operator makes them.
     in_a_process(lambda: open_queue(open_storage(url)))
-    if popsize is None:
-        in_a_process(enqueue_trainings, url)
     with tempfile.TemporaryDirectory(prefix="many-") as scratch:
         directory = Path(scratch)
-        cpu_before = _children_cpu()
-        with LookOut(server, url) if isinstance(server, Server) else NoLookOut() as look_out:
-            run = Run(url, open_queue, seconds, directory, time.monotonic() + longest)
+        with LookOut(server, url) as look_out:
+            run = Run(url, open_queue, seconds, directory, time.monotonic() + options.limit)
             failures = crew_of(run, workers)
-        cpu = _children_cpu() - cpu_before
         lines = [line for log in directory.glob("log-*") for line in log.read_text().splitlines()]
         errors = [error.read_text() for error in directory.glob("error-*")]
     evaluations = [Evaluation(*json.loads(line)) for line in lines]
-    waits, claims = start_ups(evaluations), next_claims(evaluations)
+    claims = next_claims(evaluations)
     cells = (
         options.storage,
         kind,
         workers,
-        popsize or "",
+        popsize,
         len(evaluations),
         failures,
         f"{look_out.transactions / look_out.seconds:.1f}",
         look_out.peak_connections,
         f"{100 * share_in_queue(evaluations):.1f} %",
         f"{statistics.median(claims):.2f} ({max(claims):.2f})",
-        f"{statistics.median(waits):.1f} ({max(waits):.1f})",
-        f"{look_out.cpu_seconds:.1f}",
-        f"{cpu:.1f}",
         f"{look_out.seconds:.0f}",
     )
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
@@ -398,14 +313,9 @@ def measure(server: Server | Files, kind: str, workers: int, options: argparse.N
         print(error, file=sys.stderr, flush=True)
 
 
-def _children_cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def main() -> None:
     """Measure each number of workers in each kind of run."""
-    kinds = ("all busy", "many wait", "verdict")
+    kinds = ("all busy", "many wait")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--storage", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--workers", type=int, nargs="+", default=[16, 64, 200])

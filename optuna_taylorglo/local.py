@@ -1,13 +1,11 @@
 """Processes on this machine: started as copies of one that has imported everything, and restarted.
 
 Importing PyTorch and Lightning takes ten seconds of a core. The fork server of `multiprocessing`
-does it once, while the command that needs processes still checks the recipe. Where copies are not
-safe, each process imports for itself.
+does it once. Where copies are not safe, each process imports for itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import multiprocessing
@@ -24,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from optuna_taylorglo.errors import WorkersFailed
-from optuna_taylorglo.process import BROKEN, INTERRUPTED, USAGE, request_stop
+from optuna_taylorglo.process import BROKEN, INTERRUPTED, USAGE
+from optuna_taylorglo.study.outages import stop_requested
 
 _CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 
@@ -36,33 +35,18 @@ _PRELOADED = [
     "optuna_taylorglo.worker",
 ]
 
-LONGEST_WAIT = 60.0
-"""Seconds until a process that dies again and again is restarted, at most; the first time none."""
-
-MAX_FAILURES = 5
-"""Failures of its own in a row after which a process is not restarted."""
-
-STEADY, SOUND = 10.0, 600.0
-"""Seconds after which the next death, or failure of its own, counts as the first one again."""
-
-STOP_LIMIT = 60.0
-"""Seconds that a process has to end by itself."""
-
-# SIGKILL, which a machine without memory sends as well, and SIGTERM.
-_ENDED_FROM_OUTSIDE = (INTERRUPTED, -9, -15)
+LONGEST_WAIT = 60.0  # seconds until a process that dies again and again is restarted
+MAX_FAILURES = 5  # failures of its own in a row after which a process is not restarted
+STEADY, SOUND = 10.0, 600.0  # seconds of life after which deaths, and failures, are counted anew
+STOP_LIMIT = 60.0  # seconds that a process has to end by itself
+_ENDED_FROM_OUTSIDE = (INTERRUPTED, -9, -15)  # a machine without memory sends SIGKILL as well
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Job:
-    """What one process does, and its state.
-
-    Attributes:
-        run: Returns the exit code; a function of a module, so that it can be sent to a process.
-        arguments: Its arguments.
-        environment: Variables added to this process's.
-    """
+    """A module's function that returns an exit code, what it is given, and its process's state."""
 
     run: Callable[..., int]
     arguments: tuple[Any, ...]
@@ -76,7 +60,6 @@ class Job:
 
     @property
     def exit_code(self) -> int | None:
-        """That of a process that has ended."""
         return None if self.process is None else self.process.exitcode
 
     @property
@@ -91,27 +74,20 @@ class Job:
 
     def plan_restart(self, code: int) -> None:
         """Decide when to start again after a death: later each time, and not after too many."""
-        now = time.monotonic()
-        lived = now - self.started
-        self.deaths = self.deaths if lived < STEADY else 0
-        self.failures = self.failures if lived < SOUND else 0
-        wait = min(2.0 ** min(self.deaths, 30) - 1, LONGEST_WAIT)
-        self.deaths += 1
-        self.failures += code not in _ENDED_FROM_OUTSIDE
-        self.restart_at = math.inf if self.failures >= MAX_FAILURES else now + wait
-        if self.restart_at == math.inf:
+        lived = time.monotonic() - self.started
+        wait = min(2.0 ** min(self.deaths, 30) - 1, LONGEST_WAIT) if lived < STEADY else 0.0
+        self.deaths = self.deaths + 1 if lived < STEADY else 1
+        self.failures = (self.failures if lived < SOUND else 0) + (code not in _ENDED_FROM_OUTSIDE)
+        self.restart_at = time.monotonic() + wait
+        if self.failures >= MAX_FAILURES:
+            self.restart_at = math.inf
             logger.error("%s %d times; not restarted (%s)", _cause(code), self.failures, self.log)
         elif wait:
             logger.warning("%s; restarted in %.0f s (%s)", _cause(code), wait, self.log)
 
 
 class LocalProcesses:
-    """Starts processes, restarts those that die, and stops them in the end.
-
-    Args:
-        jobs: What each process does.
-        log_dir: Where each writes its log, ``<number>.log``.
-    """
+    """Starts processes, restarts those that die, and stops them; each has a log in `log_dir`."""
 
     def __init__(self, jobs: Sequence[Job], log_dir: Path) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -128,14 +104,9 @@ class LocalProcesses:
                 job.start()
 
     def poll(self) -> bool:
-        """Restart what died, without waiting.
+        """Restart what died, without waiting; whether any process is running or will be.
 
-        Returns:
-            Whether any process is running or will be restarted.
-
-        Raises:
-            WorkersFailed: If one ends with wrong usage or because no evaluation can succeed, or if
-                all that are left failed too often.
+        Raises `WorkersFailed` if a restart cannot help, or all that are left failed too often.
         """
         for job in self._jobs:
             if job.exit_code in (USAGE, BROKEN):
@@ -154,7 +125,6 @@ class LocalProcesses:
         return running or bool(dead)
 
     def _fail(self, job: Job) -> None:
-        assert job.exit_code is not None
         self.stop()
         lines = job.log.read_text(errors="replace").splitlines()[-12:]
         tail = "\n".join("  " + line for line in lines)
@@ -201,12 +171,12 @@ def _end_with_parent() -> None:
     # Without the fork server the command could not see how this process ends.
     while not connection.wait([parent.sentinel], timeout=1.0) and os.getppid() == server:
         pass
-    request_stop()
+    stop_requested.set()
     time.sleep(STOP_LIMIT)
     os._exit(1)
 
 
-def _cause(code: int) -> str:
-    with contextlib.suppress(ValueError):
+def _cause(code: int | None) -> str:
+    if code is not None and code < 0:
         return f"the worker was ended by {signal.Signals(-code).name}"
     return f"the worker ended with code {code}"

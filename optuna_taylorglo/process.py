@@ -19,39 +19,28 @@ from optuna_taylorglo.errors import (
     StudyDeleted,
     UsageError,
 )
-from optuna_taylorglo.study.outages import is_outage, outage_reason, stop_waiting_when
+from optuna_taylorglo.study.outages import is_outage, outage_reason, stop_requested
 from optuna_taylorglo.text import VisibleFormatter
 
 DONE, FAILED, USAGE, BROKEN, INTERRUPTED = 0, 1, 2, 3, 130
 
-_stop = threading.Event()
-"""Set when this process was told to stop."""
-
 
 def exit_code(action: Callable[[], int], logger: logging.Logger, study: str | None = None) -> int:
-    """Run an action, and turn an exception into a message and an exit code.
-
-    Args:
-        action: Returns an exit code.
-        logger: Where messages go.
-        study: Name of the study that it is about, for messages.
-    """
+    """Run an action, and turn an exception into a message and an exit code."""
     try:
         return action()
     except Exception as error:
-        outage = is_outage(error)
-        storage_is_away = outage or isinstance(error, StorageUnreachable)
-        if isinstance(error, StopRequested) or (storage_is_away and _stop.is_set()):
+        is_away = is_outage(error) or isinstance(error, StorageUnreachable)
+        if isinstance(error, StopRequested) or (is_away and stop_requested.is_set()):
             logger.info("stopped; the same command goes on where it was")
             return INTERRUPTED
-        if outage:
+        if is_outage(error):
             logger.error("the database did not come back: %s", outage_reason(error))
         elif StudyDeleted.tells(error):
             logger.error("%s", StudyDeleted(study))
-        elif isinstance(error, UsageError | OperationError):
-            logger.error("%s", error)
         else:
-            logger.exception("Unexpected error:")
+            expected = isinstance(error, UsageError | OperationError)
+            logger.error("%s", error if expected else "Unexpected error:", exc_info=not expected)
         if isinstance(error, UsageError):
             return USAGE
         return BROKEN if isinstance(error, EvaluationsFail) else FAILED
@@ -74,30 +63,19 @@ def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGINT, SIGTERM or SIGHUP sets; a second signal ends the process at once.
-
-    Once it is set, this process no longer waits for a storage.
-    """
-    global _stop
-    stop = threading.Event()
+    """An event that SIGINT, SIGTERM or SIGHUP sets; a second signal ends the process at once."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
+        if stop_requested.is_set():
             os._exit(INTERRUPTED)
-        stop.set()
+        stop_requested.set()
 
+    stop_requested.clear()
     if threading.current_thread() is threading.main_thread():
-        _stop = stop
-        stop_waiting_when(stop)
         signals = [signal.SIGINT, signal.SIGTERM]
         # Windows has no SIGHUP, and under nohup a command goes on when its terminal is closed.
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             signals.append(signal.SIGHUP)
         for each in signals:
             signal.signal(each, handle)
-    return stop
-
-
-def request_stop() -> None:
-    """Ask this process to stop, as a first signal does."""
-    _stop.set()
+    return stop_requested

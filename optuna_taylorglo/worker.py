@@ -1,20 +1,8 @@
-"""The process that evaluates trials: ``taylorglo-worker --study-name NAME [--recipe FILE]``.
-
-Start as many as you like, on as many machines as can reach the storage; kill any of them.
-Exit codes: 0 the search or a limit is reached, 1 failed, 2 wrong usage, 3 every evaluation fails
-with the same exception, 130 interrupted.
-"""
+"""The process that evaluates trials: ``taylorglo-worker --study-name NAME [--recipe FILE]``."""
 
 from __future__ import annotations
 
-if __name__ == "__main__" and not __package__:  # run by path: find the package
-    import pathlib
-    import sys
-
-    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
 import argparse
-import gc
 import logging
 import math
 import os
@@ -22,9 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optuna import TrialPruned
 from optuna.exceptions import UpdateFinishedTrialError
@@ -34,7 +24,6 @@ from optuna.trial import Trial, TrialState
 from optuna_taylorglo import attributes, errors
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_OF, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.options import dry_run
 from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_recipe
 from optuna_taylorglo.recipes.schema import search_size
@@ -52,12 +41,12 @@ from optuna_taylorglo.verdict.selection import is_undecided, save_selection, sel
 
 if TYPE_CHECKING:  # imported late, since PyTorch takes seconds: wrong usage is answered before
     from optuna_taylorglo.training.training import Training
+    from optuna_taylorglo.verdict.runner import TaskQueue
     from optuna_taylorglo.verdict.tasks import Task
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
-MAX_FAILURES_IN_A_ROW = 3
-"""Failed evaluations after which a worker ends: the cause may be its machine."""
+MAX_FAILURES_IN_A_ROW = 3  # after which a worker ends
 
 
 class LimitReached(Exception):
@@ -81,47 +70,35 @@ class WorkerConfig:
 
 
 def run(config: WorkerConfig) -> int:
-    """Work until the search is over, a limit is reached or a signal says stop; the exit code."""
+    """Work until all is done, a limit is reached or a signal says stop; returns the exit code."""
     configure_logging(verbose=config.runtime.verbose, quiet=config.runtime.quiet)
     stop = stop_on_signals()
     logger.info("worker %d starts on study %s", os.getpid(), config.study_name)
-    try:
-        return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
-    finally:
-        gc.unfreeze()
+    return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
 
 
 class Worker:
-    """Does what a study needs, stage by stage, together with all other workers.
-
-    Every stage ends when a limit is reached, and raises `StopRequested` when `stop` is set.
-    """
+    """Does what a study needs, stage by stage, until a limit is reached or `stop` is set."""
 
     def __init__(self, config: WorkerConfig, stop: threading.Event) -> None:
         self.config = config
-        self.stop = stop
-        self._end_of_trial = EndOfTrial(stop)
+        self.stop, self._end_of_trial = stop, EndOfTrial(stop)
         self._n_trials = 0
-        self._heartbeat = {
-            "heartbeat_interval": config.heartbeat_interval,
-            "grace_period": config.grace_period,
-        }
+        settings = ("heartbeat_interval", "grace_period")
+        self._heartbeat = {name: getattr(config, name) for name in settings}
         path = None if config.recipe is None else find_recipe(config.recipe)
         recipe = None if path is None else load_recipe(path)
-        self.study = opening.open_study(
-            config.study_name,
-            config.storage,
-            direction="maximize" if recipe is None else direction_of(recipe),
-            patience=opening.WORKER_PATIENCE,
-        )
+        direction = "maximize" if recipe is None else direction_of(recipe)
+        name, url, patience = config.study_name, config.storage, opening.WORKER_PATIENCE
+        self.study = opening.open_study(name, url, direction=direction, patience=patience)
         self.evaluation_study: Study | None = None
         if EVALUATION_OF in self.study.user_attrs:
             self.evaluation_study = self.study
-            self.study = opening.open_study(self.study.user_attrs[EVALUATION_OF], config.storage)
+            self.study = opening.open_study(self.study.user_attrs[EVALUATION_OF], url)
         self.runtime = config.runtime.machine()
         to_check = recipe or settled_recipe(self.study)
         if to_check is not None and config.check:
-            dry_run(to_check, self.runtime, path)
+            options.dry_run(to_check, self.runtime, path)
         self.recipe = attach_recipe(self.study, recipe)
         self._deadline = time.monotonic() + config.timeout
 
@@ -132,7 +109,7 @@ class Worker:
     def work(self) -> int:
         """Search, selection and verdict, as far as each is due."""
         if self.evaluation_study is not None:
-            self.train_for_verdict(self.evaluation_study)
+            self._evaluate_all(*self._open_tasks(self.evaluation_study))
             return DONE
         # A worker that was started for the search does not wait for a verdict afterwards.
         idle_seconds = None if SearchHistory(self.study, self.recipe).finished else 0.0
@@ -145,9 +122,9 @@ class Worker:
             before = self.recipe
             check_recipe(self.study, before)
             self.recipe = attach_recipe(self.study, None)
-        evaluation_study = opening.find_evaluation_study(self.study)
-        if evaluation_study is not None and EVALUATION_OF in evaluation_study.user_attrs:
-            self.train_for_verdict(evaluation_study, idle_seconds)
+        found = opening.find_evaluation_study(self.study)
+        if found is not None and EVALUATION_OF in found.user_attrs:
+            self._evaluate_all(*self._open_tasks(found, idle_seconds))
         return DONE
 
     def search(self) -> None:
@@ -185,11 +162,8 @@ class Worker:
 
     def select_winner(self) -> None:
         """Select the winner of a complete search by full trainings."""
-        from optuna_taylorglo.verdict.runner import TaskQueue
-
         evaluation_study = opening.create_evaluation_study(self.study, self.config.storage)
-        queue = TaskQueue(evaluation_study, **self._heartbeat)
-        objective = self._make_task_objective()
+        queue, objective = self._open_tasks(evaluation_study)
 
         def run(tasks: Sequence[Task]) -> list[float | None]:
             queue.wanted = tasks
@@ -203,37 +177,27 @@ class Worker:
                 raise LimitReached
             return results
 
-        try:
+        with suppress(LimitReached):
             selection = select_winner(self.study, self.recipe, run)
-        except LimitReached:
-            return
-        if save_selection(self.study, selection, self.recipe):
-            logger.info("the winner is %s", selection.winner.name)
-            dashboard.refresh_if_installed(self.study)
+            if save_selection(self.study, selection, self.recipe):
+                logger.info("the winner is %s", selection.winner.name)
+                dashboard.refresh_if_installed(self.study)
 
-    def train_for_verdict(self, evaluation_study: Study, idle_seconds: float | None = None) -> None:
-        """Do the trainings that commands ask for, until there is none for a while."""
-        from optuna_taylorglo.verdict.runner import TaskQueue
-
-        queue = TaskQueue(evaluation_study, idle_seconds, **self._heartbeat)
-        self._evaluate_all(queue, self._make_task_objective())
-
-    def _make_task_objective(self) -> Callable[[Trial], float]:
-        """What does the training that a trial of an evaluation study stands for."""
-        from optuna_taylorglo.verdict.runner import TaskTrainer
+    def _open_tasks(
+        self, evaluation_study: Study, idle_seconds: float | None = None
+    ) -> tuple[TaskQueue, Callable[[Trial], float]]:
+        """The queue of trainings, and what does the training that a trial stands for."""
+        from optuna_taylorglo.verdict.runner import TaskQueue, TaskTrainer
         from optuna_taylorglo.verdict.tasks import Task
 
         train_task = TaskTrainer(self.recipe, self.runtime, self._end_of_trial)
 
         def train(trial: Trial) -> float:
             task = Task.of(trial)
-            return train_task(
-                task,
-                lambda module: dashboard.save_network(trial, module) if task.save_network else None,
-                lambda curve: trial.set_user_attr(attributes.CURVE, curve),
-            )
+            save = partial(dashboard.save_network, trial) if task.save_network else lambda _: None
+            return train_task(task, save, partial(trial.set_user_attr, attributes.CURVE))
 
-        return train
+        return TaskQueue(evaluation_study, idle_seconds, **self._heartbeat), train
 
     def _evaluate_all(
         self,
@@ -243,10 +207,6 @@ class Worker:
     ) -> None:
         """Evaluate trials until the queue is over or a limit is reached."""
         failures: list[Failure] = []
-        # A garbage collection goes through hundreds of thousands of objects of PyTorch's, and each
-        # reading of some hundred trials starts one.
-        gc.collect()
-        gc.freeze()
         while not self.stop.is_set() and not self._limit_reached:
             trial = queue.wait_for_trial(self.stop, deadline=self._deadline)
             if trial is None:
@@ -278,13 +238,13 @@ class Worker:
                 value = objective(trial)
             except (TrialPruned, errors.Diverged) as early_end:
                 queue.finish(trial, state=TrialState.PRUNED)
-                outcome = "stopped" if trial.user_attrs.get(STOPPED) else "aborted"
-                outcome += f", {early_end}"
-            except (errors.StopRequested, SystemExit, UpdateFinishedTrialError) as end:
+                end = "stopped" if trial.user_attrs.get(STOPPED) else "aborted"
+                outcome = f"{end}, {early_end}"
+            except (errors.StopRequested, SystemExit, UpdateFinishedTrialError) as error:
                 if self.stop.is_set():  # Lightning may answer SIGTERM by SystemExit
                     queue.release(trial)
                     logger.info("%s: released", name)
-                elif isinstance(end, SystemExit):
+                elif isinstance(error, SystemExit):
                     raise
                 else:
                     logger.warning("%s: failed as stale; left to another worker", name)
@@ -299,8 +259,7 @@ class Worker:
                         raise
                 else:
                     queue.finish(trial, state=TrialState.FAIL)
-                exc_info = None if failure.is_usage else error
-                logger.error("%s: failed, %s", name, error, exc_info=exc_info)
+                logger.error("%s: failed, %s", name, error, exc_info=not failure.is_usage)
                 return failure
             else:
                 queue.finish(trial, value)
@@ -352,40 +311,28 @@ def build_parser() -> argparse.ArgumentParser:
     options.add_version_option(parser)
     parser.add_argument("--study-name", required=True, help="name of the study")
     options.add_storage_option(parser)
-    parser.add_argument(
-        "--recipe",
-        type=Path,
-        metavar="FILE",
-        help="recipe of the study, a file or the name of a bundled one; needed once, later workers "
-        "find it in the study",
-    )
-    parser.add_argument(
-        "--no-check",
-        dest="check",
-        action="store_false",
-        help="skip the check of the recipe (as `taylorglo check`) before the first trial",
-    )
+    help = "a file or the name of a bundled one; needed once, later workers find it in the study"
+    parser.add_argument("--recipe", type=Path, metavar="FILE", help=help)
     add = parser.add_argument_group("limits").add_argument
     add("--n-generations", type=options.positive, help="stop after this generation")
     add("--timeout", type=options.seconds, default=math.inf, help="claim no trial after this time")
     add("--max-trials", type=options.positive, default=math.inf, help="stop after this many trials")
     options.add_machine_options(parser)
     add = parser.add_argument_group("heartbeat").add_argument
-    seconds: dict[str, Any] = {"type": options.positive, "metavar": "SECONDS"}
-    add("--heartbeat-interval", default=60, help="between two heartbeats (%(default)s)", **seconds)
-    add(
-        "--grace-period",
-        default=240,
-        help="without a heartbeat until a trial is suspect; after half as much again it is "
-        "repeated (%(default)s)",
-        **seconds,
-    )
+    for name, default, text in (
+        ("--heartbeat-interval", 60, "seconds between two heartbeats"),
+        (
+            "--grace-period",
+            240,
+            "seconds without one; after half as much again a trial is repeated",
+        ),
+    ):
+        add(name, type=options.positive, default=default, help=f"{text} (%(default)s)")
     options.add_verbosity_options(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker by its command line."""
     parser = build_parser()
     given = parser.parse_args(argv)
     if given.heartbeat_interval >= given.grace_period:
@@ -394,10 +341,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--grace-period {given.grace_period}"
         )
     given.storage = resolve_storage_url(given.storage)
-    given.runtime = options.RuntimeOptions.of(given)
-    return run(
-        WorkerConfig(**{name: getattr(given, name) for name in WorkerConfig.__annotations__})
-    )
+    given.runtime, given.check = options.RuntimeOptions.of(given), True
+    config = {name: getattr(given, name) for name in WorkerConfig.__annotations__}
+    return run(WorkerConfig(**config))
 
 
 if __name__ == "__main__":

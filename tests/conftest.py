@@ -22,7 +22,7 @@ from databases import (
 from forked import start_fork_server
 from optuna.storages._rdb.storage import _VersionManager
 
-from optuna_taylorglo.study.outages import stop_waiting_when
+from optuna_taylorglo.study.outages import stop_requested
 
 __all__ = [
     "database_url",
@@ -82,4 +82,4 @@ def quiet_optuna() -> None:
 def nobody_asked_to_stop() -> Iterator[None]:
     """What a command sets up for its process must not outlast the test that ran it."""
     yield
-    stop_waiting_when(None)
+    stop_requested.clear()

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from optuna.study import Study
 from rich.console import Console
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.options import dry_run
 from optuna_taylorglo.cli.progress import LiveProgress
 from optuna_taylorglo.errors import StopRequested
 from optuna_taylorglo.local import Job, LocalProcesses, prepare
@@ -28,19 +27,12 @@ if TYPE_CHECKING:
     from optuna_taylorglo.verdict.runner import TaskQueue
     from optuna_taylorglo.verdict.tasks import Task
 
-LOG_DIR = Path("taylorglo-logs")
-
-SHORTEST_WAIT, LONGEST_WAIT = 0.1, 0.7
-"""Seconds between two polls of trainings under way."""
-
 
 def log_dir(study_name: str) -> Path:
-    """Where the processes that work on a study write their logs, whatever its name."""
-    return LOG_DIR / as_file_name(study_name)
+    return Path("taylorglo-logs") / as_file_name(study_name)
 
 
 def add_workers_option(parser: argparse.ArgumentParser) -> None:
-    """The option that says how many."""
     parser.add_argument(
         "--workers",
         type=options.up_to(options.MOST_PROCESSES),
@@ -62,22 +54,16 @@ def local_workers(
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
     """One environment per worker: each sees one GPU, or shares the CPU."""
+    import joblib  # type: ignore[import-untyped]
     import torch
 
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     if gpus == 0:
-        # A device that was named, such as cuda:1, gets one worker by default.
-        return [{}] * (workers or (_cores() if device in ("auto", "cpu") else 1))
+        # Cores that this process may use; a device that was named, such as cuda:1, has one worker.
+        return [{}] * (workers or (joblib.cpu_count() if device in ("auto", "cpu") else 1))
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible_gpus.split(",") if visible_gpus else [str(i) for i in range(gpus)]
     return [{"CUDA_VISIBLE_DEVICES": names[i % len(names)]} for i in range(workers or gpus)]
-
-
-def _cores() -> int:
-    """Cores that this process may use; not every system can say."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -89,63 +75,44 @@ def trained_by_workers(
 ) -> Iterator[LocalTrainings]:
     """Trainings by local workers, while the body runs."""
     prepare()
-    dry_run(opened.recipe, options.machine_of(arguments))
+    options.dry_run(opened.recipe, options.machine_of(arguments))
+    from optuna_taylorglo.verdict.runner import TaskQueue
+
     evaluation_study = create_evaluation_study(opened.study, opened.url)
     processes, _ = local_workers(evaluation_study.study_name, opened.url, arguments)
     try:
         with LiveProgress(console) as live:
-            yield LocalTrainings(evaluation_study, processes, stop, live)
+            queue = TaskQueue(evaluation_study)
+            yield LocalTrainings(evaluation_study, queue, processes, stop, live)
     finally:  # even if a closed terminal takes no output
         processes.stop()
 
 
 @dataclass
 class LocalTrainings:
-    """A callable that trains tasks; workers are started when there is something to do.
-
-    Attributes:
-        evaluation_study: The study that holds the tasks.
-        processes: Workers on that study.
-        stop: Ends the wait with `StopRequested` when set.
-        live: Where progress is shown.
-    """
+    """A callable that trains tasks; workers are started when there is something to do."""
 
     evaluation_study: Study
+    queue: TaskQueue
     processes: LocalProcesses
     stop: threading.Event
     live: LiveProgress
-    # Some stages make many calls, of few tasks each.
-    _done_before: Counter[str] = field(default_factory=Counter)
+    _done_before: Counter[str] = field(default_factory=Counter)  # by earlier calls, by stage
 
     def __call__(self, tasks: Sequence[Task]) -> list[float | None]:
-        """Values of tasks in order, None for a training that diverged; trained if need be.
-
-        Raises:
-            StopRequested: If told to stop.
-            UsageError: If a training ended with wrong usage.
-            TrainingFailed: If one ended with another exception, again and again.
-        """
-        self._queue.enqueue(tasks)
-        wait = SHORTEST_WAIT
-        while (values := self._queue.results(tasks)) is None:
-            stages = [task.stage for task in tasks]
-            done = self._queue.which_done(tasks)
-            both = list(zip(stages, done, strict=True))
-            stage = next((stage for stage, is_done in both if not is_done), stages[-1])
-            before, n_done = self._done_before[stage], both.count((stage, True))
-            total = before + stages.count(stage)
-            self.live.show_round(visible(stage), before + n_done, total)
+        """Values of tasks in order, None for a training that diverged; trained if need be."""
+        self.queue.enqueue(tasks)
+        stages, wait = [task.stage for task in tasks], 0.1
+        while (values := self.queue.results(tasks)) is None:
+            done = Counter(compress(stages, self.queue.which_done(tasks)))
+            stage = next((each for each in stages if done[each] < stages.count(each)), stages[-1])
+            before, total = self._done_before[stage], stages.count(stage)
+            self.live.show_round(visible(stage), before + done[stage], before + total)
             if not self.processes.poll():
                 self.processes.start()
             if self.stop.wait(wait):
                 raise StopRequested
             # Each poll reads the database on a core that the workers need.
-            wait = min(1.1 * wait, LONGEST_WAIT)
-        self._done_before.update(task.stage for task in tasks)
+            wait = min(1.1 * wait, 0.7)
+        self._done_before.update(stages)
         return values
-
-    @cached_property
-    def _queue(self) -> TaskQueue:
-        from optuna_taylorglo.verdict.runner import TaskQueue
-
-        return TaskQueue(self.evaluation_study)

@@ -1,11 +1,9 @@
 """Heartbeats of running trials, and how trials without one fail.
 
-A worker writes its identity and the time into its trial every `interval` seconds. Other workers
-check by their own monotonic clock whether that entry changes, so clocks need not agree and any
-storage works. A trial whose entry stays the same for the grace period is first marked as suspect:
-the mark proves that the storage accepts writes, so an outage makes no trial fail. Half a grace
-period later the trial fails and is repeated. A worker that died on the same machine is noticed at
-once.
+A worker rewrites an attribute of its trial at intervals. Others check by their own monotonic clocks
+whether it changes. A trial without a heartbeat for the grace period is first marked as suspect: the
+mark proves that the storage accepts writes, so an outage makes no trial fail. Half a grace period
+later the trial fails and is repeated. A worker that died on the same machine is noticed at once.
 """
 
 from __future__ import annotations
@@ -31,29 +29,20 @@ from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.study.storages import release_connections
 
 HEARTBEAT_INTERVAL, GRACE_PERIOD = 60.0, 240.0
-
-CLAIM_LIMIT = 10.0
-"""Seconds that a worker may take from its claim to its first heartbeat."""
+CLAIM_LIMIT = 10.0  # seconds that a worker may take from its claim to its first heartbeat
 
 _logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """The process that evaluates a trial.
-
-    Attributes:
-        system: Where the process id is valid: this boot of a machine, this container; empty where
-            the operating system does not tell.
-        started: When the process was started, in the system's own unit; process ids are reused.
-        heartbeat: Time of the last heartbeat, in seconds since 1970 by its own clock.
-    """
+    """The process that evaluates a trial."""
 
     host: str
     pid: int
-    system: str = ""
-    started: str = ""
-    heartbeat: float = 0.0
+    system: str = ""  # boot and container in which the process id is valid, if known
+    started: str = ""  # in the system's own unit; process ids are reused
+    heartbeat: float = 0.0  # seconds since 1970 by the worker's own clock
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
@@ -61,17 +50,14 @@ class WorkerProcess:
     @classmethod
     def current(cls) -> WorkerProcess:
         """This process, now."""
-        pid = os.getpid()
-        return cls(socket.gethostname(), pid, _system(), _start_time(pid), time.time())
+        host, pid = socket.gethostname(), os.getpid()
+        return cls(host, pid, _system(), _start_time(pid), time.time())
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> WorkerProcess | None:
-        """The worker of a trial; None if it has none, or one of another program."""
-        try:
-            worker = cls(**trial.user_attrs[WORKER])
-        except (KeyError, TypeError):
-            return None
-        return worker if isinstance(worker.pid, int) and worker.pid > 0 else None
+        """The worker of a trial, None if it has none."""
+        entry = trial.user_attrs.get(WORKER)
+        return None if entry is None else cls(**entry)
 
     @property
     def has_died(self) -> bool:
@@ -86,7 +72,7 @@ class WorkerProcess:
 
     @property
     def silent_seconds(self) -> float:
-        """Seconds since the last heartbeat by this machine's clock, for display only."""
+        """Seconds since the last heartbeat, for display only."""
         return time.time() - self.heartbeat
 
 
@@ -109,11 +95,7 @@ def _system() -> str:
 
 
 def write_heartbeat(storage: BaseStorage, trial_id: int) -> None:
-    """Write into a trial that this process evaluates it.
-
-    Raises:
-        UpdateFinishedTrialError: If the trial has failed as stale in the meantime.
-    """
+    """Write into a trial that this process evaluates it; raises if it has failed as stale."""
     storage.set_trial_user_attr(trial_id, WORKER, asdict(WorkerProcess.current()))
 
 
@@ -123,14 +105,7 @@ def heartbeats(
     interval: float = HEARTBEAT_INTERVAL,
     on_stale: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """Write heartbeats of a running trial from a thread while the body of ``with`` runs.
-
-    Args:
-        trial: The trial.
-        interval: Seconds between two heartbeats.
-        on_stale: Called from the thread if the trial has failed as stale, for example because this
-            process was suspended.
-    """
+    """Write heartbeats from a thread, which calls `on_stale` if the trial has failed as stale."""
     storage, trial_id, ended = storage_of(trial.study), trial_id_of(trial), threading.Event()
 
     def run() -> None:
@@ -155,55 +130,46 @@ def heartbeats(
         thread.join(timeout=1.0)
 
 
-@dataclass
-class _LastSeen:
-    entry: object
-    since: float
-    suspect_since: float | None = None
-
-
 class StaleTrials:
-    """Fails running trials whose worker has died or writes no heartbeat.
-
-    Args:
-        storage: The storage of the trials.
-        grace_period: Seconds without a heartbeat until a trial is suspect.
-    """
+    """Fails running trials whose worker has died or writes no heartbeat for the grace period."""
 
     def __init__(self, storage: BaseStorage, grace_period: float = GRACE_PERIOD) -> None:
         self._storage = storage
         self._grace_period = grace_period
-        self._seen: dict[int, _LastSeen] = {}
+        # By trial id: its last heartbeat and when that was first seen; since when it is suspect.
+        self._seen: dict[int, tuple[object, float]] = {}
+        self._suspect_since: dict[int, float] = {}
 
     def fail(self, trials: Iterable[FrozenTrial]) -> list[int]:
         """Fail the stale ones among trials that were just read; returns their ids."""
-        running = {trial_id_of(t): t for t in trials if t.state == TrialState.RUNNING}
-        self._seen = {id_: seen for id_, seen in self._seen.items() if id_ in running}
-        marks = ((id_, self._mark_of(trial)) for id_, trial in running.items())
-        return [id_ for id_, mark in marks if mark and fail_trial(self._storage, id_, *mark)]
+        running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        return [trial_id_of(trial) for trial in running if self._fail_if_stale(trial)]
 
-    def _mark_of(self, trial: FrozenTrial) -> tuple[str, object] | None:
-        """The attribute with which a running trial is to fail; None if it goes on."""
-        worker = WorkerProcess.of(trial)
-        if is_being_withdrawn(trial):
-            return WITHDRAWN, True  # the process that withdraws it may have died
+    def _fail_if_stale(self, trial: FrozenTrial) -> bool:
+        trial_id, worker = trial_id_of(trial), WorkerProcess.of(trial)
+        if is_being_withdrawn(trial):  # the process that withdraws it may have died
+            return fail_trial(self._storage, trial_id, WITHDRAWN)
         if worker is not None and worker.has_died:
-            return STALE, f"its worker {worker} has died"
-        return (STALE, "its worker wrote no heartbeat") if self._is_silent(trial) else None
+            return fail_trial(self._storage, trial_id, STALE, f"its worker {worker} has died")
+        silent = "its worker wrote no heartbeat"
+        return self._is_silent(trial) and fail_trial(self._storage, trial_id, STALE, silent)
 
     def _is_silent(self, trial: FrozenTrial) -> bool:
         trial_id, entry, now = trial_id_of(trial), trial.user_attrs.get(WORKER), time.monotonic()
-        seen = self._seen.get(trial_id)
-        if seen is None or seen.entry != entry:
-            seen = self._seen[trial_id] = _LastSeen(entry, now)
+        if trial_id not in self._seen or self._seen[trial_id][0] != entry:
+            self._seen[trial_id] = entry, now
+            self._suspect_since.pop(trial_id, None)
         # The queue adds trials with an empty entry; without one the trial is another program's.
         is_claimed = WORKER in trial.user_attrs and entry is None
         limit = min(CLAIM_LIMIT, self._grace_period) if is_claimed else self._grace_period
-        if seen.suspect_since is None and now - seen.since >= limit:
+        if trial_id in self._suspect_since:
+            return now - self._suspect_since[trial_id] >= limit / 2
+        if now - self._seen[trial_id][1] >= limit:
             with contextlib.suppress(UpdateFinishedTrialError):
                 self._storage.set_trial_user_attr(trial_id, SUSPECT, True)
-            seen.suspect_since = time.monotonic()
-        return seen.suspect_since is not None and now - seen.suspect_since >= limit / 2
+            # The write may have outlasted an outage.
+            self._suspect_since[trial_id] = time.monotonic()
+        return False
 
 
 def is_being_withdrawn(running: FrozenTrial) -> bool:

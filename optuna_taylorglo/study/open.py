@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from typing import Literal
 
@@ -12,22 +13,9 @@ from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, RECIPE
 from optuna_taylorglo.errors import StorageUnreachable, StorageURLError, StudyError
+from optuna_taylorglo.study import outages, storages
 from optuna_taylorglo.study.optuna_private import storage_of
-from optuna_taylorglo.study.outages import (
-    OUTAGE_LIMIT,
-    is_not_ready,
-    outage_reason,
-    retry,
-    storage_errors,
-)
-from optuna_taylorglo.study.storages import (
-    RetryingStorage,
-    connect,
-    file_of,
-    is_proxy,
-    release_connections,
-    shown_url,
-)
+from optuna_taylorglo.study.storages import RetryingStorage, file_of, shown_url
 
 Direction = Literal["maximize", "minimize"]
 
@@ -35,32 +23,27 @@ Direction = Literal["maximize", "minimize"]
 PATIENCE, WORKER_PATIENCE = 10.0, 600.0
 
 
-def open_storage(
-    url: str, *, patience: float = PATIENCE, outage_limit: float = OUTAGE_LIMIT
-) -> RetryingStorage:
+def open_storage(url: str, *, patience: float = PATIENCE) -> RetryingStorage:
     """Open a storage for many workers, creating its tables when they are missing.
 
     Args:
         url: ``sqlite:///file.db``, ``postgresql://…``, ``mysql://…`` or ``mariadb://…``;
             ``grpc://host:port`` for Optuna's gRPC proxy; or the path of an Optuna journal file.
         patience: Seconds to wait for a server that is starting, or has no connection to spare.
-        outage_limit: Seconds to wait for a storage that goes away later.
-
-    Raises:
-        StorageURLError: The URL is wrong or its driver is not installed.
-        StorageUnreachable: The storage cannot be reached or refuses us.
     """
     shown = shown_url(url)
     try:
-        inner = retry(lambda: connect(url), limit=patience, passes=is_not_ready)
+        inner = outages.retry(
+            lambda: storages.connect(url), limit=patience, passes=outages.is_not_ready
+        )
     except (sqlalchemy.exc.NoSuchModuleError, ImportError, RuntimeError) as error:
         # The driver is missing, or Optuna asks to upgrade the tables.
         raise StorageURLError(f"Cannot open {shown}: {error}") from error
-    except storage_errors() as error:
-        raise StorageUnreachable(f"Cannot open {shown}: {outage_reason(error)}") from error
+    except outages.storage_errors() as error:
+        raise StorageUnreachable(f"Cannot open {shown}: {outages.outage_reason(error)}") from error
     # mypy does not see the methods that are added to the class by a loop.
-    storage = RetryingStorage(inner, shown, outage_limit=outage_limit)  # type: ignore[abstract]
-    release_connections(storage)
+    storage = RetryingStorage(inner, file_of(url), shown)  # type: ignore[abstract]
+    storages.release_connections(storage)
     return storage
 
 
@@ -76,12 +59,7 @@ def check_file_exists(url: str) -> None:
 def open_study(
     study_name: str, url: str, *, direction: Direction = "maximize", patience: float = PATIENCE
 ) -> Study:
-    """Load a study that a TaylorGLO search can run in.
-
-    Raises:
-        StudyError: If it holds trials of something else, has several objectives, or does not
-            exist; then the message has the command that creates it, with the direction.
-    """
+    """Load a study that a TaylorGLO search can run in, or say which command creates one."""
     try:
         check_file_exists(url)
         storage = open_storage(url, patience=patience)
@@ -95,12 +73,9 @@ def open_study(
     return _checked(study, url)
 
 
-def create_study(
-    study_name: str, url: str, *, direction: Direction = "maximize", patience: float = PATIENCE
-) -> Study:
+def create_study(study_name: str, url: str, *, direction: Direction = "maximize") -> Study:
     """Create a study for a TaylorGLO search; one that exists must have the direction."""
-    storage = open_storage(url, patience=patience)
-    return _checked(_create(study_name, storage, direction, url), url)
+    return _checked(_create(study_name, open_storage(url), direction, url), url)
 
 
 def _create(name: str, storage: RetryingStorage, direction: Direction, url: str) -> Study:
@@ -119,11 +94,10 @@ def _checked(study: Study, url: str) -> Study:
         foreign = [t for t in study.get_trials(deepcopy=False) if GENERATION not in t.user_attrs]
         # Waiting trials are candidates that the user enqueued to start with.
         if any(trial.state != TrialState.WAITING for trial in foreign):
-            name = study.study_name
+            new = create_command(f"{study.study_name}-taylorglo", url)
             raise StudyError(
-                f"study {name!r} holds {len(foreign)} trials that are not of a TaylorGLO search. "
-                f"Use another name, and create it with\n"
-                f"  {create_command(f'{name}-taylorglo', url)}"
+                f"study {study.study_name!r} holds {len(foreign)} trials that are not of a "
+                f"TaylorGLO search. Use another name:\n  {new}"
             )
     return study
 
@@ -144,7 +118,8 @@ def create_command(study_name: str, url: str | None, direction: Direction = "max
     command = ["optuna", "create-study", "--direction", direction, "--study-name", study_name]
     if url is not None:
         # Optuna's command line does not know proxies, only the database behind one.
-        command += ["--storage", "DATABASE_OF_THE_PROXY" if is_proxy(url) else shown_url(url)]
+        is_proxy = url.startswith("grpc:")
+        command += ["--storage", "DATABASE_OF_THE_PROXY" if is_proxy else shown_url(url)]
     return shlex.join(command)
 
 
@@ -170,8 +145,7 @@ def create_evaluation_study(study: Study, url: str) -> Study:
 
 def find_evaluation_study(study: Study) -> Study | None:
     """The study that holds the trainings for a study's verdict, if there is one."""
-    try:
-        name = evaluation_study_name(study.study_name)
+    name = evaluation_study_name(study.study_name)
+    with contextlib.suppress(KeyError):
         return optuna.load_study(study_name=name, storage=storage_of(study))
-    except KeyError:
-        return None
+    return None

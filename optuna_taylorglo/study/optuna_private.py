@@ -1,7 +1,4 @@
-"""Every private name of Optuna that is used here, each with the reason.
-
-If Optuna renames one of them, the tests of this package fail at import or at the first claim.
-"""
+"""Every private name of Optuna that is used here, each with the reason."""
 
 from __future__ import annotations
 
@@ -15,23 +12,19 @@ from optuna.trial import FrozenTrial, Trial
 
 __all__ = ["FIXED_PARAMS", "CachedStorage"]
 
-FIXED_PARAMS = "fixed_params"
-"""System attribute with the parameters of an enqueued trial, which may be out of range."""
+FIXED_PARAMS = "fixed_params"  # system attribute: an enqueued trial's, perhaps out of range
 
 
 def storage_of(study: Study) -> Any:
-    """A study's storage, the only way to claim a certain trial."""
-    return study._storage
+    return study._storage  # the only way to claim a certain trial
 
 
 def study_id_of(study: Study) -> int:
-    """A study's id in its storage, and in the dashboard's addresses."""
-    return study._study_id
+    return study._study_id  # storages ask for it, and the dashboard's addresses have it
 
 
 def trial_id_of(trial: Trial | FrozenTrial) -> int:
-    """A trial's id in its storage."""
-    return trial._trial_id
+    return trial._trial_id  # storages ask for it
 
 
 def replace_grpc_channel(proxy: GrpcStorageProxy, channel: Any) -> None:

@@ -17,8 +17,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, Pending
 
 from optuna_taylorglo.errors import StopRequested
 
-OUTAGE_LIMIT = 600.0
-"""Seconds to wait for a storage that went away."""
+OUTAGE_LIMIT = 600.0  # seconds to wait for a storage that went away
 
 # SQLite calls these operational, but waiting does not help.
 _SQLITE_PERMANENT = ("SQLITE_ERROR", "SQLITE_READONLY", "SQLITE_AUTH", "SQLITE_PERM")
@@ -28,15 +27,14 @@ _GRPC_OUTAGES = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABOR
 
 # How PostgreSQL, MySQL and resolvers refuse a first connection for good; there are no codes yet.
 _REFUSAL = re.compile(
-    "authentication failed|no pg_hba.conf entry|does not exist|access denied|unknown database"
-    "|not known|unable to open",
-    re.IGNORECASE,
+    "(?i)authentication failed|no pg_hba.conf entry|does not exist|access denied"
+    "|unknown database|not known|unable to open"
 )
 # Another process has created a table, or its first row, at the same moment.
 _CREATION_RACE = re.compile("already exists|duplicate|unique constraint", re.IGNORECASE)
 
+stop_requested = threading.Event()  # set when this process was told to stop
 _logger = get_logger(__name__)
-_stop = threading.Event()
 
 T = TypeVar("T")
 
@@ -85,23 +83,13 @@ def _cause(error: BaseException) -> Any:
     return (isinstance(error, StorageInternalError) and error.__cause__) or error
 
 
-def stop_waiting_when(stop: threading.Event | None) -> None:
-    """End every wait for a storage in this process when ``stop`` is set."""
-    global _stop
-    _stop = stop or threading.Event()
-
-
 def retry(
     call: Callable[[], T],
     *,
-    limit: float = OUTAGE_LIMIT,
+    limit: float,
     passes: Callable[[Exception], bool] = is_outage,
 ) -> T:
-    """Call a storage, again and again until ``limit`` seconds after the first failure.
-
-    Raises:
-        StopRequested: If this process was asked to stop and the storage is still away.
-    """
+    """Call a storage until it answers, `limit` seconds have passed or a stop is requested."""
     give_up_at, wait = math.inf, 0.1
     while True:
         try:
@@ -110,11 +98,11 @@ def retry(
             if not passes(error):
                 raise
             give_up_at = min(give_up_at, time.monotonic() + limit)
-            if _stop.is_set():
+            if stop_requested.is_set():
                 raise StopRequested from error
             if time.monotonic() + wait > give_up_at:
                 raise
             if wait >= 1:
                 _logger.warning(f"Storage unavailable, retrying: {outage_reason(error)}")
-        _stop.wait(wait * random.uniform(0.5, 1.0))
+        stop_requested.wait(wait * random.uniform(0.5, 1.0))
         wait = min(2 * wait, 5.0)

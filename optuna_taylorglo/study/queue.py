@@ -1,12 +1,8 @@
 """The queue by which any number of workers share the trials of a study.
 
-Each trial carries its key in user attributes: generation, index and attempt of a candidate, or the
-hash of a training. `TrialQueue.plan` derives from the trials what is due and is the same for all
-workers. Of several trials with one key the lowest-numbered one that has not failed counts, and
-the others are withdrawn. Optuna numbers trials in the order in which they become visible, so all
-workers agree without a lock. A worker claims a trial by Optuna's own compare-and-set, writes
-heartbeats while it evaluates, and stores the result. Trials that failed are added again by the
-plan, with the same parameters and the same seed.
+Each trial carries its key in user attributes. Of several trials with one key the lowest-numbered
+one that has not failed counts. Optuna numbers trials in the order in which they become visible, so
+all workers derive the same plan from them without a lock.
 """
 
 from __future__ import annotations
@@ -32,13 +28,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import ERROR, FIRST_TRIAL, NEWS, RELEASED, STALE, WITHDRAWN
 from optuna_taylorglo.errors import UsageError
-from optuna_taylorglo.study.heartbeat import (
-    GRACE_PERIOD,
-    HEARTBEAT_INTERVAL,
-    StaleTrials,
-    fail_trial,
-    write_heartbeat,
-)
+from optuna_taylorglo.study import heartbeat
+from optuna_taylorglo.study.heartbeat import StaleTrials, fail_trial, write_heartbeat
 from optuna_taylorglo.study.optuna_private import storage_of, study_id_of, trial_id_of
 from optuna_taylorglo.study.storages import release_connections
 
@@ -50,20 +41,10 @@ FIRST_WAIT, WAIT_GROWTH = 0.05, 1.5
 WAIT_SHARE, SHORTEST_WAIT, LONGEST_WAIT = 0.05, 0.1, 10.0
 POLL_SHARE = 0.05
 
-KEEP_CONNECTION = 1.0
-"""Seconds between two polls from which on the connection is closed: others may need it."""
-
-READ_INTERVAL = 5.0
-"""Seconds after which an idle worker reads all trials though nothing was announced."""
-
-TAKEOVER = (3.0, 9.0)
-"""Seconds after which a worker adds what another one should have added."""
-
-MAX_LOST_RACES = 4
-"""Trials that others were faster to claim, after which all trials are read again."""
-
-MESSAGE_AFTER = 10.0
-"""Seconds after which an idle worker logs that it waits."""
+KEEP_CONNECTION = 1.0  # between longer waits the connection is closed: others may need it
+READ_INTERVAL = 5.0  # seconds after which an idle worker reads all trials anyway
+TAKEOVER = (3.0, 9.0)  # seconds after which a worker adds what another one should have added
+MAX_LOST_RACES = 4  # after so many all trials are read again
 
 
 @dataclass(frozen=True)
@@ -86,40 +67,28 @@ class Plan:
 
 
 class TrialQueue(ABC):
-    """Hands out the trials of a study.
+    """Hands out the trials of a study; `over` when all was done at the last read."""
 
-    Args:
-        study: The study.
-        heartbeat_interval: Seconds between two heartbeats of a trial.
-        grace_period: Seconds without a heartbeat until a trial is suspect.
-
-    Attributes:
-        over: Whether all was done when the trials were last read.
-    """
-
-    records_usage_errors = False
-    """Whether a usage error of an evaluation is stored as a failure of its trial."""
+    records_usage_errors = False  # as a failure of the trial
 
     def __init__(
         self,
         study: Study,
         *,
-        heartbeat_interval: float = HEARTBEAT_INTERVAL,
-        grace_period: float = GRACE_PERIOD,
+        heartbeat_interval: float = heartbeat.HEARTBEAT_INTERVAL,
+        grace_period: float = heartbeat.GRACE_PERIOD,
     ) -> None:
         self.study = study
         self.heartbeat_interval = heartbeat_interval
         self.over = False
         self._storage: Any = storage_of(study)
         self._stale = StaleTrials(self._storage, grace_period)
-        # What was read last, and when to read again.
         self._plan = Plan()
         self._claimable: deque[int] = deque()  # trial ids
         self._read_interval = min(READ_INTERVAL, grace_period / 4)
         self._next_read = 0.0
         self._news: Any = None
-        # Trials that this worker finished or failed, and the last one that it claimed.
-        self._own: set[int] = set()
+        self._own: set[int] = set()  # trials that this worker finished or failed
         self._claimed_at, self._last_number = 0.0, 0
         self._longest_wait = LONGEST_WAIT
         self._takeover: tuple[object, float] = (None, 0.0)
@@ -131,31 +100,18 @@ class TrialQueue(ABC):
     def wait_for_trial(
         self, stop: threading.Event | None = None, *, deadline: float = math.inf
     ) -> Trial | None:
-        """Claim a trial, waiting for one as long as it takes.
-
-        Args:
-            stop: Ends the wait when set.
-            deadline: Ends the wait, in terms of `time.monotonic`.
-
-        Returns:
-            A running trial, or None when the queue is over, ``stop`` was set or time is up.
-        """
-        stop = stop or threading.Event()
-        wait, message_at = FIRST_WAIT, time.monotonic() + MESSAGE_AFTER
+        """Claim a trial, waiting for one until the queue is over, `stop` is set or time is up."""
+        stop, wait = stop or threading.Event(), FIRST_WAIT
         trial = self.claim()
         while trial is None and not (self.over or stop.is_set() or time.monotonic() >= deadline):
             if wait >= KEEP_CONNECTION:
                 release_connections(self._storage)
             stop.wait(min(wait * random.uniform(0.5, 1.0), deadline - time.monotonic()))
-            began = time.monotonic()
-            if began >= message_at:
-                _logger.info("waiting for trials that other workers evaluate")
-                message_at = math.inf
-            wait = min(WAIT_GROWTH * wait, self._longest_wait)
+            began, wait = time.monotonic(), min(WAIT_GROWTH * wait, self._longest_wait)
             if self._has_news():
                 trial = self.claim()
             else:
-                wait = max(wait, (time.monotonic() - began) / POLL_SHARE)
+                wait = max(wait, min((time.monotonic() - began) / POLL_SHARE, LONGEST_WAIT))
         release_connections(self._storage)
         return trial
 
@@ -172,11 +128,7 @@ class TrialQueue(ABC):
         return True
 
     def claim(self) -> Trial | None:
-        """Claim the next trial, if there is one.
-
-        Returns:
-            A running trial, or None: `over` tells whether all is done or others are still busy.
-        """
+        """Claim the next trial; None if all is done, or others evaluate what is left."""
         lost_races = 0
         while self._claimable or self._read():
             if (trial := self._claim(self._claimable.popleft())) is not None:
@@ -201,22 +153,12 @@ class TrialQueue(ABC):
         return trial
 
     def _read(self) -> bool:
-        """Read all trials and act on them; whether any can be claimed."""
+        """Read all trials, fail stale ones, add and withdraw; whether any can be claimed."""
         trials = counted_trials(self.study)
         if stale := self._stale.fail(trials):
             self._own.update(stale)
             trials = counted_trials(self.study)
-        plan, added = self._carry_out(self.plan(trials), trials)
-        if added or (plan.over and not self.over):
-            self._announce(plan, added)
-        self.over, self._plan = plan.over, plan
-        self._claimable = deque(map(trial_id_of, plan.claimable))
-        self._next_read = time.monotonic() + self._read_interval
-        return bool(self._claimable)
-
-    def _carry_out(self, plan: Plan, trials: Sequence[FrozenTrial]) -> tuple[Plan, set[int]]:
-        """Add and withdraw trials if it is this worker's turn; the new plan, and ids added."""
-        added: set[int] = set()
+        plan, added = self.plan(trials), set[int]()
         # In the end every worker clears up, so that no duplicate stays behind.
         while (plan.due or plan.superfluous) and (plan.over or self._is_my_turn(trials)):
             for trial in plan.superfluous:
@@ -228,14 +170,15 @@ class TrialQueue(ABC):
             plan = self.plan(trials)
             if another_adds:
                 break
-        return plan, added
+        if added or (plan.over and not self.over):
+            self._announce(plan, added)
+        self.over, self._plan = plan.over, plan
+        self._claimable = deque(map(trial_id_of, plan.claimable))
+        self._next_read = time.monotonic() + self._read_interval
+        return bool(self._claimable)
 
     def _is_my_turn(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether this worker adds what is due, and withdraws what is superfluous.
-
-        The worker with the newest result does so at once, and so does one that starts while no
-        other is active. The others wait a few seconds, in case that one has died.
-        """
+        """Whether this worker has the newest result, or starts alone; others wait some seconds."""
         ended = [t for t in trials if t.datetime_complete and WITHDRAWN not in t.user_attrs]
         # Some databases store whole seconds, so several results may be the newest.
         newest = max((t.datetime_complete for t in ended if t.datetime_complete), default=None)
@@ -270,10 +213,7 @@ class TrialQueue(ABC):
                 self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
 
     def _announce(self, plan: Plan, added: Container[int]) -> None:
-        """Tell idle workers which trials were added, or that all is done.
-
-        Only those that count by a plan made since: a duplicate must not be evaluated.
-        """
+        """Tell idle workers which trials were added, without duplicates, or that all is done."""
         claimable = [trial_id_of(trial) for trial in plan.claimable]
         self._news = [[each for each in claimable if each in added][:100], plan.over]
         if self.study.user_attrs.get(NEWS) != self._news:
@@ -282,15 +222,9 @@ class TrialQueue(ABC):
     def finish(
         self, trial: Trial, value: float | None = None, *, state: TrialState | None = None
     ) -> bool:
-        """Store the outcome of a trial, however long the storage takes.
+        """Store the outcome of a trial, by default an abort if its value is not finite.
 
-        Args:
-            trial: A trial from :meth:`claim`.
-            value: The objective's value; an abort has none, or one that is not finite.
-            state: PRUNED or FAIL; by default it follows from the value.
-
-        Returns:
-            Whether it was stored; False if the trial has failed as stale in the meantime.
+        Returns False if the trial has failed as stale in the meantime.
         """
         trial_id = trial_id_of(trial)
         if state is None:
@@ -299,8 +233,8 @@ class TrialQueue(ABC):
         if state == TrialState.PRUNED:
             value = _last_report(self._storage.get_trial(trial_id))
         # Where evaluations are short, the wait for others must be short too.
-        taken = time.monotonic() - self._claimed_at
-        self._longest_wait = min(max(SHORTEST_WAIT, WAIT_SHARE * taken), LONGEST_WAIT)
+        share = WAIT_SHARE * (time.monotonic() - self._claimed_at)
+        self._longest_wait = min(max(SHORTEST_WAIT, share), LONGEST_WAIT)
         try:
             values = None if value is None else [value]
             stored = self._storage.set_trial_state_values(trial_id, state, values)
@@ -322,7 +256,6 @@ class TrialQueue(ABC):
         fail_trial(self._storage, trial_id_of(trial), RELEASED)
         self._own.add(trial_id_of(trial))
         self._claimable.clear()
-        release_connections(self._storage)
 
 
 def _last_report(trial: FrozenTrial) -> float | None:
@@ -332,10 +265,7 @@ def _last_report(trial: FrozenTrial) -> float | None:
 
 
 def counted_trials(study: Study, states: Container[TrialState] | None = None) -> list[FrozenTrial]:
-    """The trials of a study that count, in order of their numbers; not to be changed.
-
-    All count, unless the study was started again with another recipe.
-    """
+    """The trials of a study, without those of an earlier recipe; not to be changed."""
     first = study.user_attrs.get(FIRST_TRIAL) or 0
     trials = study.get_trials(deepcopy=False, states=states)
     return [trial for trial in trials if trial.number >= first] if first else trials
@@ -348,10 +278,7 @@ def has_results(study: Study) -> bool:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception as plain values that a database can hold.
-
-    A usage error, which only the user can fix, has no traceback: its message is enough.
-    """
+    """An exception as a database can hold it; a usage error has no traceback."""
 
     type: str
     message: str
@@ -372,13 +299,9 @@ def record_failure(trial: Trial, error: Exception) -> Failure:
     """Store an exception with the trial that it ends: a message and the end of the traceback."""
     is_usage = isinstance(error, UsageError)
     lines = [] if is_usage else "".join(traceback.format_exception(error)).splitlines()
-    failure = Failure(
-        type(error).__name__,
-        str(error)[:4000],
-        "\n".join(lines[-20:])[-4000:],
-        is_usage,
-        f"process {os.getpid()} on {platform.node()}",
-    )
+    message, end = str(error)[:4000], "\n".join(lines[-20:])[-4000:]
+    worker = f"process {os.getpid()} on {platform.node()}"
+    failure = Failure(type(error).__name__, message, end, is_usage, worker)
     with contextlib.suppress(UpdateFinishedTrialError):  # it has failed as stale
         trial.set_user_attr(ERROR, asdict(failure))
     return failure

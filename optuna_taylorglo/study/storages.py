@@ -7,9 +7,11 @@ import importlib.util
 import json
 import mmap
 import os
+import sqlite3
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,28 +24,19 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from sqlalchemy.engine import URL, make_url
 
 from optuna_taylorglo.errors import StorageUnreachable, StorageURLError
+from optuna_taylorglo.study import outages
 from optuna_taylorglo.study.optuna_private import CachedStorage, replace_grpc_channel
-from optuna_taylorglo.study.outages import OUTAGE_LIMIT, retry
 
 DEFAULT_STORAGE = "sqlite:///taylorglo.db"
 
-# The modules that can reach a server, best first, and the extra that installs the last one.
-_DRIVERS = {
-    "grpc": (("grpc",), "grpc"),
-    "postgresql": (("psycopg2", "psycopg"), "postgres"),
-    "mysql": (("MySQLdb", "pymysql"), "mysql"),
-}
+# The modules that reach a server, unless the URL names another one.
+_DRIVERS = {"grpc": "grpc", "postgresql": "psycopg", "mysql": "pymysql"}
 _ALIASES = {"postgres": "postgresql", "mariadb": "mysql"}
 
 
 def resolve_storage_url(option: str | None = None) -> str:
     """Storage URL from the option, else ``OPTUNA_STORAGE``, else a SQLite file right here."""
     return option or os.environ.get("OPTUNA_STORAGE") or DEFAULT_STORAGE
-
-
-def is_proxy(url: str) -> bool:
-    """Whether a URL is that of Optuna's gRPC proxy."""
-    return url.startswith("grpc://")
 
 
 def shown_url(url: str) -> str:
@@ -67,25 +60,17 @@ def parse_url(url: str) -> URL:
     parsed, shown = _read(url), shown_url(url)
     scheme, _, driver = parsed.drivername.partition("+")
     backend = _ALIASES.get(scheme, scheme)
-    if backend not in (known := {"sqlite", *_DRIVERS}):
+    if backend not in ("sqlite", *_DRIVERS):
         raise StorageURLError(
-            f"Storage URL {shown} has the unknown scheme {scheme!r}: expected one of "
-            f"{', '.join(sorted({*known, *_ALIASES}))}, or the path of a journal file."
-        )
-    has_more = parsed.username or parsed.database or parsed.query
-    if backend == "grpc" and (has_more or not parsed.host):
-        raise StorageURLError(
-            f"Storage URL {shown} must be grpc://host:port, and nothing more: the address of "
-            "Optuna's gRPC proxy, which knows the database."
+            f"Storage URL {shown} has the unknown scheme {scheme!r}: expected one of grpc, "
+            "mariadb, mysql, postgres, postgresql, sqlite, or the path of a journal file."
         )
     if backend in _DRIVERS and not driver:
-        modules, extra = _DRIVERS[backend]
-        installed = [name for name in modules if importlib.util.find_spec(name) is not None]
-        if not installed:
+        driver, extra = _DRIVERS[backend], {"postgresql": "postgres"}.get(backend, backend)
+        if importlib.util.find_spec(driver) is None:
             raise StorageURLError(
                 f"No driver for {shown} is installed: pip install 'optuna-taylorglo[{extra}]'."
             )
-        driver = installed[0].lower()
     return parsed.set(drivername="+".join(filter(None, (backend, driver))))
 
 
@@ -96,8 +81,7 @@ def file_of(url: str) -> Path | None:
         parsed = parse_url(url)
         # With this prefix the database is given as a URI of SQLite's own.
         name = (parsed.database or "").removeprefix("file:")
-        in_memory = name in ("", ":memory:") or parsed.query.get("mode") == "memory"
-        if in_memory or parsed.get_backend_name() != "sqlite":
+        if parsed.get_backend_name() != "sqlite" or name in ("", ":memory:"):
             return None
     file = Path(name).resolve()
     if file.is_dir() or not file.parent.is_dir():
@@ -117,16 +101,16 @@ class RetryingStorage(BaseStorage):
     """An Optuna storage whose every call is repeated while the storage is away.
 
     A repeated ``create_new_trial`` may leave a second trial, which the queue withdraws as a
-    duplicate; repeating any other call is harmless. The URL has no password.
+    duplicate; repeating any other call is harmless. The URL, without its password, is for messages.
     """
 
-    def __init__(self, inner: BaseStorage, url: str, *, outage_limit: float = OUTAGE_LIMIT) -> None:
+    def __init__(
+        self, inner: BaseStorage, file: Path | None = None, url: str | None = None
+    ) -> None:
         self.url = url
-        self.outage_limit = outage_limit
         self.database = inner if isinstance(inner, RDBStorage) else None
         self._inner = CachedStorage(inner) if isinstance(inner, RDBStorage) else inner
-        self._file = file_of(url) if self.database else None
-        self._file_id = _file_id(self._file)
+        self._file, self._file_id = file, _file_id(file)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if _file_id(self._file) != self._file_id:
@@ -138,9 +122,12 @@ class RetryingStorage(BaseStorage):
 
         def attempt() -> Any:
             _thread.writes = not name.startswith(("get_", "check_"))
-            return getattr(self._inner, name)(*args, **kwargs)
+            try:
+                return getattr(self._inner, name)(*args, **kwargs)
+            finally:
+                _thread.writes = False
 
-        return retry(attempt, limit=self.outage_limit)
+        return outages.retry(attempt, limit=outages.OUTAGE_LIMIT)
 
 
 def _forward(name: str) -> Callable[..., Any]:
@@ -171,7 +158,7 @@ def connect(url: str) -> BaseStorage:
     if file is not None and "://" not in url:
         return JournalStorage(JournalFileBackend(str(file), JournalLock(file)))
     parsed = parse_url(url)
-    return _open_grpc_proxy(parsed) if is_proxy(url) else _open_database(parsed)
+    return _open_grpc_proxy(parsed) if url.startswith("grpc:") else _open_database(parsed)
 
 
 _CONNECT_ARGS: dict[str, dict[str, Any]] = {
@@ -183,7 +170,9 @@ _CONNECT_ARGS: dict[str, dict[str, Any]] = {
 }
 
 # A suspended client must not keep its locks: PostgreSQL ends its transaction, MySQL its connection.
+# SQLite has readers and one writer at the same time.
 _SESSION_SETTINGS = {
+    "sqlite": "PRAGMA journal_mode=WAL",
     "postgresql": "SET TimeZone = 'UTC'; SET idle_in_transaction_session_timeout = '15s'",
     "mysql": "SET time_zone = '+00:00', wait_timeout = 30, innodb_lock_wait_timeout = 10",
 }
@@ -194,35 +183,41 @@ def _open_database(url: URL) -> RDBStorage:
     # The URL's own query has priority.
     connect_args = {k: v for k, v in _CONNECT_ARGS[backend].items() if k not in url.query}
     kwargs: dict[str, Any] = {"connect_args": connect_args}
-    if backend in _SESSION_SETTINGS:
+    kwargs["pool_events"] = [(partial(_set_session, _SESSION_SETTINGS[backend]), "connect")]
+    if backend == "sqlite":
+        kwargs["plugins"] = ["taylorglo.sqlite"]
+    else:
         # One connection stays open between calls until released; a heartbeat may need another.
         kwargs |= {"pool_size": 1, "max_overflow": -1, "pool_pre_ping": True}
-        kwargs["pool_events"] = [(partial(_set_session, _SESSION_SETTINGS[backend]), "connect")]
-    database = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=kwargs)
-    if backend == "sqlite":
-        with database.engine.connect() as connection:
-            # Readers and one writer at the same time; a read-only file is left as it is.
-            try:
-                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            except sqlalchemy.exc.OperationalError as error:
-                if "readonly" not in str(error.orig):
-                    raise
-        sqlalchemy.event.listen(database.engine, "begin", _begin_sqlite)
-    return database
+    return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=kwargs)
 
 
 def _set_session(settings: str, connection: Any, record: object) -> None:
     # By a statement: connection poolers refuse startup options.
-    with connection.cursor() as cursor:
-        cursor.execute(settings)
+    with closing(connection.cursor()) as cursor, suppress(sqlite3.OperationalError):
+        cursor.execute(settings)  # a read-only file is left as it is
     connection.commit()
+
+
+class _SQLitePlugin(sqlalchemy.CreateEnginePlugin):
+    """Sees an engine before Optuna creates tables: no table must be there without its index."""
+
+    def update_url(self, url: URL) -> URL:
+        return url
+
+    def engine_created(self, engine: sqlalchemy.Engine) -> None:
+        sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
+
+
+sqlalchemy.dialects.plugins.register("taylorglo.sqlite", __name__, "_SQLitePlugin")
 
 
 def _begin_sqlite(connection: sqlalchemy.Connection) -> None:
     # A write that begins as a read can be overtaken between the two: two workers would both find
     # a trial waiting and claim it.
-    writes = getattr(_thread, "writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    begin = "BEGIN IMMEDIATE" if getattr(_thread, "writes", False) else "BEGIN"
+    if not connection.connection.in_transaction:  # in memory all share a connection
+        connection.exec_driver_sql(begin)
 
 
 class JournalLock(JournalFileOpenLock):
@@ -258,13 +253,13 @@ _GRPC_DEADLINE = "60s"
 def _open_grpc_proxy(url: URL) -> GrpcStorageProxy:
     import grpc
 
-    host, port = str(url.host), url.port or 13000  # Optuna's default
+    host, port = url.host or "localhost", url.port or 13000  # Optuna's default
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         proxy = GrpcStorageProxy(host=host, port=port)
-    deadline = {"methodConfig": [{"name": [{}], "timeout": _GRPC_DEADLINE}]}
+    config = json.dumps({"methodConfig": [{"name": [{}], "timeout": _GRPC_DEADLINE}]})
     options = [
-        ("grpc.service_config", json.dumps(deadline)),
+        ("grpc.service_config", config),
         ("grpc.max_receive_message_length", -1),
         # By default a proxy that was away for long is tried again after two minutes only.
         ("grpc.max_reconnect_backoff_ms", 5000),

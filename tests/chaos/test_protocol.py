@@ -1,8 +1,8 @@
 """Claims, deaths, late results and outages in any order, against a model that knows the ending.
 
-Hypothesis makes up stories, the machine below acts them out with the real queue on a real (SQLite)
-database, one step after the other, and after each step what is stored is compared with a serial
-run. An outage makes one statement or commit fail, before or after it took effect.
+Hypothesis makes up stories and acts them out with the real queue on SQLite; after each step what is
+stored is compared with a serial run. An outage makes one statement or commit fail, before or after
+it took effect.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import logging
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,30 +41,16 @@ STEPS = 25
 
 @dataclass
 class Worker:
-    """A process, as far as the database knows.
-
-    Attributes:
-        queue: Its scheduler.
-        trial: What it evaluates.
-        place: Of that.
-        audible: Whether its heartbeats arrive.
-    """
+    """A process, as far as the database knows."""
 
     queue: GenerationScheduler
     trial: Trial
     place: Place
-    audible: bool = True
+    audible: bool = True  # whether its heartbeats arrive
 
 
 class View:
-    """What can be seen of a search at one time.
-
-    Attributes:
-        unfinished: Trials that wait or run.
-        running: Those that run.
-        stored: Outcomes by place.
-        missing: Places of the current generation without a result, in order.
-    """
+    """What can be seen of a search at one time."""
 
     def __init__(self, trials: list[FrozenTrial]) -> None:
         self.unfinished = [trial for trial in trials if not trial.state.is_finished()]
@@ -73,15 +58,10 @@ class View:
         self.stored = JOB.outcomes(trials)
         places = [place for place in SERIAL if place not in self.stored]
         current = min((JOB.slot(place) // JOB.popsize for place in places), default=None)
+        # Places of the current generation without a result, and slots that a worker could take.
         self.missing = sorted(p for p in places if JOB.slot(p) // JOB.popsize == current)
-
-    @property
-    def available(self) -> set[int]:
-        """Slots that a worker could take now."""
-        held = {
-            JOB.slot(place) for trial in self.running if (place := JOB.place(trial)) is not None
-        }
-        return {JOB.slot(place) for place in self.missing} - held
+        held = {JOB.slot(place) for trial in self.running if (place := JOB.place(trial))}
+        self.available = {JOB.slot(place) for place in self.missing} - held
 
 
 class Fuse:
@@ -138,19 +118,14 @@ class Search(RuleBasedStateMachine):
         self.acknowledged: set[Place] = set()
         self.exceptions: dict[int, int] = {}
 
-    # What can be seen.
-
     def look(self) -> View:
         return View(self.study.get_trials(deepcopy=False))
-
-    # What can happen.
 
     def _claim(self) -> Worker | None:
         before = self.look()
         available, missing = before.available, before.missing
         queue = self.idle.pop() if self.idle else JOB.queue(self.storage)
-        with _without_waiting():
-            trial = queue.claim()
+        trial = queue.claim()
         if trial is None:
             # Read again: a claim whose answer was lost holds its slot for a while.
             left = self.look().available
@@ -171,17 +146,16 @@ class Search(RuleBasedStateMachine):
     def _finish(self, worker: Worker) -> None:
         self.at_work.remove(worker)
         self.idle.append(worker.queue)
-        with _without_waiting():
-            try:
-                for step, value in SERIAL[worker.place].reports.items():
-                    worker.trial.report(value, step)
-            except UpdateFinishedTrialError:
-                assert not worker.audible
-                return
-            if JOB.conclude(worker.queue, worker.trial, SERIAL[worker.place]):
-                self.acknowledged.add(worker.place)
-            else:
-                assert not worker.audible, "only a stale trial's result is dropped"
+        try:
+            for step, value in SERIAL[worker.place].reports.items():
+                worker.trial.report(value, step)
+        except UpdateFinishedTrialError:
+            assert not worker.audible
+            return
+        if JOB.conclude(worker.queue, worker.trial, SERIAL[worker.place]):
+            self.acknowledged.add(worker.place)
+        else:
+            assert not worker.audible, "only a stale trial's result is dropped"
 
     @rule()
     def claim(self) -> None:
@@ -220,9 +194,8 @@ class Search(RuleBasedStateMachine):
             return
         self.exceptions[slot] = self.exceptions.get(slot, 0) + 1
         self.at_work.remove(worker)
-        with _without_waiting():
-            record_failure(worker.trial, RuntimeError("of the training's own"))
-            worker.queue.finish(worker.trial, state=TrialState.FAIL)
+        record_failure(worker.trial, RuntimeError("of the training's own"))
+        worker.queue.finish(worker.trial, state=TrialState.FAIL)
         self.idle.append(worker.queue)
 
     @precondition(lambda self: self.at_work)
@@ -230,8 +203,7 @@ class Search(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(self.at_work), "who")
         self.at_work.remove(worker)
-        with _without_waiting():
-            worker.queue.release(worker.trial)
+        worker.queue.release(worker.trial)
         self.idle.append(worker.queue)
 
     @rule(
@@ -241,8 +213,6 @@ class Search(RuleBasedStateMachine):
     )
     def database_will_go_away(self, what: str, left: int, after: bool) -> None:
         self.fuse.light(what, left, after)
-
-    # What must hold.
 
     @invariant()
     def what_is_stored_is_serial_and_once(self) -> None:
@@ -298,13 +268,6 @@ def _template() -> Path:
         storage.database.engine.dispose()
         _templates.append((directory, path))
     return _templates[0][1]
-
-
-@contextmanager
-def _without_waiting() -> Iterator[None]:
-    """Outages last for one call only, so there is nothing to wait for."""
-    with mock.patch("time.sleep"):
-        yield
 
 
 TestSearch = Search.TestCase

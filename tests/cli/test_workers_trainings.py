@@ -46,7 +46,9 @@ def test_stages_are_named_and_counted_over_several_calls(terminal):
     output = io.StringIO()
     with LiveProgress(Console(file=output, force_terminal=terminal, width=80)) as live:
         supervisor = OneAtATime(evaluation_study, live)
-        train = LocalTrainings(evaluation_study, supervisor, threading.Event(), live)
+        train = LocalTrainings(
+            evaluation_study, TaskQueue(evaluation_study), supervisor, threading.Event(), live
+        )
         train(tasks("label-smoothing", "a", range(2)))
         train(tasks("label-smoothing", "b", range(2, 3)))
         ends = tasks("ce", "cross-entropy", range(2), on_test_set=True)

@@ -13,7 +13,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 from chaos_crew import Crew, Phase, Seat
 from databases import cut_connections
@@ -21,35 +21,14 @@ from databases import cut_connections
 _ANYWHERE = (Phase.STARTING, Phase.CLAIMING, Phase.EVALUATING, Phase.FINISHING, None)
 
 
-class Server(Protocol):
-    """Something that can go away and come back."""
-
-    def stop(self) -> None: ...
-
-    def start(self) -> None: ...
-
-
 class Attack:
-    """Something that goes wrong while a crew works.
+    """Something that goes wrong so many times; victims are aimed at in one of some phases."""
 
-    Args:
-        total: How often.
-        seed: Of what is left to chance.
-        aimed_at: What victims are at, one of these at a time; None for anything.
+    holds_up = False  # whether the job waits for it
+    aimed_at: Sequence[Phase | None] = _ANYWHERE
 
-    Attributes:
-        done: How often it has happened.
-        holds_up: Whether the job waits for it.
-    """
-
-    holds_up = False
-
-    def __init__(
-        self, total: int, seed: int = 0, aimed_at: Sequence[Phase | None] = _ANYWHERE
-    ) -> None:
-        self.total = total
-        self.aimed_at = aimed_at
-        self.done = 0
+    def __init__(self, total: int, seed: int = 0) -> None:
+        self.total, self.done = total, 0
         self.dice = random.Random(seed)
 
     def step(self, crew: Crew, progress: float) -> None:
@@ -94,19 +73,13 @@ class Kill(Attack):
 
 
 class Suspend(Attack):
-    """SIGSTOP for longer than the grace, then SIGCONT; half of the time amid evaluations.
-
-    Args:
-        total: How often.
-        seed: Of what is left to chance.
-        together: How many are suspended at one time, as a batch system suspends all of a machine.
-    """
+    """SIGSTOP for longer than the grace, then SIGCONT; some `together`, as by a batch system."""
 
     holds_up = True
+    aimed_at = (Phase.EVALUATING, Phase.EVALUATING, Phase.CLAIMING, Phase.FINISHING)
 
     def __init__(self, total: int, seed: int = 0, together: int = 1) -> None:
-        evaluating = [Phase.EVALUATING] * 2
-        super().__init__(total, seed, [*evaluating, Phase.CLAIMING, Phase.FINISHING])
+        super().__init__(total, seed)
         self.together = together
         self._asleep: dict[int, tuple[Seat, float, float]] = {}
 
@@ -128,7 +101,7 @@ class Suspend(Attack):
         if victim is None or not victim.alive or victim.worker in self._asleep:
             return 0
         now = time.monotonic()
-        os.kill(victim.pid, signal.SIGSTOP)
+        os.kill(victim.process.pid, signal.SIGSTOP)
         longer = crew.storage.grace + self.dice.uniform(0.5, 2.0)
         self._asleep[victim.worker] = (victim, now, now + longer)
         return 1
@@ -149,7 +122,7 @@ class Cut(Attack):
 class Outage(Attack):
     """The server stops at once and is started later, every third time after `seconds` more."""
 
-    def __init__(self, total: int, server: Server, seconds: float, seed: int = 0) -> None:
+    def __init__(self, total: int, server: Any, seconds: float, seed: int = 0) -> None:
         super().__init__(total, seed)
         self._server = server
         self._more = itertools.cycle((0.0, 0.0, seconds))

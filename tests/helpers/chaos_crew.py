@@ -17,7 +17,6 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from enum import IntEnum
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from optuna.trial import TrialState
 from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.queue import record_failure
-from optuna_taylorglo.study.storages import is_proxy, parse_url
+from optuna_taylorglo.study.storages import parse_url
 
 fork = multiprocessing.get_context("fork")
 
@@ -43,9 +42,6 @@ class Event(NamedTuple):
         what: CLAIMED when an evaluation begins, RAISED when it ends with an exception, FINISHED the
             moment before its result is handed over, ACKNOWLEDGED when that call has returned.
         when: The time; of a claim the time at which the claim that succeeded began.
-        worker: Number of the process.
-        evaluation: Number of its evaluation.
-        place: What it is of.
         facts: FINISHED has the outcome, ACKNOWLEDGED whether its place has a stored result.
     """
 
@@ -84,10 +80,7 @@ class Phase(IntEnum):
 
 
 class Board:
-    """What each seat of a crew does now, and how far the attacks are.
-
-    Without a lock, which a killed worker could hold.
-    """
+    """What each seat does, and how far the attacks are; no locks, which the killed may hold."""
 
     def __init__(self, seats: int) -> None:
         self.attacks_over = fork.RawValue("b", 0)
@@ -152,17 +145,12 @@ def work(job: Job, storage: Storage, log_path: Path, board: Board, seat: int, wo
 class Seat:
     """A place in a crew, and the process that has it."""
 
-    process: BaseProcess
+    process: Any
     worker: int
 
     @property
     def alive(self) -> bool:
         return self.process.exitcode is None
-
-    @property
-    def pid(self) -> int:
-        assert self.process.pid is not None
-        return self.process.pid
 
 
 @dataclass
@@ -170,10 +158,6 @@ class Crew:
     """Worker processes; those that die are replaced.
 
     Attributes:
-        job: What they do.
-        storage: Where.
-        size: How many.
-        directory: Where they log.
         killed: Numbers of the workers that were killed.
         suspensions: Worker, beginning and end of each.
         outages: Beginning and end of each.
@@ -196,7 +180,7 @@ class Crew:
         url = self.storage.url
         # What databases need is imported once for all workers: of a worker's start it would take
         # most of the time. Not for a proxy, whose library does not like to be forked.
-        if "://" in url and not is_proxy(url):
+        if "://" in url and not url.startswith("grpc:"):
             open_storage("sqlite://")
             parse_url(url).get_dialect().import_dbapi()
         # Made once: workers that make the same study at once are not what is attacked.
@@ -212,7 +196,7 @@ class Crew:
         process = fork.Process(target=self._run, args=(seat, worker))
         process.start()
         seated = Seat(process, worker)
-        self._groups.append(seated.pid)
+        self._groups.append(seated.process.pid)
         return seated
 
     def _run(self, seat: int, worker: int) -> None:
@@ -244,7 +228,7 @@ class Crew:
 
     def resume(self, seat: Seat, since: float) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(seat.pid, signal.SIGCONT)
+            os.kill(seat.process.pid, signal.SIGCONT)
         self.suspensions.append((seat.worker, since, time.monotonic()))
 
     def close(self) -> None:
@@ -254,10 +238,7 @@ class Crew:
                 self.kill(seat)
 
     def orphans(self) -> int:
-        """Workers that came to their end and left a process behind, or did not end.
-
-        Only what is in this session: on a busy machine numbers of processes are used again.
-        """
+        """Workers that left a process behind, in this session: numbers of processes are reused."""
         found, session = set(), os.getsid(0)
         for pid in psutil.pids():
             with contextlib.suppress(ProcessLookupError):

@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,10 +65,7 @@ class RaisedNowAndThen(Exception):
 
 @dataclass(frozen=True)
 class Raising:
-    """Which evaluations end with an exception: a share, at most `MAX_FAILURES` of a candidate.
-
-    They are counted in a directory, for all processes.
-    """
+    """A share of evaluations that raise, at most `MAX_FAILURES` of a candidate."""
 
     directory: Path
     share: float
@@ -84,33 +81,17 @@ class Raising:
 
 
 class Job:
-    """Work for many processes."""
+    """Work for many processes: a queue, what its trials are of, and what comes of them."""
 
     study_name = "a"
-
-    def queue(self, storage: Any = None, **heartbeat: float) -> TrialQueue:
-        """The queue, in a storage or in memory, made if need be."""
-        raise NotImplementedError
+    queue: Callable[..., Any]  # in a storage or in memory, made if need be
+    place: Callable[[Any], Place | None]
+    evaluate: Callable[[Any, Trial], Outcome]
+    expected: Callable[[], Mapping[Place, Outcome]]  # of undisturbed work
+    is_last: Callable[[Place], bool]  # such an evaluation waits for the last attack
 
     def next_trial(self, queue: Any) -> Trial | None:
-        """Wait for a trial; None when all is done."""
         return queue.wait_for_trial()
-
-    def place(self, trial: Trial | FrozenTrial) -> Place | None:
-        """What a trial is of; None if it is of nothing that this job knows."""
-        raise NotImplementedError
-
-    def evaluate(self, queue: Any, trial: Trial) -> Outcome:
-        """The outcome, after some time and some reports."""
-        raise NotImplementedError
-
-    def expected(self) -> Mapping[Place, Outcome]:
-        """What undisturbed work gives."""
-        raise NotImplementedError
-
-    def is_last(self, place: Place) -> bool:
-        """Whether an evaluation is at the end, which waits for the last attack."""
-        raise NotImplementedError
 
     def params(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """All that makes a trial's candidate."""
@@ -121,7 +102,6 @@ class Job:
         return self.outcomes(study.get_trials(deepcopy=False))
 
     def outcomes(self, trials: Sequence[FrozenTrial]) -> dict[Place, list[Outcome]]:
-        """The results of trials, by place."""
         found: dict[Place, list[Outcome]] = {}
         for trial in trials:
             place = self.place(trial)
@@ -138,14 +118,7 @@ class Job:
 
 @dataclass(frozen=True)
 class SearchJob(Job):
-    """A search with a noisy objective, aborts and several reports an evaluation.
-
-    Attributes:
-        generations: How long.
-        popsize: Candidates a generation.
-        seconds: Longest time of an evaluation.
-        raising: Which evaluations raise.
-    """
+    """A search with a noisy objective, aborts and several reports an evaluation."""
 
     generations: int = 4
     popsize: int = 8

@@ -20,9 +20,6 @@ class Judgment:
     """What became of a job under attack.
 
     Attributes:
-        attacks: How often it was attacked, exceptions of evaluations included.
-        over: Whether it came to its end in time.
-        generations: Generations that came to their end; of a verdict none.
         differences: How what is stored, or was evaluated, differs from serial work.
         lost: Finished evaluations whose place had no result after they had been handed over, or
             whose worker failed to hand them over though nobody killed it.
@@ -34,7 +31,6 @@ class Judgment:
         orphans: Processes that outlasted the job.
         errors: How workers died by themselves.
         standstill: Longest time, in seconds, without an evaluation finished.
-        seconds: Of it all.
     """
 
     attacks: int
@@ -66,24 +62,9 @@ class Judgment:
 
 
 def attacked(
-    job: Job,
-    storage: Storage,
-    attack: Attack,
-    *,
-    workers: int,
-    directory: Path,
-    limit: float,
+    job: Job, storage: Storage, attack: Attack, *, workers: int, directory: Path, limit: float
 ) -> Judgment:
-    """Let a crew do a job under attack, and judge.
-
-    Args:
-        job: The job.
-        storage: Where it is kept.
-        attack: What goes wrong.
-        workers: Processes.
-        directory: For their log.
-        limit: Seconds after which the job counts as one that never ends.
-    """
+    """Let a crew do a job under attack, for `limit` seconds at most, and judge."""
     expected = job.expected()
     began = time.monotonic()
     crew = Crew(job, storage, workers, directory)

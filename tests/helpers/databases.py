@@ -15,7 +15,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -24,12 +24,7 @@ from filelock import FileLock
 
 
 class PostgreSQL:
-    """A PostgreSQL server that can be stopped and started again.
-
-    Args:
-        directory: Where its data are; another process may have started it there.
-        max_connections: How many it accepts at once.
-    """
+    """A PostgreSQL server; another process may have started it in its directory."""
 
     def __init__(self, directory: Path, max_connections: int = 300) -> None:
         with warnings.catch_warnings():
@@ -61,31 +56,21 @@ class PostgreSQL:
         with contextlib.suppress(psutil.NoSuchProcess):
             self._server.cleanup()
 
-    def start(self) -> None:
+    def start(self) -> Any:
         # The library gives a start ten seconds, which a busy machine may not have.
-        for attempt in range(6):
-            try:
-                self._server.ensure_postgres_running()
-            except (subprocess.SubprocessError, AssertionError):
-                if attempt == 5:
-                    raise
-                time.sleep(1)
-            else:
-                return
+        for _ in range(5):
+            with contextlib.suppress(subprocess.SubprocessError, AssertionError):
+                return self._server.ensure_postgres_running()
+            time.sleep(1)
+        return self._server.ensure_postgres_running()
 
 
 class MariaDB:
-    """A MariaDB server that can be stopped and started again.
-
-    Args:
-        directory: Where its data are; another process may have started it there.
-    """
+    """A MariaDB server; another process may have started it in its directory."""
 
     @staticmethod
     def installed() -> bool:
-        return (
-            shutil.which("mariadbd") is not None and shutil.which("mariadb-install-db") is not None
-        )
+        return bool(shutil.which("mariadbd") and shutil.which("mariadb-install-db"))
 
     def __init__(self, directory: Path) -> None:
         data, socket_, self._pid = (directory / name for name in ("data", "sock", "pid"))
@@ -103,19 +88,14 @@ class MariaDB:
         self.start()
 
     def new_database(self) -> str:
-        """URL of an empty database, in the plain form that people write."""
         name = f"test_{uuid.uuid4().hex}"
-        engine = unpooled(sqlalchemy.make_url(self._url))
-        with engine.connect() as connection:
+        with unpooled(sqlalchemy.make_url(self._url)).connect() as connection:
             connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
-        return self._url.replace("mysql+pymysql://", "mysql://").replace(
-            "localhost/", f"localhost/{name}"
-        )
+        return self._url.replace("+pymysql", "").replace("localhost/", f"localhost/{name}")
 
     def start(self) -> None:
-        server = subprocess.Popen(
-            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        nothing = subprocess.DEVNULL
+        server = subprocess.Popen(self._command, stdout=nothing, stderr=nothing)
         engine = unpooled(sqlalchemy.make_url(self._url))
         while True:
             with contextlib.suppress(sqlalchemy.exc.OperationalError), engine.connect():
@@ -181,37 +161,15 @@ class GrpcProxy:
 
 
 def cut_connections(url: str, at_most: int) -> int:
-    """Let the server end some connections to one of its databases, chosen at random.
-
-    Args:
-        url: A database of a PostgreSQL or MariaDB server.
-        at_most: How many.
-
-    Returns:
-        How many were ended.
-    """
-    plain = sqlalchemy.make_url(url)
-    if plain.get_backend_name() == "postgresql":
-        engine = unpooled(plain.set(drivername="postgresql+psycopg"))
-        query = (
-            "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE "
-            "datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() "
-            "LIMIT :n) AS chosen"
-        )
-        with engine.connect() as connection:
-            return len(connection.execute(sqlalchemy.text(query), {"n": at_most}).all())
-    engine = unpooled(plain.set(drivername="mysql+pymysql"))
+    """Let a PostgreSQL server end some connections to a database; returns how many."""
+    engine = unpooled(sqlalchemy.make_url(url).set(drivername="postgresql+psycopg"))
     query = (
-        "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND "
-        "id <> CONNECTION_ID() ORDER BY RAND() LIMIT :n"
+        "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE "
+        "datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() "
+        "LIMIT :n) AS chosen"
     )
     with engine.connect() as connection:
-        chosen = connection.execute(sqlalchemy.text(query), {"n": at_most}).scalars().all()
-        for number in chosen:
-            # It may have ended by itself in the meantime.
-            with contextlib.suppress(sqlalchemy.exc.DBAPIError):
-                connection.execute(sqlalchemy.text(f"KILL {number}"))
-    return len(chosen)
+        return len(connection.execute(sqlalchemy.text(query), {"n": at_most}).all())
 
 
 def unpooled(url: sqlalchemy.URL) -> sqlalchemy.Engine:
@@ -220,11 +178,7 @@ def unpooled(url: sqlalchemy.URL) -> sqlalchemy.Engine:
 
 @contextlib.contextmanager
 def postgresql_directory() -> Iterator[Path]:
-    """A directory for a server.
-
-    Not pytest's own: the server runs as another user, and the next run of pytest on this machine
-    closes its directories to others.
-    """
+    """Not in pytest's own directory, which is closed to the server's user."""
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as directory:
         yield Path(directory) / "data"
 
@@ -272,7 +226,6 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
 
 @pytest.fixture
 def own_postgresql() -> Iterator[PostgreSQL]:
-    """A server for one test, to be stopped and started at will."""
     with postgresql_directory() as directory:
         server = PostgreSQL(directory, max_connections=50)
         yield server
@@ -301,6 +254,4 @@ def mariadb_url(mariadb: MariaDB) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """An empty database of each kind that searches mostly run on."""
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
+    return str(request.getfixturevalue(f"{request.param}_url"))

@@ -11,9 +11,9 @@ from pathlib import Path
 from optuna_taylorglo.process import stop_on_signals
 
 
-def say(*words: str, code: int = 0) -> int:
+def say(*words: str) -> int:
     print(*words, flush=True)
-    return code
+    return 0
 
 
 def say_environment(*names: str) -> int:
@@ -59,10 +59,6 @@ def die(counter: str, lives: int, how: str) -> int:
         os.kill(os.getpid(), getattr(signal, how))
         time.sleep(10)
     return int(how)
-
-
-def raise_() -> int:
-    raise ValueError("no such luck")
 
 
 def n_threads() -> int:

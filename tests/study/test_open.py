@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -41,26 +40,11 @@ def test_option_then_environment_then_default(monkeypatch: pytest.MonkeyPatch) -
     assert resolve_storage_url("mine.log") == "mine.log"
 
 
-@pytest.mark.parametrize(
-    ("url", "drivers", "expected"),
-    [
-        ("postgresql://u@h/db", {"psycopg2", "psycopg"}, "postgresql+psycopg2"),
-        ("postgres://u@h/db", {"psycopg"}, "postgresql+psycopg"),
-        ("mysql://u@h/db", {"MySQLdb", "pymysql"}, "mysql+mysqldb"),
-        ("mariadb://u@h/db", {"pymysql"}, "mysql+pymysql"),
-        ("mariadb+pymysql://u@h/db", set(), "mysql+pymysql"),
-        ("postgres+asyncpg://u@h/db", {"psycopg"}, "postgresql+asyncpg"),
-    ],
-)
-def test_the_best_driver_that_is_installed_is_taken_unless_one_is_named(
-    url: str, drivers: set[str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in drivers else None)
-    assert parse_url(url).drivername == expected
-
-
 def test_parts_of_urls(tmp_path: Path) -> None:
-    url = parse_url("postgres+psycopg://me:p%40ss@host:5433/db?sslmode=require")
+    assert parse_url("mariadb://u@h/db").drivername == "mysql+pymysql"
+    assert parse_url("postgres+asyncpg://u@h/db").drivername == "postgresql+asyncpg"
+    url = parse_url("postgres://me:p%40ss@host:5433/db?sslmode=require")
+    assert url.drivername == "postgresql+psycopg"
     assert (url.username, url.password, url.host, url.port) == ("me", "p@ss", "host", 5433)
     assert (url.database, dict(url.query)) == ("db", {"sslmode": "require"})
     assert shown_url("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
@@ -70,20 +54,15 @@ def test_parts_of_urls(tmp_path: Path) -> None:
     assert file_of("study.log") == Path("study.log").absolute()
     assert file_of(f"sqlite:///{tmp_path}/a.db") == tmp_path / "a.db"
     assert file_of(f"sqlite:///file:{tmp_path}/a.db?mode=ro&uri=true") == tmp_path / "a.db"
-    in_memory = ("sqlite://", "sqlite:///:memory:", "sqlite:///file:a?mode=memory&uri=true")
-    for each in (*in_memory, "grpc://host:1", "mysql+pymysql://u@h/db"):
+    for each in ("sqlite://", "sqlite:///:memory:", "grpc://host:1", "mysql+pymysql://u@h/db"):
         assert file_of(each) is None
 
 
-@pytest.mark.parametrize(
-    ("scheme", "extra"), [("postgresql", "postgres"), ("mysql", "mysql"), ("grpc", "grpc")]
-)
-def test_a_missing_driver_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, extra: str
-) -> None:
+def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(StorageURLError, match=rf"pip install 'optuna-taylorglo\[{extra}\]'"):
-        open_storage(f"{scheme}://host:1")
+    for scheme, extra in (("postgresql", "postgres"), ("mysql", "mysql"), ("grpc", "grpc")):
+        with pytest.raises(StorageURLError, match=rf"pip install 'optuna-taylorglo\[{extra}\]'"):
+            open_storage(f"{scheme}://host:1")
 
 
 @pytest.mark.parametrize(
@@ -97,35 +76,19 @@ def test_a_missing_driver_is_named_with_its_extra(
         ("sqlite:///no/such/directory/x.db", "x.db' is not a file in an existing dir"),
         ("postgresql://u:secret@host:port/db", "scheme 'postgresql' cannot be read: expected"),
         ("postgresql+nodriver://u:secret@h/db", r"Cannot open .*:\*\*\*@h/db: .*nodriver"),
-        ("grpc://", "must be grpc://host:port"),
-        ("grpc://host/db", "must be grpc://host:port"),
-        ("grpc://me:secret@host:1", "must be grpc://host:port"),
-        ("grpc://host:1?a=b", "must be grpc://host:port"),
     ],
 )
 def test_a_bad_url_is_explained_without_its_password(url: str, message: str) -> None:
-    for open_ in (open_storage, lambda url: open_study("a", url)):
-        with pytest.raises(StorageURLError, match=message) as caught:
-            open_(url)
-        assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://user:secret@127.0.0.1:1/db",
-        "mysql://user:secret@127.0.0.1:1/db",
-        "postgresql://user:secret@no-such-host.invalid/db",
-        "grpc://127.0.0.1:1",
-    ],
-)
-def test_an_unreachable_server_is_named_without_its_password(url: str) -> None:
-    start = time.monotonic()
-    with pytest.raises(StorageUnreachable, match=r"Cannot open [\w+]+://") as caught:
-        open_storage(url, patience=0.3)
-    assert time.monotonic() - start < 60
+    with pytest.raises(StorageURLError, match=message) as caught:
+        open_study("a", url)
     assert "secret" not in str(caught.value)
-    assert ("user:***@" in str(caught.value)) == ("secret" in url)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "grpc"])
+def test_an_unreachable_server_is_named_without_its_password(scheme: str) -> None:
+    with pytest.raises(StorageUnreachable, match=r"Cannot open [\w+]+://user:\*\*\*@127") as caught:
+        open_storage(f"{scheme}://user:secret@127.0.0.1:1/db", patience=0.3)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_refusal_is_said_at_once(
@@ -156,22 +119,18 @@ def test_a_server_that_starts_later_or_has_no_connection_to_spare(
     threading.Timer(0.3, lambda: [connection.close() for connection in taken]).start()
     assert optuna.get_all_study_names(open_storage(url, patience=60)) == []
     own_postgresql.stop()
-    with pytest.raises(StorageUnreachable, match="Cannot open postgresql"):
-        open_storage(url, patience=0.3)
     later = threading.Timer(0.5, own_postgresql.start)
     later.start()
-    create_study("a", url, patience=60)
+    open_storage(url, patience=60)
     later.join()
 
 
-@pytest.mark.parametrize(("version", "advice"), [("v3.0.0.d", "storage upgrade"), ("v9", "-U")])
-def test_tables_of_another_version(sqlite_url: str, version: str, advice: str) -> None:
+def test_tables_of_another_version(sqlite_url: str) -> None:
     database = open_storage(sqlite_url).database
     assert database is not None
     with database.engine.begin() as connection:
-        connection.execute(sqlalchemy.text(f"UPDATE alembic_version SET version_num = '{version}'"))
-    message = f"Cannot open sqlite:.* no longer compatible .* {advice}"
-    with pytest.raises(StorageURLError, match=message):
+        connection.execute(sqlalchemy.text("UPDATE alembic_version SET version_num = 'v3.0.0.d'"))
+    with pytest.raises(StorageURLError, match=r"Cannot open sqlite:.* no longer compatible .* upg"):
         open_storage(sqlite_url)
 
 
@@ -180,6 +139,24 @@ def _start(url: str, barrier: Any) -> None:
     barrier.wait(60)
     storage = open_storage(url)
     optuna.create_study(study_name="a", storage=storage, load_if_exists=True).ask()
+
+
+def test_tables_are_there_with_their_indices_or_not_at_all(sqlite_url: str) -> None:
+    """Or a killed worker, or one that is slower than another, would leave names that repeat."""
+
+    def kill(connection: object, cursor: object, statement: str, *others: object) -> None:
+        if statement.startswith("CREATE UNIQUE INDEX"):
+            raise KeyboardInterrupt
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", kill)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            open_storage(sqlite_url)
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", kill)
+    database = open_storage(sqlite_url).database
+    assert database is not None
+    assert sqlalchemy.inspect(database.engine).get_indexes("studies")[0]["unique"]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
@@ -221,14 +198,14 @@ def test_a_missing_study_comes_with_the_command_that_creates_it(
 @pytest.mark.parametrize(("there", "asked"), [("minimize", "maximize"), ("maximize", "minimize")])
 def test_a_study_has_one_direction(sqlite_url: str, there: Direction, asked: Direction) -> None:
     create_study("s", sqlite_url, direction=there).set_user_attr("mark", 1)
+    # A storage can be opened after another one has been written to.
     assert create_study("s", sqlite_url, direction=there).user_attrs == {"mark": 1}
     with pytest.raises(StudyError, match=f"has direction {there}, but") as caught:
         create_study("s", sqlite_url, direction=asked)
     assert f"--direction {asked} --study-name s --storage sqlite:///" in str(caught.value)
     optuna.create_study(study_name="two", storage=sqlite_url, directions=[there] * 2)
-    for open_ in (open_study, create_study):
-        with pytest.raises(StudyError, match=f"has direction {there}, {there}, but"):
-            open_("two", sqlite_url, direction=there)
+    with pytest.raises(StudyError, match=f"has direction {there}, {there}, but"):
+        open_study("two", sqlite_url, direction=there)
 
 
 def test_foreign_trials_are_those_that_ran_without_a_generation(sqlite_url: str) -> None:
@@ -244,11 +221,8 @@ def test_foreign_trials_are_those_that_ran_without_a_generation(sqlite_url: str)
     open_study("s", sqlite_url)
 
 
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_the_evaluation_study_is_created_once_and_knows_its_study(
-    sqlite_url: str, direction: Direction
-) -> None:
-    study = create_study("s", sqlite_url, direction=direction)
+def test_the_evaluation_study_is_created_once_and_knows_its_study(sqlite_url: str) -> None:
+    study = create_study("s", sqlite_url, direction="minimize")
     assert find_evaluation_study(study) is None
     create_evaluation_study(study, sqlite_url).add_trial(create_trial(value=1.0))
     again = create_evaluation_study(study, sqlite_url)

@@ -7,17 +7,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
 import pytest
-import sqlalchemy
 from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.storages._grpc.server import make_server
 from optuna.trial import Trial, TrialState
 from schedulers import COMPLETE, FAIL, PRUNED, fail_running, place, read_anew, sampler, take
 
-from optuna_taylorglo.attributes import NEWS, RELEASED, STALE, WITHDRAWN, WORKER
+from optuna_taylorglo.attributes import NEWS, RELEASED, STALE, WITHDRAWN
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study import queue as queue_module
 from optuna_taylorglo.study.heartbeat import WorkerProcess
@@ -38,7 +39,7 @@ def storages(
     """One storage, opened by three workers: Optuna's cache of a database is for one thread."""
     kind, directory = request.param, tmp_path_factory.mktemp("storages")
     if kind == "memory":
-        yield [RetryingStorage(InMemoryStorage(), "memory")] * 3  # type: ignore[abstract]
+        yield [RetryingStorage(InMemoryStorage())] * 3  # type: ignore[abstract]
         return
     url = f"sqlite:///{directory}/study.db"
     if kind == "journal":
@@ -124,36 +125,28 @@ def test_races_for_a_trial_have_one_winner(storages: list[BaseStorage]) -> None:
 
 
 def in_threads(target: Callable[[Any], None], arguments: list[Any]) -> None:
-    threads = [threading.Thread(target=target, args=(each,)) for each in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        list(pool.map(target, arguments))
 
 
+@on_sqlite
 def test_a_search_of_many_workers_has_every_result_once(worker: Crew) -> None:
-    queues = [worker(n_generations=2, popsize=4) for _ in range(3)]
-    errors: list[BaseException] = []
+    queues = [worker(n_generations=2, popsize=8) for _ in range(3)]
 
     def work(queue: GenerationScheduler) -> None:
-        try:
-            while (trial := queue.wait_for_trial()) is not None:
-                assert queue.finish(trial, float(place(trial)[1]))
-        except BaseException as error:
-            errors.append(error)
+        while (trial := queue.wait_for_trial()) is not None:
+            assert queue.finish(trial, float(place(trial)[1]))
 
     in_threads(work, queues)
-    assert errors == []
     done = [trial for trial in queues[0].study.trials if trial.state == COMPLETE]
     places = [place(trial) for trial in done]  # type: ignore[arg-type]
-    assert sorted(places) == [(g, i, 0) for g in range(2) for i in range(4)]
+    assert sorted(places) == [(g, i, 0) for g in range(2) for i in range(8)]
     assert [trial.value for trial in done] == [index for _, index, _ in places]
 
 
 def test_outcomes_are_stored_and_cannot_be_overwritten(worker: Crew) -> None:
     queue, other = worker(popsize=4), worker(popsize=4)
     complete, reported, diverged, silent = trials = [take(queue) for _ in range(4)]
-    complete.report(0.25, 1)
     for step, value in enumerate((0.9, 0.3)):
         reported.report(value, step)
     diverged.report(0.7, 1)
@@ -170,7 +163,6 @@ def test_outcomes_are_stored_and_cannot_be_overwritten(worker: Crew) -> None:
     stored = other.study.trials[:4]
     assert [t.state for t in stored] == [COMPLETE, PRUNED, PRUNED, PRUNED]
     assert [t.value for t in stored] == [0.5, 0.3, 0.7, None], "a pruned one has its last report"
-    assert stored[0].intermediate_values == {1: 0.25}
     assert not {RELEASED, STALE} & stored[0].user_attrs.keys()
 
 
@@ -225,36 +217,6 @@ def test_duplicates_are_withdrawn(worker: Crew, monkeypatch: pytest.MonkeyPatch)
 
 
 @on_sqlite
-@pytest.mark.parametrize("n_calls", [1, 2])
-def test_a_worker_killed_while_it_withdraws_leaves_nothing_running(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch, n_calls: int
-) -> None:
-    """Killed after the mark, or after the claim that precedes the failure."""
-    queue, other = worker(popsize=2), worker(popsize=2)
-    duplicate = queue.plan([]).due[0]()
-    trials = [take(queue), take(queue)]
-    queue.study.add_trial(duplicate)
-    duplicate = queue.study.trials[2]
-    calls, call = itertools.count(1), storage_of(queue.study)._call
-
-    def killed(name: str, *args: Any, **kwargs: Any) -> Any:
-        if next(calls) > n_calls:
-            raise KeyboardInterrupt
-        return call(name, *args, **kwargs)
-
-    with monkeypatch.context() as kill:
-        kill.setattr(storage_of(queue.study), "_call", killed)
-        with pytest.raises(KeyboardInterrupt):
-            queue._withdraw(duplicate)
-    assert states(other)[2] == (WAITING, RUNNING)[n_calls - 1]
-    for trial in trials:
-        queue.finish(trial, 0.5)
-    read_anew(queue)
-    assert place(take(queue)) == (1, 0, 0)
-    assert states(other)[2] == FAIL
-
-
-@on_sqlite
 def test_who_adds(worker: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker with the last result, or one that starts while no other is active."""
     monkeypatch.setattr(queue_module, "TAKEOVER", (1e6, 1e6))
@@ -281,11 +243,10 @@ def test_another_worker_takes_over_after_a_while(
     assert alive._read()
     for _ in range(2):
         dead.finish(take(dead), 0.1)
-    start = time.monotonic()
-    trial = alive.wait_for_trial(deadline=start + 120)
+    assert alive.claim() is None
+    trial = alive.wait_for_trial(deadline=time.monotonic() + 120)
     assert trial is not None
     assert place(trial) == (1, 0, 0)
-    assert time.monotonic() - start >= 0.3
 
 
 @on_sqlite
@@ -313,40 +274,39 @@ def test_an_idle_worker_polls_one_attribute(worker: Crew, monkeypatch: pytest.Mo
     assert idle._has_news()
     assert place(take(idle)) == (1, 1, 0)
     assert "get_all_trials" not in names, "what was announced is claimed at once"
-    # All trials are read at times nevertheless.
-    idle._next_read = 0.0
-    assert idle._has_news()
-    assert idle.claim() is None
-    assert "get_all_trials" in names
 
 
 @on_sqlite
-def test_a_trial_of_a_dead_worker_is_found_by_an_idle_one(
+def test_a_poll_that_outlasts_an_outage_makes_no_long_wait(
     worker: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stale trials are looked for at every read, and the one who fails them adds them again."""
-    monkeypatch.setattr(queue_module, "READ_INTERVAL", 0.2)
+    now, waits = 1000.0, list[float]()
+
+    def slow_poll(queue: GenerationScheduler) -> bool:
+        nonlocal now
+        now += 20.0 if len(waits) == 1 else 0.0
+        return False
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return len(waits) == 3 and bool(self.set() or True)
+
     busy, idle = worker(), worker()
-    lost, running = take(busy), take(busy)
-    dead = {"host": "here", "pid": 2**22 + 1, "system": WorkerProcess.current().system}
-    storage_of(busy.study).set_trial_user_attr(trial_id_of(lost), WORKER, dead)
-    trial = idle.wait_for_trial(deadline=time.monotonic() + 30)
-    assert trial is not None
-    assert (place(trial), trial.params) == (place(lost), lost.params)
-    assert states(busy)[running.number] == RUNNING
+    take(busy), take(busy)
+    monkeypatch.setattr(queue_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(GenerationScheduler, "_has_news", slow_poll)
+    assert idle.wait_for_trial(Stop()) is None
+    assert waits[0] < 1 < waits[1] <= queue_module.LONGEST_WAIT
 
 
 @on_sqlite
-def test_a_wait_ends_by_stop_deadline_and_end(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(queue_module, "MESSAGE_AFTER", 0.0)
+def test_a_wait_ends_by_stop_deadline_and_end(worker: Crew) -> None:
     queue = worker(n_generations=1)
     trials = [take(queue), take(queue)]
     start = time.monotonic()
     assert queue.wait_for_trial(deadline=start + 0.3) is None
     assert 0.3 <= time.monotonic() - start < 60
-    assert logged.text.count("waiting for trials that other workers evaluate") == 1
     stop = threading.Event()
     threading.Timer(0.2, stop.set).start()
     assert queue.wait_for_trial(stop) is None
@@ -356,54 +316,3 @@ def test_a_wait_ends_by_stop_deadline_and_end(
     assert queue.wait_for_trial() is None
     assert queue.over
     assert queue.study.user_attrs[NEWS] == [[], True]
-
-
-def failing(
-    queue: GenerationScheduler, monkeypatch: pytest.MonkeyPatch, *answers_lost: bool, of: TrialState
-) -> list[bool]:
-    """Let calls that set a state fail, each before or after it took effect; those left to fail."""
-    inner, left = storage_of(queue.study)._inner, list(answers_lost)
-    call = inner.set_trial_state_values
-
-    def set_state(trial_id: int, state: TrialState, values: Any = None) -> bool:
-        fails = bool(left) and state == of
-        answer = bool(fails and not left[0]) or call(trial_id, state, values)
-        if fails:
-            left.pop(0)
-            raise sqlalchemy.exc.OperationalError("COMMIT", None, Exception("gone"))
-        return bool(answer)
-
-    monkeypatch.setattr(inner, "set_trial_state_values", set_state)
-    return left
-
-
-def test_a_lost_answer_to_a_claim_costs_no_candidate(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trial that no worker knows to be its own soon fails as stale and is added again."""
-    queue, other = worker(popsize=2), worker(popsize=2)
-    left = failing(queue, monkeypatch, True, of=RUNNING)
-    trial = take(queue)
-    assert left == []
-    assert place(trial) == (0, 1, 0)
-    orphan = other.study.trials[0]
-    assert (orphan.state, orphan.user_attrs[WORKER]) == (RUNNING, None)
-    queue.finish(trial, 0.5)
-    fail_running(other)
-    read_anew(other)
-    again = take(other)
-    assert (place(again), again.params) == ((0, 0, 0), orphan.params)
-
-
-def test_outages_and_lost_answers_lose_no_result(
-    worker: Crew, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
-) -> None:
-    queue = worker(popsize=3)
-    outcomes = [(COMPLETE, 0.5), (PRUNED, None), (FAIL, None)]
-    trials = [take(queue) for _ in outcomes]
-    for trial, (state, value) in zip(trials, outcomes, strict=True):
-        left = failing(queue, monkeypatch, False, False, True, of=state)
-        assert queue.finish(trial, value, state=None if state == COMPLETE else state)
-        assert left == []
-    assert "dropped" not in logged.text
-    assert [(t.state, t.value) for t in queue.study.trials[:3]] == outcomes
