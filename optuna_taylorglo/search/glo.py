@@ -10,7 +10,7 @@ from itertools import product
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import TREE
@@ -22,6 +22,7 @@ from optuna_taylorglo.search.scheduler import (
     Proposal,
     Replay,
     RetryPolicy,
+    SearchSpace,
     SearchState,
     Slot,
     params_of,
@@ -223,10 +224,9 @@ class GLOReplay(Replay):
 
     def draw(self, generation: int, index: int) -> TreePoint:
         if generation != self._generation or not 0 <= index < (self.size or 0):
-            raise RuntimeError(
-                f"Candidate {index} of generation {generation} is not known before generation "
-                f"{self._generation} is finished: let a GenerationScheduler hand out trials."
-            )
+            due = f"is not known before generation {self._generation} is finished"
+            advice = "let a GenerationScheduler hand out trials."
+            raise RuntimeError(f"Candidate {index} of generation {generation} {due}: {advice}")
         if self._cma is None or self.best_tree is None:
             return TreePoint(tuple(self._new[index].to_prefix()))
         coefficients = self._cma.draw(generation, index)
@@ -239,9 +239,8 @@ class GLOReplay(Replay):
             for slot, proposed in zip(slots, self._new, strict=True):
                 tree, key = self.candidate(slot).tree, function_key(proposed)
                 if tree != proposed:  # a user enqueued it
-                    self._population = [
-                        tree if function_key(old) == key else old for old in self._population
-                    ]
+                    old = self._population
+                    self._population = [tree if function_key(o) == key else o for o in old]
                 result = (tree, slot.sort_key(maximize=self._maximize))
                 self._known.setdefault(function_key(tree), result)
         self._generation += 1
@@ -364,9 +363,8 @@ class GLOSampler(GenerationSampler):
         return self._replay.best_tree
 
     def as_trial(self, candidate: TreePoint) -> Proposal:
-        distributions: dict[str, BaseDistribution] = dict.fromkeys(
-            candidate.params, FloatDistribution(-BOUND, BOUND)
-        )
+        within = FloatDistribution(-BOUND, BOUND)
+        distributions: SearchSpace = dict.fromkeys(candidate.params, within)
         return candidate.params, distributions, {TREE: list(candidate.prefix)}
 
     def validate(self, enqueued: FrozenTrial) -> str | None:

@@ -99,14 +99,7 @@ class CrossEntropy:
 
 
 class SearchHistory:
-    """A snapshot of a study; the log of an earlier one makes it cost only what is new.
-
-    Attributes:
-        n_finished: Number of complete generations.
-        n_reused: Candidates so far that had the result of an equal function.
-        n_slots: Candidates of the whole search, as far as known without those that are reused.
-        n_filled: Candidates of the search that have their result.
-    """
+    """A snapshot of a study; the log of an earlier one makes it cost only what is new."""
 
     def __init__(self, study: Study, recipe: Recipe, log: GenerationLog | None = None) -> None:
         self.recipe = recipe
@@ -115,9 +108,11 @@ class SearchHistory:
         self._log = new_log(recipe) if log is None else log
         self._log.read(self.trials)
         n_generations = recipe.search.total_generations
-        self.n_finished = min(self._log.generation, n_generations)
+        self.n_finished = min(self._log.generation, n_generations)  # complete generations
         self.finished = self.n_finished == n_generations
         self.n_reused = self._log.replay.n_reused
+        # Candidates of the whole search, as far as known without those that had the result of an
+        # equal function, and those that have their result.
         self.n_slots = recipe.search.total_candidates - self.n_reused
         self._closed = [s for s in self._log.open_slots(n_generations) if s.closed]
         n_closed = sum(map(len, self._log.finished)) + len(self._closed)

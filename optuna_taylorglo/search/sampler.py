@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.distributions import FloatDistribution
 from optuna.samplers import CmaEsSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
@@ -21,6 +21,7 @@ from optuna_taylorglo.search.scheduler import (
     Proposal,
     Replay,
     RetryPolicy,
+    SearchSpace,
     SearchState,
     Slot,
     is_usable,
@@ -32,6 +33,7 @@ from optuna_taylorglo.seeds import candidate_seed
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
 T = TypeVar("T")
+Stored = Callable[[FrozenTrial], Sequence[float] | None]
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
 
@@ -59,13 +61,7 @@ class CMAReplay(Replay):
     drawn from the older distribution. It is told the same, as cmaes rounds its matrix in a copy.
     """
 
-    def __init__(
-        self,
-        settings: CMASettings,
-        stored: Callable[[FrozenTrial], Sequence[float] | None],
-        *,
-        maximize: bool,
-    ) -> None:
+    def __init__(self, settings: CMASettings, stored: Stored, *, maximize: bool) -> None:
         import cmaes  # type: ignore[import-untyped]  # slow: it imports scipy.stats
 
         super().__init__(settings.policy.popsize)
@@ -235,15 +231,15 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         )
 
     @property
-    def distributions(self) -> dict[str, BaseDistribution]:
+    def distributions(self) -> SearchSpace:
         """The search space: every parameter within its limits."""
-        ranges = zip(self.names, self.settings.limits, strict=True)
-        return {name: FloatDistribution(low, high) for name, (low, high) in ranges}
+        limits = zip(self.names, self.settings.limits, strict=True)
+        return {name: FloatDistribution(*ends) for name, ends in limits}
 
     def suggest(self, trial: Trial) -> list[float]:
         """The candidate of a trial, parameter by parameter."""
-        ranges = zip(self.names, self.settings.limits, strict=True)
-        return [trial.suggest_float(name, low, high) for name, (low, high) in ranges]
+        limits = zip(self.names, self.settings.limits, strict=True)
+        return [trial.suggest_float(name, *ends) for name, ends in limits]
 
     def as_trial(self, candidate: Sequence[float]) -> Proposal:
         return dict(zip(self.names, candidate, strict=True)), self.distributions, {}
@@ -253,13 +249,11 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         bad = (name for name in self.names if name in params and not is_usable(params[name]))
         return next((f"{n} {params[n]!r}, no number of at most {LARGEST:g}" for n in bad), None)
 
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> SearchSpace:
         return self.distributions
 
     def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        self, study: Study, trial: FrozenTrial, search_space: SearchSpace
     ) -> dict[str, Any]:
         # The parent's answer would unpickle attributes from the database.
         others = {

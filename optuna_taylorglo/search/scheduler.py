@@ -297,15 +297,13 @@ def _place_of(trial: FrozenTrial) -> tuple[int, int] | None:
     return None
 
 
-Proposal = tuple[dict[str, float], dict[str, BaseDistribution], dict[str, Any]]
+SearchSpace = dict[str, BaseDistribution]
+Proposal = tuple[dict[str, float], SearchSpace, dict[str, Any]]
 """Parameters, their distributions and user attributes of a trial."""
 
 
 class GenerationSampler(BaseSampler):
-    """A sampler whose candidates depend on the seed and on results of finished generations only.
-
-    It stores nothing: each process replays the finished generations.
-    """
+    """A sampler that stores nothing: each process replays the finished generations."""
 
     _replay: Replay
 
@@ -380,13 +378,11 @@ class GenerationSampler(BaseSampler):
     def reseed_rng(self) -> None:
         self._others.reseed_rng()
 
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> SearchSpace:
         return {}
 
     def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        self, study: Study, trial: FrozenTrial, search_space: SearchSpace
     ) -> dict[str, Any]:
         return {}
 
@@ -437,9 +433,8 @@ class GenerationScheduler(TrialQueue):
             elif active.state == TrialState.WAITING:
                 if GENERATION not in active.user_attrs:
                     if (problem := self.sampler.validate(active)) is not None:
-                        _logger.warning(
-                            f"Trial {active.number} was enqueued with {problem}; it is left out."
-                        )
+                        enqueued = f"Trial {active.number} was enqueued with {problem}"
+                        _logger.warning(f"{enqueued}; it is left out.")
                         superfluous.append(active)
                         continue
                     attributes[trial_id_of(active)] = slot.attrs()
@@ -459,11 +454,11 @@ class GenerationScheduler(TrialQueue):
         place = (slot.generation, slot.index)
         if slot.stale > MAX_STALE and slot.result is None and place not in self._reported:
             self._reported.add(place)
-            _logger.error(
-                f"Candidate {slot.index + 1} of generation {slot.generation + 1} crashed "
-                f"{slot.stale} workers, perhaps for lack of memory. It counts as the worst of its "
-                "generation."
+            crashed = (
+                f"{slot.generation + 1} crashed {slot.stale} workers, perhaps for lack of memory"
             )
+            meaning = "It counts as the worst of its generation."
+            _logger.error(f"Candidate {slot.index + 1} of generation {crashed}. {meaning}")
 
     def _new_trial(self, slot: Slot) -> FrozenTrial:
         """A trial with the slot's candidate, or with what was evaluated there before."""

@@ -18,7 +18,6 @@ from optuna_taylorglo.visualization import _style as style
 EVOLUTION = "Evolution of the fitness"
 STATE = "State of the search"
 
-_LONGEST_LABEL = 32
 _LABELS = {
     "alpha": "α  target, linear",
     "beta": "β  target, square",
@@ -168,12 +167,9 @@ def plot_search_state(study: Study) -> go.Figure:
         meanings = form_of(history.recipe).parameter_meanings
         thetas = {f"theta_{i}": f"θ{i}  {meaning}" for i, meaning in enumerate(meanings)}
         labels = [(_LABELS | thetas)[name] for name in parameter_names(history.recipe)]
+    labels = [label if len(label) <= 32 else label[:31] + "…" for label in labels]
     panels = [
-        (
-            label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…",
-            [s.mean[i] for s in states],
-            [s.stds[i] for s in states],
-        )
+        (label, [s.mean[i] for s in states], [s.stds[i] for s in states])
         for i, label in enumerate(labels)
     ]
     panels.append(("step size σ", [s.sigma for s in states], []))

@@ -26,7 +26,6 @@ SWEEPS = {
     "length": "Do short evaluations rank as long ones do?",
 }
 
-_WIDTH = 46  # characters of a label's line that fit on a phone
 _LINES = {
     Role.EVOLVED: {"color": style.VERMILION},
     Role.REFERENCE: {"color": "black", "dash": "dash"},
@@ -93,14 +92,9 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
     # Labels above their intervals: beside them there is no room on a phone.
     for i, label in enumerate(labels):
         figure.add_annotation(
+            {"x": 0, "xref": "paper", "xanchor": "left", "y": i, "yshift": 8, "yanchor": "bottom"},
             text=label,
             align="left",
-            x=0,
-            xref="paper",
-            xanchor="left",
-            y=i,
-            yshift=8,
-            yanchor="bottom",
             showarrow=False,
             bgcolor="white",
             font_size=12,
@@ -123,7 +117,7 @@ def _label(sample: Sample, contrast: Contrast) -> list[str]:
     """Lines that say what the evolved loss is compared with, and the result."""
     diverged = len(sample.diverged)
     ended = f", {diverged} of {len(sample.values)} diverged" if diverged else ""
-    named = textwrap.wrap(sample.label + ended, _WIDTH, break_on_hyphens=False)
+    named = textwrap.wrap(sample.label + ended, 46, break_on_hyphens=False)  # fits on a phone
     p = "p < 0.0001" if contrast.p_holm < 0.0001 else f"p = {contrast.p_holm:.2g}"
     interval = f"{contrast.difference:+.4f} ({contrast.low:+.4f} to {contrast.high:+.4f})"
     return [*(f"<b>{style.plain(line)}</b>" for line in named), f"{interval}, {p}"]
@@ -226,11 +220,8 @@ def plot_sweep(study: Study, *, over: str = "fraction") -> go.Figure:
     if sweep is None:
         return style.nothing_to_plot(SWEEPS[over], "no such sweep was made yet.")
     figure = style.apply(go.Figure(), SWEEPS[over])
-    return _add_agreement(figure, sweep) if sweep.data is None else _add_shares(figure, sweep)
-
-
-def _add_shares(figure: go.Figure, sweep: SavedSweep) -> go.Figure:
-    assert sweep.data is not None
+    if sweep.data is None:
+        return _add_agreement(figure, sweep)
     noise = sweep.over == "label_noise"
     setting = "share of wrong training labels" if noise else "share of the training data"
     for i, (label, results) in enumerate(sweep.data.accuracies.items()):

@@ -14,17 +14,7 @@ from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
-from optuna_taylorglo.search.candidates import (
-    MAX_FAILURES,
-    candidate_loss,
-    form_of,
-    loss_conventions,
-    make_pruner,
-    make_sampler,
-    parameter_names,
-    resolve_start,
-    retry_policy,
-)
+from optuna_taylorglo.search import candidates
 from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.search.scheduler import RetryPolicy
 
@@ -47,35 +37,34 @@ def first_gradient(loss):
 
 
 def first_losses(recipe, number=60):
-    sampler = make_sampler(recipe, N_CLASSES)
+    sampler = candidates.make_sampler(recipe, N_CLASSES)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     proposed = [sampler.suggest(study.ask()) for _ in range(number)]
-    return [candidate_loss(recipe, parameters, N_CLASSES) for parameters in proposed]
+    return [candidates.candidate_loss(recipe, parameters, N_CLASSES) for parameters in proposed]
 
 
 def test_candidates_have_the_form_that_the_recipe_says():
-    assert loss_conventions(digits_recipe()) == {}
+    assert candidates.loss_conventions(digits_recipe()) == {}
     with pytest.raises(RecipeError, match="balanced is not settled"):
-        loss_conventions(digits_recipe(loss={"class_weights": "balanced"}))
+        candidates.loss_conventions(digits_recipe(loss={"class_weights": "balanced"}))
     loss = {"order": 2, "variables": ["x", "y", "t"], "folded": True, "class_reduction": "sum"}
     recipe = digits_recipe(loss=loss, search=FREE)
-    form = form_of(recipe)
+    form = candidates.form_of(recipe)
     assert form == Expansion(2, ("x", "y", "t"), True)
-    assert parameter_names(recipe) == form.parameter_names
+    assert candidates.parameter_names(recipe) == form.parameter_names
     theta = tuple(float(i) for i in range(form.n_parameters))
-    built = candidate_loss(recipe, theta, N_CLASSES)
+    built = candidates.candidate_loss(recipe, theta, N_CLASSES)
     assert (built.form, built.theta, built.class_reduction) == (form, theta, "sum")
     assert built.n_classes == N_CLASSES
-    assert (
-        parameter_names(digits_recipe(search={"space": "canonical"})) == canonical.Canonical._fields
-    )
+    recipe = digits_recipe(search={"space": "canonical"})
+    assert candidates.parameter_names(recipe) == canonical.Canonical._fields
 
 
 def test_candidates_weigh_smooth_and_ignore_as_the_recipe_says(tmp_path):
     weights = [0.5 + 0.25 * k for k in range(N_CLASSES)]
     loss = {"class_weights": weights, "label_smoothing": 0.1, "ignore_index": 2}
     theta = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.1)
-    built = candidate_loss(digits_recipe(loss=loss, search=FREE), theta, N_CLASSES)
+    built = candidates.candidate_loss(digits_recipe(loss=loss, search=FREE), theta, N_CLASSES)
     built.save(tmp_path / "loss.json")
     for found in (built, load_loss(tmp_path / "loss.json")):
         assert found.weight.tolist() == weights
@@ -103,21 +92,22 @@ def test_normalized_candidates_start_as_cross_entropy_does():
     for loss in first_losses(recipe, 10):
         assert first_gradient(loss) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="cannot begin to learn"):
-        candidate_loss(recipe, (0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0), N_CLASSES)
+        candidates.candidate_loss(recipe, (0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0), N_CLASSES)
 
 
 def test_anchored_search_begins_at_cross_entropy():
     recipe = digits_recipe(loss=ANCHORED, search={"filter": "none"})
     names = ("alpha", "beta", "gamma", "delta", "log_scale", "smoothing")
-    assert parameter_names(recipe) == names
-    start = candidate_loss(recipe, (0.0,) * 6, N_CLASSES)
+    assert candidates.parameter_names(recipe) == names
+    start = candidates.candidate_loss(recipe, (0.0,) * 6, N_CLASSES)
     assert (start.theta, start.anchor) == ((0.0,) * 8, (0.0, 0.0))
-    found = candidate_loss(recipe, (1.0, 2.0, 3.0, 4.0, -0.5, 0.2), N_CLASSES)
+    found = candidates.candidate_loss(recipe, (1.0, 2.0, 3.0, 4.0, -0.5, 0.2), N_CLASSES)
     assert (found.anchor, found.class_reduction) == ((-0.5, 0.2), "sum")
     # Normalized: the scale is not searched.
     recipe = digits_recipe(loss=ANCHORED, search={"filter": "trainable", "scale": "normalized"})
-    assert parameter_names(recipe)[4:] == ("smoothing",)
-    assert candidate_loss(recipe, (1.0, 0.0, 0.0, 0.0, 0.1), N_CLASSES).anchor == (0.0, 0.1)
+    assert candidates.parameter_names(recipe)[4:] == ("smoothing",)
+    found = candidates.candidate_loss(recipe, (1.0, 0.0, 0.0, 0.0, 0.1), N_CLASSES)
+    assert found.anchor == (0.0, 0.1)
     # The filter lets those pass that can begin.
     n_begin = {}
     for kind in ("none", "trainable"):
@@ -132,15 +122,15 @@ def test_the_pruner_counts_in_optimizer_steps():
         early_stop={"unit": "steps", "at": 20, "keep": 0.25},
         search={"popsize": 8, "overlap": 4},
     )
-    pruner = make_pruner(recipe, lambda n, unit: n if unit == "steps" else 16 * n)
+    pruner = candidates.make_pruner(recipe, lambda n, unit: n if unit == "steps" else 16 * n)
     assert (pruner.abort.step, pruner.abort.threshold) == (48, 0.2)
     stop = pruner.stop
     assert (stop.step, stop.keep, stop.popsize, stop.overlap) == (20, 0.25, 8, 4)
-    assert retry_policy(recipe) == RetryPolicy(8, 3, MAX_FAILURES, 4)
-    assert make_sampler(recipe, N_CLASSES).policy == retry_policy(recipe)
+    assert candidates.retry_policy(recipe) == RetryPolicy(8, 3, candidates.MAX_FAILURES, 4)
+    assert candidates.make_sampler(recipe, N_CLASSES).policy == candidates.retry_policy(recipe)
     none = digits_recipe(early_abort=None, early_stop=None)
-    pruner = make_pruner(none, lambda n, unit: n)
-    assert (pruner.abort, pruner.stop, retry_policy(none).attempts) == (None, None, 1)
+    pruner = candidates.make_pruner(none, lambda n, unit: n)
+    assert (pruner.abort, pruner.stop, candidates.retry_policy(none).attempts) == (None, None, 1)
 
 
 # Searches that start at the expansion of a loss
@@ -153,7 +143,7 @@ def started(start, loss=None, **search):
 
 def first_mean(recipe):
     study = optuna.create_study(direction="maximize")
-    return make_sampler(recipe, N_CLASSES).search_state(study)[0].mean
+    return candidates.make_sampler(recipe, N_CLASSES).search_state(study)[0].mean
 
 
 @pytest.mark.parametrize("space", ["theta", "canonical"])
@@ -162,7 +152,7 @@ def test_the_search_starts_at_cross_entropy(space, folded):
     recipe = started({"loss": "cross_entropy"}, {"folded": folded}, space=space)
     expected = TaylorLoss.from_cross_entropy(center=(0.0, 0.5), folded=folded).theta
     if space == "canonical":
-        expected = canonical.to_canonical(expected, form_of(recipe))
+        expected = canonical.to_canonical(expected, candidates.form_of(recipe))
     assert first_mean(recipe) == pytest.approx(expected)
 
 
@@ -174,7 +164,7 @@ def test_the_start_has_the_gradient_of_its_loss_at_the_point_of_expansion():
         return found
 
     recipe = started({"loss": "baikal"})
-    start = candidate_loss(recipe, first_mean(recipe), 2)
+    start = candidates.candidate_loss(recipe, first_mean(recipe), 2)
     baikal = TreeLoss(BAIKAL, class_reduction="sum")
     # x = 1 is off the point of expansion, but Baikal is linear in x.
     torch.testing.assert_close(gradient(start, 0.5), gradient(baikal, 0.5))
@@ -187,7 +177,7 @@ def test_a_start_may_be_a_file_which_a_study_does_not_need_later(tmp_path):
     TaylorLoss(theta).save(path)
     assert first_mean(started({"loss": path})) == theta
     with pytest.raises(RecipeError, match="has a loss of another form"):
-        resolve_start(started({"loss": path}, {"order": 2}, filter="none"))
+        candidates.resolve_start(started({"loss": path}, {"order": 2}, filter="none"))
     path = tmp_path / "found.json"
     TreeLoss(BAIKAL, [1, 2, 1, 1, 1, 1]).save(path)
     study = optuna.create_study(direction="maximize")
@@ -208,5 +198,5 @@ def test_a_start_may_be_a_file_which_a_study_does_not_need_later(tmp_path):
 )
 def test_invalid_starts_are_named(start, field, message):
     with pytest.raises(RecipeError, match=message) as caught:
-        resolve_start(started(start))
+        candidates.resolve_start(started(start))
     assert caught.value.field == f"search.start.{field}"

@@ -17,17 +17,6 @@ from optuna_taylorglo.losses.tree import BAIKAL, MAX_SIZE, OPERATORS, Tree, tree
 from optuna_taylorglo.losses.tree_loss import tree_values
 from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
 from optuna_taylorglo.search import glo
-from optuna_taylorglo.search.glo import (
-    FIRST_DEPTH,
-    GLOSampler,
-    TreePoint,
-    child,
-    depends_on_outputs,
-    first_tree,
-    function_key,
-    random_tree,
-    stored_point,
-)
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study import queue
@@ -43,23 +32,23 @@ def leaves_at(tree, depth=0):
 
 def test_random_trees_are_full_or_of_many_shapes_within_their_depth():
     for depth in (0, 1, 3):
-        full = [random_tree(Random(seed), depth, full=True) for seed in range(30)]
+        full = [glo.random_tree(Random(seed), depth, full=True) for seed in range(30)]
         assert all(leaves_at(tree) == {depth} for tree in full)
-    grown = [random_tree(Random(seed), 3, full=False) for seed in range(200)]
+    grown = [glo.random_tree(Random(seed), 3, full=False) for seed in range(200)]
     assert {tree.depth for tree in grown} == {0, 1, 2, 3}
     assert any(len(leaves_at(tree)) > 1 for tree in grown)
     # Those of the first generation depend on the output, and have every operator.
-    drawn = [first_tree(Random(seed), 6) for seed in range(200)]
-    assert all(map(depends_on_outputs, drawn))
-    assert {tree.depth for tree in drawn} == {*range(FIRST_DEPTH + 1)}
+    drawn = [glo.first_tree(Random(seed), 6) for seed in range(200)]
+    assert all(map(glo.depends_on_outputs, drawn))
+    assert {tree.depth for tree in drawn} == {*range(glo.FIRST_DEPTH + 1)}
     assert {node.operator for tree in drawn for node in tree.nodes()} == {*OPERATORS}
-    assert max(first_tree(Random(s), 1).depth for s in range(50)) == 1
+    assert max(glo.first_tree(Random(s), 1).depth for s in range(50)) == 1
 
 
 def bred(parents, crossover, max_depth=4):
     for seed in range(200):
         remaining = iter(parents[seed % len(parents) :] + parents * 100)
-        yield child(
+        yield glo.child(
             Random(seed), lambda r=remaining: next(r), crossover=crossover, max_depth=max_depth
         )
 
@@ -79,10 +68,10 @@ def test_crossover_brings_a_part_of_the_second_parent_and_nothing_else():
 
 @pytest.mark.parametrize("crossover", [0.0, 1.0])
 def test_no_child_is_too_deep_too_large_or_without_the_output(crossover):
-    parents = [random_tree(Random(seed), 4, full=True) for seed in range(40)]
-    for made in bred([tree for tree in parents if depends_on_outputs(tree)], crossover):
+    parents = [glo.random_tree(Random(seed), 4, full=True) for seed in range(40)]
+    for made in bred([tree for tree in parents if glo.depends_on_outputs(tree)], crossover):
         assert made.depth <= 4
-        assert depends_on_outputs(made)
+        assert glo.depends_on_outputs(made)
     # Seven levels of products have 255 nodes, all that a tree may have.
     whole = tree_from_prefix(["y"])
     for _ in range(7):
@@ -111,12 +100,12 @@ OTHER += (("/ y x", "/ 1 x"), ("sqrt square - y / 1 + 1 1", "- / 1 + 1 1 y"))
 def test_equal_functions_have_one_key_and_others_another():
     for pairs, are_equal in ((EQUAL, True), (OTHER, False)):
         for pair in pairs:
-            one, other = (function_key(tree_of(text)) for text in pair)
+            one, other = (glo.function_key(tree_of(text)) for text in pair)
             assert (one == other) == are_equal, pair
     constant = ["x", "1", "- y y", "/ y y", "log x", "* x log * y / 1 y"]
-    assert not any(depends_on_outputs(tree_of(text)) for text in constant)
+    assert not any(glo.depends_on_outputs(tree_of(text)) for text in constant)
     varying = ["y", "* x log y", "sqrt - y x", "/ y x", "+ 1 * x y"]
-    assert all(depends_on_outputs(tree_of(text)) for text in varying)
+    assert all(glo.depends_on_outputs(tree_of(text)) for text in varying)
 
 
 def test_values_are_those_that_a_loss_has():
@@ -124,9 +113,9 @@ def test_values_are_those_that_a_loss_has():
     x, y = (torch.tensor([float(p[i]) for p in glo._GRID], dtype=torch.float64) for i in (0, 1))
     finite = 0
     for seed in range(300):
-        drawn = random_tree(Random(seed), 4, full=seed % 2 == 0)
+        drawn = glo.random_tree(Random(seed), 4, full=seed % 2 == 0)
         values = tree_values(drawn, x, y).tolist()
-        for value, known in zip(values, function_key(drawn), strict=True):
+        for value, known in zip(values, glo.function_key(drawn), strict=True):
             if known is None:
                 # Torch's rounding may leave a little of what is 0, and divide by it.
                 assert not math.isfinite(value) or abs(value) > 1e6, drawn
@@ -143,7 +132,7 @@ def test_baikal_has_the_key_that_every_machine_computes():
             Decimal(mpmath.nstr(mpmath.log(y) - x / y, 12, strip_zeros=False))
             for x, y in (map(mpmath.mpf, map(str, point)) for point in glo._GRID)
         ]
-    assert list(function_key(BAIKAL)) == expected
+    assert list(glo.function_key(BAIKAL)) == expected
 
 
 # The search
@@ -153,7 +142,7 @@ def new_scheduler(storage=None, settings=SMALL, direction="maximize", **options)
     study = optuna.create_study(
         study_name="a",
         storage=storage,
-        sampler=GLOSampler(settings, **({"attempts": 2, "max_failures": 30} | options)),
+        sampler=glo.GLOSampler(settings, **({"attempts": 2, "max_failures": 30} | options)),
         direction=direction,
         load_if_exists=True,
     )
@@ -180,7 +169,7 @@ def points(scheduler):
     """The candidate of each slot; all trials of one have the same."""
     found = []
     for slots in log_of(scheduler).finished:
-        candidates = [{stored_point(trial) for trial in slot.trials} for slot in slots]
+        candidates = [{glo.stored_point(trial) for trial in slot.trials} for slot in slots]
         found.append([point for (point,) in candidates])
     return found
 
@@ -199,13 +188,13 @@ def test_any_workers_in_any_order_search_as_one(n_workers, serial):
 
 def test_no_function_is_evaluated_twice_and_the_count_says_so(serial):
     trees = [p.tree for gen in points(serial)[: SMALL.n_generations] for p in gen if p is not None]
-    assert len({function_key(tree) for tree in trees}) == len(trees)
+    assert len({glo.function_key(tree) for tree in trees}) == len(trees)
     replay = log_of(serial).replay
     assert replay.n_reused > 0
     assert len(trees) + replay.n_reused == SMALL.popsize * SMALL.n_generations
     # Elites are not evaluated again, so later generations hold their results.
     best, _ = min(replay._known.values(), key=lambda known: known[1])
-    assert function_key(best) in {function_key(tree) for tree in replay._population}
+    assert glo.function_key(best) in {glo.function_key(tree) for tree in replay._population}
 
 
 def test_the_second_stage_varies_the_coefficients_of_the_best_tree(serial):
@@ -247,7 +236,7 @@ def test_an_enqueued_tree_takes_a_slot_and_counts_as_what_it_is():
     finished(scheduler, evaluate)
     scheduler.finish(trial, 1.0)
     finished(scheduler, evaluate)
-    assert points(scheduler)[0][0] == TreePoint(tuple(BAIKAL.to_prefix()))
+    assert points(scheduler)[0][0] == glo.TreePoint(tuple(BAIKAL.to_prefix()))
     # Nothing is nearer to Baikal than itself.
     assert scheduler.sampler.best_tree == BAIKAL
 
@@ -271,11 +260,11 @@ def test_invalid_trees_are_left_out(monkeypatch):
 
 
 def test_a_plain_study_with_one_job_searches_too():
-    sampler = GLOSampler(SMALL)
+    sampler = glo.GLOSampler(SMALL)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(lambda trial: likeness(sampler.suggest(trial)), n_trials=25)
     assert sampler.read(study).generation >= SMALL.n_generations
-    coefficients = [stored_point(t).coefficients for t in study.trials]
+    coefficients = [glo.stored_point(t).coefficients for t in study.trials]
     assert coefficients[0] == ()
     assert len({*coefficients}) > 2
     # A generation that is not known yet has no candidates.

@@ -15,23 +15,14 @@ from optuna_taylorglo.attributes import CROSS_ENTROPY, OPTIMIZER
 from optuna_taylorglo.errors import Diverged, StopRequested
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.seeds import training_seed
-from optuna_taylorglo.verdict.baselines import (
-    FAMILIES,
-    FINALISTS,
-    GRID_FACTORS,
-    LEARNING_RATE_FACTORS,
-    LearningRates,
-    baseline,
-    evaluate_cross_entropy,
-    has_own_optimizer,
-)
+from optuna_taylorglo.verdict import baselines
 
-MODULES_OWN = LearningRates(base=None)
+MODULES_OWN = baselines.LearningRates(base=None)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", baselines.FAMILIES)
 def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name, recipe):
-    family = FAMILIES[name]
+    family = baselines.FAMILIES[name]
     best_value, best_rate = family.grid[2], 0.3 * recipe.optimizer.lr
     logits, target = torch.randn(4, 10), torch.arange(4)
 
@@ -45,10 +36,10 @@ def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name, recipe):
         return -abs(math.log(task.loss.learning_rate / best_rate)) - abs(value - best_value)
 
     run = Recorder(fitness)
-    found = baseline(name, recipe, run, LearningRates.of(recipe))
+    found = baselines.baseline(name, recipe, run, baselines.LearningRates.of(recipe))
     assert found.settings == {family.parameter: best_value}
     assert found.learning_rate == pytest.approx(best_rate)
-    n_tried = len(family.grid) * len(GRID_FACTORS)
+    n_tried = len(family.grid) * len(baselines.GRID_FACTORS)
     assert len(run.tasks) == n_tried
     assert f"learning rate {best_rate:.3g} (best of {n_tried})" in found.label
     assert all(family.low <= value <= family.high for value in family.grid)
@@ -62,7 +53,7 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(r
     """On a problem that PolyLoss with ε = 17 at a small learning rate solves."""
     search = recipe.search.changed(popsize=8, n_generations=3, repeats=2)  # 48 trainings
     recipe = recipe.changed(search=search, budget=recipe.budget.changed(evaluation=5, full=6))
-    rates, known = LearningRates.of(recipe), {}
+    rates, known = baselines.LearningRates.of(recipe), {}
 
     def value(task):
         rate = (task.loss.learning_rate or recipe.optimizer.lr) / recipe.optimizer.lr
@@ -82,10 +73,10 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(r
         return [known[task.key] for task in tasks]
 
     run = Recorder(value)
-    found = baseline("best-standard", recipe, run, rates)
+    found = baselines.baseline("best-standard", recipe, run, rates)
     with pytest.raises(StopRequested):
-        baseline("best-standard", recipe, interrupted, rates)
-    assert baseline("best-standard", recipe, interrupted, rates) == found
+        baselines.baseline("best-standard", recipe, interrupted, rates)
+    assert baselines.baseline("best-standard", recipe, interrupted, rates) == found
     assert list(known) == [task.key for task in run.tasks], "it goes on where it was"
     short = [task for task in run.tasks if task.length == recipe.budget.evaluation]
     full = [task for task in run.tasks if task.length == recipe.budget.full]
@@ -95,7 +86,7 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(r
     # Ten losses with two seeds, five with two more, three with four more.
     trainings = Counter(task.loss.label for task in full)
     assert sorted(trainings.values()) == [2] * 5 + [4] * 2 + [8] * 3
-    assert len(trainings) == FINALISTS
+    assert len(trainings) == baselines.FINALISTS
     assert len({task.seed for task in full}) == 8
     assert (found.name, found.kind) == ("best-standard", "poly")
     assert found.settings["epsilon"] == pytest.approx(17, abs=8)
@@ -103,20 +94,21 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(r
     # It begins with cross-entropy as it is, and tries every family.
     assert short[0].loss.settings == {"label_smoothing": 0.0}
     assert short[0].loss.learning_rate == recipe.optimizer.lr
-    assert {task.loss.kind for task in short} == {*FAMILIES, "cross-entropy"} - {"label-smoothing"}
+    kinds = {*baselines.FAMILIES, "cross-entropy"} - {"label-smoothing"}
+    assert {task.loss.kind for task in short} == kinds
 
 
 def test_rates_are_factors_on_the_modules_own(recipe):
     run = Recorder(lambda task: -abs((task.loss.learning_rate_factor or 1) - 3))
-    best = baseline("ce-tuned", recipe, run, MODULES_OWN)
+    best = baselines.baseline("ce-tuned", recipe, run, MODULES_OWN)
     assert best.label == "cross-entropy, learning rate × 3 (tuned)"
     assert (best.learning_rate, best.learning_rate_factor) == (None, 3.0)
     tried = {task.loss.learning_rate_factor for task in run.tasks}
-    assert tried == {None, *LEARNING_RATE_FACTORS} - {1.0}
-    smoothed = baseline("label-smoothing", recipe, run, MODULES_OWN)
+    assert tried == {None, *baselines.LEARNING_RATE_FACTORS} - {1.0}
+    smoothed = baselines.baseline("label-smoothing", recipe, run, MODULES_OWN)
     assert "at learning rate × 3 (best of 20)" in smoothed.label
     run = Recorder(lambda task: 0.5)
-    baseline("best-standard", recipe, run, MODULES_OWN)
+    baselines.baseline("best-standard", recipe, run, MODULES_OWN)
     factors = {task.loss.learning_rate_factor for task in run.tasks} - {None}
     assert len(factors) > 5
     assert 0.01 <= min(factors) < max(factors) <= 10
@@ -128,18 +120,18 @@ def test_a_module_is_asked_whether_it_has_rates_of_its_own(tmp_path, recipe):
     for name, obstacle in (("Scheduled", None), ("WithoutRate", "RatelessOptimizer has no")):
         model = {"class_path": f"own_optimizers.{name}"}
         own = load_recipe(small_recipe(tmp_path / "own.yaml", model=model, optimizer={"lr": 0.1}))
-        rates = LearningRates.find(study, own, runtime)
+        rates = baselines.LearningRates.find(study, own, runtime)
         assert rates.base is None
         assert (obstacle or "") in (rates.obstacle or "")
         assert (rates.obstacle is None) == (obstacle is None)
-    assert has_own_optimizer(study, own.changed(optimizer=None)) is True
-    bundled = LearningRates.find(study, recipe, runtime)
-    assert bundled == LearningRates(recipe.optimizer.lr)
+    assert baselines.has_own_optimizer(study, own.changed(optimizer=None)) is True
+    bundled = baselines.LearningRates.find(study, recipe, runtime)
+    assert bundled == baselines.LearningRates(recipe.optimizer.lr)
     own = recipe.changed(model=recipe.model.changed(class_path="own_nets.DigitsCNN"))
-    assert has_own_optimizer(study, own) is None
-    assert LearningRates.find(study, own, runtime) == bundled
+    assert baselines.has_own_optimizer(study, own) is None
+    assert baselines.LearningRates.find(study, own, runtime) == bundled
     study.set_user_attr(OPTIMIZER, "recipe")
-    assert has_own_optimizer(study, own) is False
+    assert baselines.has_own_optimizer(study, own) is False
 
 
 @pytest.mark.parametrize("policy", ["independent", "common"])
@@ -148,7 +140,7 @@ def test_cross_entropy_is_trained_as_the_first_candidates_are(tmp_path, policy):
     search = {"seed": 5, "seed_policy": policy}
     training = digits_training(tmp_path, search=search, budget=budget, fitness={"take": "best"})
     study = optuna.create_study(direction="maximize")
-    values = evaluate_cross_entropy(study, training, 2)
+    values = baselines.evaluate_cross_entropy(study, training, 2)
     places = [(0, n) if policy == "independent" else (n, 0) for n in range(2)]
     seeds = [training_seed(5, *place, 0, policy=policy) for place in places]
     assert training.seeds == seeds != seeds[::-1]
@@ -178,15 +170,15 @@ def test_cross_entropy_is_not_trained_twice_and_results_are_stored_after_each(tm
     interrupted = Ends(training.recipe, training.runtime)
     interrupted.end = StopRequested()
     with pytest.raises(StopRequested):
-        evaluate_cross_entropy(study, interrupted, 3)
+        baselines.evaluate_cross_entropy(study, interrupted, 3)
     assert list(study.user_attrs[CROSS_ENTROPY]) == [str(interrupted.seeds[0])]
-    values = evaluate_cross_entropy(study, training, 3)
+    values = baselines.evaluate_cross_entropy(study, training, 3)
     assert interrupted.seeds[0] not in training.seeds
-    assert evaluate_cross_entropy(study, training, 2) == values[:2]
+    assert baselines.evaluate_cross_entropy(study, training, 2) == values[:2]
     assert len(training.seeds) == 2
     diverging = Ends(training.recipe, training.runtime)
     diverging.end = Diverged("the loss is nan at step 3")
     other = optuna.create_study(direction="maximize")
-    assert evaluate_cross_entropy(other, diverging, 3) == [values[0], None, values[2]]
+    assert baselines.evaluate_cross_entropy(other, diverging, 3) == [values[0], None, values[2]]
     assert list(other.user_attrs[CROSS_ENTROPY].values()) == [values[0], values[2]]
     assert "cross-entropy diverged with seed" in caplog.text

@@ -14,17 +14,7 @@ from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.history import attach_recipe, ranked_trials, winner
 from optuna_taylorglo.seeds import Stage
-from optuna_taylorglo.verdict.selection import (
-    FINAL_MEAN,
-    choose,
-    finalists,
-    halve,
-    is_undecided,
-    load_selection,
-    save_selection,
-    select_winner,
-    selected_loss,
-)
+from optuna_taylorglo.verdict import selection
 from optuna_taylorglo.verdict.tasks import cross_entropy
 
 
@@ -42,14 +32,14 @@ def in_favor_of(name):
 
 def test_finalists_are_the_best_different_candidates_and_the_final_mean(searched):
     study, recipe = searched
-    *candidates, mean = finalists(study, recipe)
+    *candidates, mean = selection.finalists(study, recipe)
     assert len(candidates) == 4
     values = [c.evaluation for c in candidates]
     assert values == sorted(values, reverse=True)
     assert candidates[0].trial == winner(study).number
     expected = make_sampler(recipe, 10).search_state(study)[-1].mean
     assert (mean.trial, mean.parameters, mean.evaluation) == (None, expected, None)
-    assert mean.name == FINAL_MEAN
+    assert mean.name == selection.FINAL_MEAN
 
 
 def test_the_same_function_is_a_finalist_once(searched):
@@ -58,7 +48,7 @@ def test_the_same_function_is_a_finalist_once(searched):
     params = best.params | {"theta_2": 7.0}  # which does nothing
     value = best.values[0] + 1e-3
     study.add_trial(create_trial(value=value, params=params, distributions=best.distributions))
-    found = finalists(study, recipe)
+    found = selection.finalists(study, recipe)
     assert best.number not in [c.trial for c in found]
     assert found[0].trial == len(study.trials) - 1
 
@@ -67,13 +57,13 @@ def test_the_same_function_is_a_finalist_once(searched):
 def test_a_candidate_can_win_and_so_can_the_mean(searched, place):
     study, recipe = searched
     number = None if place is None else ranked_trials(study)[place].number
-    name = FINAL_MEAN if number is None else f"trial {number}"
-    assert is_undecided(study, recipe)
-    assert choose(study, recipe, in_favor_of(name)).name == name
-    assert not is_undecided(study, recipe)
-    again = selected_loss(study)
+    name = selection.FINAL_MEAN if number is None else f"trial {number}"
+    assert selection.is_undecided(study, recipe)
+    assert selection.choose(study, recipe, in_favor_of(name)).name == name
+    assert not selection.is_undecided(study, recipe)
+    again = selection.selected_loss(study)
     assert again.name == name
-    parameters = load_selection(study).winner.parameters
+    parameters = selection.load_selection(study).winner.parameters
     assert again.loss.theta == candidate_loss(recipe, parameters, 10).theta
     origin = again.loss.origin
     assert (origin.trial, origin.final_mean) == (number, number is None)
@@ -83,33 +73,33 @@ def test_a_candidate_can_win_and_so_can_the_mean(searched, place):
 def test_without_a_selection_the_single_best_evaluation_wins():
     study = searched_study(7, selection={"candidates": 4})
     recipe = settled_recipe(study)
-    assert not is_undecided(study, recipe)
-    assert selected_loss(study).trial.number == winner(study).number
+    assert not selection.is_undecided(study, recipe)
+    assert selection.selected_loss(study).trial.number == winner(study).number
     with pytest.raises(StudyError, match="has no winner yet"):
-        choose(study, recipe, in_favor_of(FINAL_MEAN))
+        selection.choose(study, recipe, in_favor_of(selection.FINAL_MEAN))
     with pytest.raises(StudyError, match="no complete trial"):
-        selected_loss(searched_study(0))
+        selection.selected_loss(searched_study(0))
     study = searched_study()
     recipe = settled_recipe(study)
     nothing = Recorder(lambda task: pytest.fail("nothing is to be trained"))
-    selected = choose(study, recipe, nothing)
+    selected = selection.choose(study, recipe, nothing)
     assert selected.trial.number == winner(study).number
     assert selected.loss.origin.full_validation is None
     assert SELECTION not in study.user_attrs
-    assert not is_undecided(study, recipe)
+    assert not selection.is_undecided(study, recipe)
 
 
 def test_a_longer_search_selects_again(searched):
     study, recipe = searched
-    late = select_winner(study, recipe, in_favor_of(FINAL_MEAN))
-    choose(study, recipe, in_favor_of(finalists(study, recipe)[0].name))
-    assert not save_selection(study, late, recipe), "the first decision stands"
-    assert load_selection(study) != late
+    late = selection.select_winner(study, recipe, in_favor_of(selection.FINAL_MEAN))
+    selection.choose(study, recipe, in_favor_of(selection.finalists(study, recipe)[0].name))
+    assert not selection.save_selection(study, late, recipe), "the first decision stands"
+    assert selection.load_selection(study) != late
     longer = recipe.search.changed(n_generations=recipe.search.n_generations + 1)
     grown = attach_recipe(study, recipe.changed(search=longer))
-    assert load_selection(study) is None
-    assert not is_undecided(study, grown), "the search is not over"
-    assert not save_selection(study, late, recipe)
+    assert selection.load_selection(study) is None
+    assert not selection.is_undecided(study, grown), "the search is not over"
+    assert not selection.save_selection(study, late, recipe)
 
 
 def losses(n):
@@ -122,7 +112,7 @@ def losses(n):
 )
 def test_the_better_half_gets_more_seeds(recipe, n, trainings):
     do = Recorder(lambda task: int(task.loss.name) / 100 + task.seed % 7 * 1e-4)
-    ranking = halve(losses(n), recipe, do, Stage.SELECTION)
+    ranking = selection.halve(losses(n), recipe, do, Stage.SELECTION)
     assert [ranked.index for ranked in ranking] == list(range(n))[::-1]
     assert [len(ranked.values) for ranked in ranking] == trainings
     assert [r.mean for r in ranking] == [statistics.fmean(r.values) for r in ranking]
@@ -136,12 +126,12 @@ def test_the_better_half_gets_more_seeds(recipe, n, trainings):
 def test_a_diverged_training_is_as_bad_as_the_worst(recipe, finished):
     """Whatever the metric: below an accuracy, and not above a negative number."""
     do = Recorder(lambda task: None if task.loss.name == "0" else finished)
-    first, second = halve(losses(2), recipe, do, Stage.SELECTION)
+    first, second = selection.halve(losses(2), recipe, do, Stage.SELECTION)
     diverged, trained = sorted((first, second), key=lambda ranked: ranked.index)
     assert set(diverged.values) == {None}
     assert diverged.mean == min(0.0, finished) <= trained.mean == finished
     # Of equal losses the first wins.
-    equal = halve(losses(5), recipe, Recorder(lambda task: finished), Stage.SELECTION)
+    equal = selection.halve(losses(5), recipe, Recorder(lambda task: finished), Stage.SELECTION)
     assert [ranked.index for ranked in equal] == list(range(5))
 
 
@@ -150,7 +140,7 @@ def test_a_favorite_stays_and_wins_unless_another_is_clearly_better(recipe):
         noise = itertools.cycle([0.05, -0.05, 0.03, -0.03])
         values = [0.9, 0.8, 0.7, 0.6, 0.5, of_favorite]
         do = Recorder(lambda task: values[int(task.loss.name)] + next(noise))
-        return halve(losses(6), recipe, do, Stage.SELECTION, favorite=5)
+        return selection.halve(losses(6), recipe, do, Stage.SELECTION, favorite=5)
 
     assert [ranked.index for ranked in ranking(0.895)[:2]] == [5, 0]
     behind = ranking(0.1)
