@@ -34,24 +34,22 @@ from optuna_taylorglo.search.scheduler import (
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
+# A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients.
 Point = tuple[float, ...] | TreePoint
-"""A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients."""
 
-MAX_FAILURES = 3
-"""Failed evaluations of a candidate that are repeated; one more, and it ranks last."""
+MAX_FAILURES = 3  # failed evaluations of a candidate that are repeated; one more, it ranks last
 
-# Units in which a step of CMA-ES means about as much in every direction: σ = 1.2 is a factor of 3
-# on the learning rate, and 0.12 of label smoothing. Below 0, smoothing makes cross-entropy
-# unbounded from below, and nearly all trainings on clean labels diverge.
+# σ = 1.2 is a factor of 3 on the learning rate, and 0.12 of label smoothing. Below 0, smoothing
+# makes cross-entropy unbounded from below, and nearly all trainings on clean labels diverge.
 _ANCHOR_UNITS = {"log_scale": 1.0, "smoothing": 0.1}
 _ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (0.0, 0.9)}
 
+# Losses that a search can start at by name, as trees with their coefficients.
 NAMED: dict[str, tuple[Tree, tuple[float, ...] | None]] = {
     "cross_entropy": (CROSS_ENTROPY_TREE, None),
     "baikal": (BAIKAL, None),
     "baikal_cma": (BAIKAL, BAIKAL_CMA_COEFFICIENTS),
 }
-"""Losses that a search can start at by name, as trees with their coefficients."""
 
 
 def form_of(recipe: Recipe) -> Expansion:

@@ -314,10 +314,8 @@ class GLOSampler(GenerationSampler):
     As with `TaylorGLOSampler`, any number of workers, crashes and restarts gives the candidates of
     a serial run. A trial holds its tree as the attribute ``taylorglo:tree`` and, in the second
     stage, the coefficients as parameters ``c_0``, ``c_1`` …, one for each node in prefix order.
-
-    Trees that are the same function are evaluated once; a generation has as many trials as it has
-    new functions. A tree enqueued with ``enqueue_trial({}, user_attrs={TREE: [...]})`` takes the
-    next slot and counts as what it is.
+    Trees that are the same function are evaluated once. A tree enqueued with
+    ``enqueue_trial({}, user_attrs={TREE: [...]})`` takes the next slot and counts as what it is.
 
     Limits: one objective. Without a `GenerationScheduler` one trial at a time, as in
     ``study.optimize`` with one job: the trees depend on the generation before.

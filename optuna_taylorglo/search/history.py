@@ -258,19 +258,15 @@ def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
         has_begun = attributes.get(N_CLASSES) or attributes.get(CROSS_ENTROPY)
         if saved is not None and (has_begun or find_evaluation_study(study) is not None):
             recipe = _with_changes(study, saved, recipe)
-        # Of two recipes brought at the same moment the last one stays; the other worker notices at
-        # its next trial (`check_recipe`).
+        # Of two recipes brought at once the last one stays, which the other worker then notices.
         if saved is None or recipe_differences(saved, recipe):
             replace_recipe(study, recipe)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names([recipe.fitness.metric])
-    settled = settled_recipe(study)
-    if settled is None:
-        raise StudyError(
-            f"study {study.study_name!r} has no recipe yet: give the first worker one, such as\n"
-            "  --recipe studies/digits_cnn.yaml"
-        )
+    if (settled := settled_recipe(study)) is None:
+        advice = "give the first worker one, such as\n  --recipe studies/digits_cnn.yaml"
+        raise StudyError(f"study {study.study_name!r} has no recipe yet: {advice}")
     return settled
 
 
@@ -293,11 +289,10 @@ def _with_changes(study: Study, saved: Recipe, recipe: Recipe) -> Recipe:
     changed, name = merged(saved, recipe), study.study_name
     if changed is None:
         raise RecipeMismatch(name, recipe_differences(saved, recipe), _advice(study))
-    if recipe.search.n_generations < changed.search.n_generations:
-        _logger.warning(
-            f"Study {name!r} keeps its {changed.search.n_generations} generations, more than the "
-            f"{recipe.search.n_generations} of the file."
-        )
+    n, n_kept = recipe.search.n_generations, changed.search.n_generations
+    if n < n_kept:
+        more = f"{n_kept} generations, more than the {n} of the file."
+        _logger.warning(f"Study {name!r} keeps its {more}")
     if lines := recipe_differences(saved, changed):
         if study.user_attrs.get(SELECTION) is not None:
             study.set_user_attr(SELECTION, None)  # the winner is to be selected again

@@ -58,11 +58,8 @@ class EarlyAbortPruner(BasePruner):
 class FallingBehindPruner(BasePruner):
     """Stop a candidate whose learning curve falls behind that of the generation before.
 
-    At ``step`` a candidate must reach what the best ``keep`` of the generation before it had
-    reached by then; one of them without a report at the step counts as slower than all others.
-    That generation is finished, so any number of workers stops the same candidates. A candidate
-    that does not wait for the generation before is compared with the one before that.
-
+    At ``step`` a candidate must reach what the best ``keep`` of the last generation that it waits
+    for had reached by then; one without a report at the step counts as slower than all others.
     Without a `popsize`, generations differ in size, and the share is of those evaluated before.
     """
 
@@ -81,7 +78,7 @@ class FallingBehindPruner(BasePruner):
         if generation is None or value is None:
             return False
         before = n_known(generation, trial.user_attrs[INDEX], self.overlap) - 1
-        # A finished generation does not change, and reading all trials takes time.
+        # A finished generation does not change.
         key = (study_id_of(study), before)
         if key not in self._thresholds:
             self._thresholds[key] = self._threshold(study, before)

@@ -123,10 +123,12 @@ class CMAReplay(Replay):
             point = self._within_limits(cma.ask())
             if settings.accept is None or settings.accept(point):
                 return point
+        refused = (
+            f"accept refused {_MAX_REFUSALS} draws in a row for candidate {index} of generation"
+        )
+        mean = [round(float(m), 3) for m in cma.mean]
         raise RuntimeError(
-            f"accept refused {_MAX_REFUSALS} draws in a row for candidate {index} of generation "
-            f"{generation}: it leaves CMA-ES nothing to propose around mean "
-            f"{[round(float(m), 3) for m in cma.mean]}."
+            f"{refused} {generation}: it leaves nothing to propose around mean {mean}."
         )
 
 
@@ -140,9 +142,8 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
 
     With :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, any number of workers,
     crashes and restarts gives exactly the candidates of a serial run. In a plain
-    ``study.optimize(..., n_jobs=4)`` nothing waits: a trial whose previous generation is unfinished
-    is drawn from the newest finished distribution, and a trial that stays RUNNING forever keeps its
-    generation from finishing.
+    ``study.optimize(..., n_jobs=4)`` a trial whose previous generation is unfinished is drawn from
+    the newest finished distribution, and one that stays RUNNING keeps its generation open.
 
     CMA-ES is told ranks: complete trials by value, below them pruned ones by their best last
     report, below them failed ones. Enqueued trials take the next slots and count as they are.
@@ -265,8 +266,7 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
             return others
         candidate, slot = self._candidate_of(study, trial)
         if GENERATION not in trial.user_attrs:
-            # A sampler has no public way to annotate the trial it samples for; Optuna's own
-            # samplers write to the storage in the same way.
+            # As Optuna's own samplers do: there is no public way to annotate a trial.
             for key, value in slot.attrs().items():
                 storage_of(study).set_trial_user_attr(trial_id_of(trial), key, value)
         params, _, _ = self.as_trial(candidate)

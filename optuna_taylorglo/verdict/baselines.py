@@ -52,10 +52,7 @@ FINALISTS = 10  # standard losses that are trained fully
 
 @dataclass(frozen=True)
 class Family:
-    """A standard loss and the values that its parameter may take.
-
-    Where a loss has two weights, their ratio is the parameter: their scale is a learning rate.
-    """
+    """A standard loss and the values that its parameter may take."""
 
     label: str
     parameter: str

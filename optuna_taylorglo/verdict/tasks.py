@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # these import PyTorch, which commands that only read a study
 
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
+# The losses that a verdict knows, and their classes.
 KINDS = {
     "taylor": "optuna_taylorglo:TaylorLoss",
     "tree": "optuna_taylorglo:TreeLoss",
@@ -40,7 +41,6 @@ KINDS = {
     "taylor-ce": "optuna_taylorglo:TaylorCrossEntropyLoss",
     "nce-rce": "optuna_taylorglo:NormalizedReverseCrossEntropyLoss",
 }
-"""The losses that a verdict knows, and their classes."""
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,7 @@ def stage_task(
     on_test_set: bool = False,
     **fields: Any,
 ) -> Task:
-    """Training `number` of a stage, a full one unless a length in the recipe's unit is given.
-
-    Losses with the same number in a stage start from the same weights.
-    """
+    """Training `number` of a stage, a full one unless a length in the recipe's unit is given."""
     seed = stage_seed(recipe.search.seed, stage, number)
     length = recipe.budget.full if length is None else length
     return Task(loss, seed, length, recipe.budget.unit, on_test_set, **fields)

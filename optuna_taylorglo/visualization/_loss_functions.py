@@ -120,8 +120,8 @@ def _best_curves(
 def _curve(loss: EvolvedLoss, reduction: int | None, progress: float) -> FloatArray | None:
     """A loss at `_probabilities`, 0 at the last; None where it is not finite.
 
-    With a reduction, by which cross-entropy is divided, scale is divided out: the slope at y = 1/2
-    is then that of cross-entropy, and a curve that rises there is None.
+    With a reduction, the slope at y = 1/2 is made that of cross-entropy divided by it; a curve that
+    rises there is None.
     """
     from optuna_taylorglo.losses.describe import TargetCurve
 

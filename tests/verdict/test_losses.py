@@ -23,6 +23,11 @@ THETA = (0.1, 0.2, 0.3, -2.0, 0.5, 2.0, 0.7, 0.0)
 N_CLASSES = 10
 TARGET = torch.arange(16) % N_CLASSES
 WEIGHT = torch.linspace(0.2, 2.0, N_CLASSES)
+LOSSES = (
+    ot.TaylorLoss(THETA, class_reduction="sum", label_smoothing=0.1),
+    ot.TaylorLoss(THETA, base="cross_entropy", log_scale=-1.5, smoothing=0.2),
+    ot.TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS, label_smoothing=0.2),
+)
 IN_TIME = ot.TaylorLoss([0.2 * i for i in range(7)], order=2, variables=("x", "y", "t"))
 
 
@@ -64,15 +69,7 @@ def test_each_kind_is_the_loss_itself_to_the_last_bit(kind, settings, loss):
         assert torch.equal(value(one), value(loss) * 2.5)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        ot.TaylorLoss(THETA, class_reduction="sum", label_smoothing=0.2),
-        ot.TaylorLoss(THETA[:5], order=2, folded=True),
-        IN_TIME,
-        ot.TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS, label_smoothing=0.2),
-    ],
-)
+@pytest.mark.parametrize("loss", [*LOSSES, IN_TIME])
 def test_an_evolved_loss_survives_the_database(loss):
     stored = asdict(compared_evolved_loss("w", "evolved", Role.EVOLVED, loss))
     again = ComparedLoss(**json.loads(json.dumps(stored))).criterion()
@@ -93,14 +90,7 @@ def first_gradient(criterion):
     return logits.grad.norm().item()
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        ot.TaylorLoss(THETA, class_reduction="sum", label_smoothing=0.1),
-        ot.TaylorLoss(THETA, base="cross_entropy", log_scale=-1.5, smoothing=0.2),
-        ot.TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS),
-    ],
-)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_controls_tell_scale_from_shape(loss):
     """Each begins with the gradient of the loss whose scale it borrows."""
     shape, scale = scale_controls(loss, N_CLASSES)

@@ -40,6 +40,12 @@ def test_every_form_of_a_verdict_says_the_same(tmp_path):
         "winner,evolved loss,0,0.949,trained",
     ]
 
+    samples = (sample("winner", "evolved loss", (0.9, 0.9)), sample("ce", "c", (0.8, 0.8)))
+    verdict = Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy", 3)
+    assert math.isnan(verdict.contrasts[0].effect_size)
+    assert plain(verdict)["contrasts"][0]["effect_size"] is None
+    assert math.isnan(output.from_json(plain(verdict)).contrasts[0].effect_size)
+
 
 def test_trainings_that_diverged_are_marked():
     unlucky = dataclasses.replace(GOOD.samples[0], values=(0.95, 0.1, 0.1), diverged=(1, 2))
@@ -71,17 +77,6 @@ def test_a_verdict_knows_its_loss():
     assert output.is_about(
         dataclasses.replace(verdict, trial=None), SelectedLoss(chosen.loss, None)
     )
-
-
-def test_numbers_that_do_not_exist_are_null_in_json():
-    samples = (sample("winner", "evolved loss", (0.9, 0.9)), sample("ce", "c", (0.8, 0.8)))
-    verdict = Verdict(samples, contrasts(samples[0], samples[1:]), "", "test_accuracy", 3)
-    assert math.isnan(verdict.contrasts[0].effect_size)
-    content = plain(verdict)
-    assert content["contrasts"][0]["effect_size"] is None
-    back = output.from_json(content)
-    assert math.isnan(back.contrasts[0].effect_size)
-    assert (back.samples, back.trial) == (verdict.samples, 3)
 
 
 def test_a_verdict_of_another_version_is_refused_with_what_to_type():
