@@ -1,5 +1,6 @@
 """Which candidate comes next, whatever becomes of those before it."""
 
+import itertools
 import math
 import random
 
@@ -271,6 +272,7 @@ def test_retries_of_the_current_generation_go_first():
 
 def perturbed(scheduler):
     """A worker whose processor rounds differently: all that it draws is off in the last digit."""
+    scheduler.sampler.read(scheduler.study)
     replay = scheduler.sampler._replay
     draw = replay.draw
     replay.draw = lambda *slot: [float(np.nextafter(x, np.inf)) for x in draw(*slot)]
@@ -281,28 +283,24 @@ def perturbed(scheduler):
 def test_workers_that_draw_differently_agree_on_what_is_stored(overlap):
     storage = InMemoryStorage()
     policy = {"popsize": 4, "overlap": overlap, "attempts": 2, "max_failures": 1}
-    one, other = (new_scheduler(storage, n_generations=6, **policy) for _ in range(2))
-    perturbed(other)
+
+    def new_worker():
+        return new_scheduler(storage, n_generations=6, **policy)
+
+    def evaluate(scheduler, trial):
+        theta = scheduler.sampler.suggest(trial)
+        scheduler.finish(trial, None if trial.number % 4 == 0 else -sum(x * x for x in theta))
+
+    one, other = new_worker(), perturbed(new_worker())
     # A candidate from outside that is never evaluated.
     one.study.enqueue_trial(dict.fromkeys(THETA_NAMES, 0.25))
     for scheduler in (one, other):
         scheduler.finish(take(scheduler), state=FAIL)
-    dice = random.Random(overlap)
-    running = []
-    while not (one.over and other.over):
-        scheduler = dice.choice([one, other])
-        if (trial := scheduler.claim()) is not None:
-            running.append((scheduler, trial))
-        if running and (trial is None or dice.random() < 0.5):
-            scheduler, trial = running.pop(dice.randrange(len(running)))
-            theta, fate = scheduler.sampler.suggest(trial), dice.random()
-            if fate < 0.5:
-                scheduler.finish(trial, state=FAIL if fate < 0.3 else PRUNED)
-            else:
-                scheduler.finish(trial, -sum(x * x for x in theta))
-    slots = [slot for slots in one.sampler.read(one.study).finished for slot in slots]
+    kinds = itertools.cycle([new_worker, lambda: perturbed(new_worker())])
+    study = searched_by_many(lambda: next(kinds)(), evaluate, 4, random.Random(overlap))
+    slots = [slot for slots in one.sampler.read(study).finished for slot in slots]
+    assert len(slots) == 4 * 6
     assert all(len({tuple(trial.params.values()) for trial in s.trials}) == 1 for s in slots)
     assert any(slot.result is None for slot in slots)
-    fresh = perturbed(new_scheduler(storage, **policy))
-    first, second, third = (s.sampler.search_state(s.study) for s in (one, other, fresh))
-    assert first == second == third
+    first, second = (s.sampler.search_state(study) for s in (one, other))
+    assert first == second == study.sampler.search_state(study)
