@@ -141,15 +141,6 @@ def test_reading_piece_by_piece_equals_reading_at_once():
         assert slot_numbers(log, trials[-1:]) == [6]
 
 
-@pytest.mark.parametrize(("n_generations", "n_open"), [(None, 5), (2, 5), (1, 3)])
-def test_slots_are_open_in_the_order_in_which_they_start(n_generations, n_open):
-    log = log_of(study_of(done(), RUNNING, done(), done()), popsize=3, overlap=2)
-    slots = log.open_slots(n_generations)
-    assert [slot.generation * 3 + slot.index for slot in slots] == list(range(n_open))
-    assert [slot.closed for slot in slots] == [True, False, True, True, False][:n_open]
-    assert log.current_slots() == slots[:3]
-
-
 def test_what_comes_late_is_superfluous():
     trials = study_of(
         at(0, 0, done()), at(0, 1, RUNNING), at(1, 0, FAILED), at(1, 0, done()), at(1, 0, WAITING)
