@@ -18,10 +18,7 @@ PrecisionName = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
 
 def resolve_precision(requested: PrecisionName, device: torch.device | str) -> str:
-    """The `precision` of a Trainer; "auto" takes bfloat16 where the processor computes in it.
-
-    The choice depends on what the processor can do, never on a timing, and is logged.
-    """
+    """The `precision` of a Trainer; "auto" takes bfloat16 where the processor computes in it."""
     if requested != "auto":
         return requested
     device, has_bfloat16 = torch.device(device), False
@@ -42,27 +39,16 @@ def resolve_precision(requested: PrecisionName, device: torch.device | str) -> s
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Where trainings run.
-
-    Attributes:
-        data_dir: Folder of the data sets.
-        device: "auto", "cpu", "cuda", "mps" or one device such as "cuda:1".
-        precision: "auto", or a precision of the Trainer.
-        allowed_packages: Packages, besides the bundled ones, whose classes a recipe may name.
-    """
+    """Where trainings run."""
 
     data_dir: Path = Path("data")
-    device: str = "auto"
+    device: str = "auto"  # or "cpu", "cuda", "mps", or one device such as "cuda:1"
     precision: PrecisionName = "auto"
-    allowed_packages: tuple[str, ...] = ()
+    allowed_packages: tuple[str, ...] = ()  # whose classes a recipe may name, besides bundled ones
 
     @cached_property
     def torch_device(self) -> torch.device:
-        """The device that trains.
-
-        Raises:
-            UsageError: If this machine has no such device.
-        """
+        """The device that trains."""
         available = ["cpu"]
         if torch.backends.mps.is_available():
             available.insert(0, "mps")
@@ -77,7 +63,6 @@ class RuntimeConfig:
 
     @cached_property
     def resolved_precision(self) -> str:
-        """The Trainer's precision on that device."""
         return resolve_precision(self.precision, self.torch_device)
 
     def prepare(self, *, threads: int) -> None:

@@ -16,7 +16,7 @@ from trainings import digits_training
 from lightning_modules.data import Digits
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.schema import LossSettings
-from optuna_taylorglo.training.criterion import balanced_weights, refuse_lost_settings
+from optuna_taylorglo.training.build import balanced_weights, refuse_lost_settings
 
 LABELS = torch.tensor([0] * 6 + [1] * 3 + [2] * 2)
 WEIGHT = torch.tensor([0.1, 1 / 3, 0.0123456])
