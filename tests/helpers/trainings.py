@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from searches import small_recipe
-from torch import nn
+from torch import Tensor, nn
 
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.training.runtime import RuntimeConfig
@@ -70,3 +71,8 @@ def trained(training: Training, steps: int, seed: int = 1, **options: Any) -> An
         nn.CrossEntropyLoss(), seed=seed, steps=steps, on_trained=modules.append, **options
     )
     return modules[0]
+
+
+def weights(module: nn.Module) -> Tensor:
+    """All weights of a network or module, in one vector."""
+    return torch.cat([value.detach().flatten() for value in module.parameters()])

@@ -1,17 +1,18 @@
 """One LightningModule for all plain networks, against bare PyTorch."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import Trainer
 from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_modules.classifier import Classifier
+from lightning_modules.classifier import Classifier, build_optimizer, build_schedule
 from lightning_modules.data import MNIST
 from lightning_modules.nets import DigitsCNN
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings, TrainerSettings
@@ -41,18 +42,6 @@ def mnist(tmp_path: Path, tiny_arrays: Callable[..., Path]) -> Callable[..., MNI
 
 def classifier(**settings: Any) -> Classifier:
     return Classifier(linear(), optimizer=SGD, batch_size=20, **settings)
-
-
-class LearningRates(Callback):
-    """Notes the learning rate that each training step began with."""
-
-    def __init__(self) -> None:
-        self.rates: list[float] = []
-
-    def on_before_optimizer_step(
-        self, trainer: Trainer, module: LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
-        self.rates.append(optimizer.param_groups[0]["lr"])
 
 
 class NotingLoss(nn.Module):
@@ -135,10 +124,13 @@ def test_schedules_count_optimizer_steps_or_epochs(
     mnist: Callable[..., MNIST],
     make_trainer: MakeTrainer,
 ) -> None:
-    rates = LearningRates()
+    rates: list[float] = []
     model = Classifier(linear(), optimizer=SGD.changed(lr=1.0), schedule=schedule, batch_size=20)
-    make_trainer(max_epochs=2, callbacks=[rates]).fit(model, mnist(steps_per_batch=4))
-    assert rates.rates == pytest.approx(expected)
+    model.on_before_optimizer_step = (  # type: ignore[method-assign]
+        lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
+    )
+    make_trainer(max_epochs=2).fit(model, mnist(steps_per_batch=4))
+    assert rates == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("total_steps", [None, 36])
@@ -183,3 +175,55 @@ def test_optimizers_are_fused_unless_gradients_of_mixed_precision_are_clipped(
         assert group["fused"] == (precision == "32-true" or clip is None)
         weight = net.features[2].weight
         assert weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"name": "sgd", "momentum": 0.8, "nesterov": True}, torch.optim.SGD),
+        ({"name": "sgd"}, torch.optim.SGD),
+        ({"name": "adam", "weight_decay": 0.1}, torch.optim.Adam),
+        ({"name": "adamw", "weight_decay": 0.1}, torch.optim.AdamW),
+    ],
+)
+def test_settings_reach_the_optimizer(settings: dict[str, Any], kind: type) -> None:
+    checked = OptimizerSettings(lr=0.3, **settings)
+    optimizer = build_optimizer(checked, nn.Linear(2, 2).parameters())
+    assert type(optimizer) is kind
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["fused"]) == (0.3, True)
+    assert group["weight_decay"] == settings.get("weight_decay", 0.0)
+    if kind is torch.optim.SGD:
+        expected = (settings.get("momentum", 0.0), settings.get("nesterov", False))
+        assert (group["momentum"], group["nesterov"]) == expected
+
+
+def rates_of(length: int, steps: int, **schedule: Any) -> list[float]:
+    """The learning rate of each step, in units of the recipe's."""
+    optimizer = build_optimizer(OptimizerSettings(name="sgd", lr=1.0), nn.Linear(2, 2).parameters())
+    built = build_schedule(ScheduleSettings(**schedule), optimizer, length)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        built.step()
+    return rates
+
+
+def test_a_warm_up_rises_linearly_and_leaves_milestones_where_they_were() -> None:
+    rates = rates_of(10, 8, warmup=4, milestones=(6,), gamma=0.5)
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 0.5, 0.5])
+    assert rates_of(10, 3, warmup=1) == [1, 1, 1]
+    assert rates_of(5, 4, milestones=(1, 3), gamma=0.5) == [1.0, 0.5, 0.5, 0.25]
+
+
+def test_a_cosine_and_a_cycle_end_with_a_full_training() -> None:
+    rates = rates_of(8, 9, kind="cosine")
+    expected = [(1 + math.cos(math.pi * step / 8)) / 2 for step in range(9)]
+    assert rates == pytest.approx(expected)
+    cycle = rates_of(20, 20, kind="one_cycle")
+    assert (cycle[0], cycle[5]) == pytest.approx((1 / 25, 1))  # the peak is at 30 % of the way
+    assert cycle[-1] == pytest.approx(1 / 25 / 1e4)
+    warmed = rates_of(8, 9, kind="cosine", warmup=4)
+    assert warmed[:5] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
+    assert warmed[4:] == pytest.approx([(1 + math.cos(math.pi * s / 4)) / 2 for s in range(5)])
