@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,27 @@ import pytest
 import torch
 from pytorch_lightning import Trainer
 from sklearn.metrics import balanced_accuracy_score
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from trainings import NotingLoss, write_images
 
 from lightning_modules.classifier import Classifier, build_optimizer, build_schedule
 from lightning_modules.data import MNIST
 from lightning_modules.nets import DigitsCNN
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings, TrainerSettings
 
-MakeTrainer = Callable[..., Trainer]
-
 SGD = OptimizerSettings(name="sgd", lr=0.01, momentum=0.9)
+
+
+make_trainer = partial(
+    Trainer,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    num_sanity_val_steps=0,
+)
 
 
 def linear() -> nn.Sequential:
@@ -28,9 +39,9 @@ def linear() -> nn.Sequential:
 
 
 @pytest.fixture
-def mnist(tmp_path: Path, tiny_arrays: Callable[..., Path]) -> Callable[..., MNIST]:
+def mnist(tmp_path: Path) -> Callable[..., MNIST]:
     """Return a factory of tiny MNISTs: 183 training images, 9 steps of 20 an epoch."""
-    tiny_arrays("mnist")
+    write_images(tmp_path, MNIST)
 
     def make(steps_per_batch: int = 1) -> MNIST:
         data = MNIST(tmp_path, batch_size=20)
@@ -44,26 +55,8 @@ def classifier(**settings: Any) -> Classifier:
     return Classifier(linear(), optimizer=SGD, batch_size=20, **settings)
 
 
-class NotingLoss(nn.Module):
-    """Cross-entropy that notes the progress and the kind of logits it is called with."""
-
-    progress: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("progress", torch.zeros(()))
-        self.training_progress: list[float] = []
-        self.kinds: set[torch.dtype] = set()
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        self.kinds.add(logits.dtype)
-        if self.training:
-            self.training_progress.append(self.progress.item())
-        return nn.functional.cross_entropy(logits, labels)
-
-
 def test_batches_of_any_number_of_steps_and_a_bare_loop_train_alike(
-    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
+    mnist: Callable[..., MNIST],
 ) -> None:
     weights = []
     for steps_per_batch in (1, 4):
@@ -84,9 +77,7 @@ def test_batches_of_any_number_of_steps_and_a_bare_loop_train_alike(
     assert torch.allclose(weights[0], net[1].weight, atol=1e-6)
 
 
-def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
-    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
-) -> None:
+def test_reported_accuracy_and_loss_are_those_of_the_whole_set(mnist: Callable[..., MNIST]) -> None:
     model, data = classifier(), mnist()
     trainer = make_trainer(max_epochs=1)
     trainer.fit(model, data)
@@ -122,7 +113,6 @@ def test_schedules_count_optimizer_steps_or_epochs(
     schedule: ScheduleSettings,
     expected: list[float],
     mnist: Callable[..., MNIST],
-    make_trainer: MakeTrainer,
 ) -> None:
     rates: list[float] = []
     model = Classifier(linear(), optimizer=SGD.changed(lr=1.0), schedule=schedule, batch_size=20)
@@ -135,7 +125,7 @@ def test_schedules_count_optimizer_steps_or_epochs(
 
 @pytest.mark.parametrize("total_steps", [None, 36])
 def test_progress_runs_from_zero_to_one_in_float32_logits(
-    mnist: Callable[..., MNIST], make_trainer: MakeTrainer, total_steps: int | None
+    mnist: Callable[..., MNIST], total_steps: int | None
 ) -> None:
     criterion = NotingLoss()
     model = classifier(criterion=criterion)
@@ -144,12 +134,12 @@ def test_progress_runs_from_zero_to_one_in_float32_logits(
     data = mnist(steps_per_batch=1 if total_steps is None else 4)
     make_trainer(max_epochs=2, precision="bf16-mixed").fit(model, data)
     expected = [step / (total_steps or 18) for step in range(18)]
-    assert criterion.training_progress == pytest.approx(expected)
+    assert criterion.told == pytest.approx(expected)
     assert criterion.kinds == {torch.float32}
 
 
 @pytest.mark.parametrize("kind", ["indices", "probabilities"])
-def test_an_ordinary_data_loader_works_too(make_trainer: MakeTrainer, kind: str) -> None:
+def test_an_ordinary_data_loader_works_too(kind: str) -> None:
     torch.manual_seed(0)
     inputs = torch.randn(60, 5)
     labels = (inputs[:, 0] > 0).long()
@@ -164,7 +154,7 @@ def test_an_ordinary_data_loader_works_too(make_trainer: MakeTrainer, kind: str)
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_optimizers_are_fused_unless_gradients_of_mixed_precision_are_clipped(
-    precision: str, make_trainer: MakeTrainer
+    precision: str,
 ) -> None:
     """Lightning refuses to clip them, since a fused update may unscale them afterwards."""
     for clip in (None, 1.0):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from trainings import write_images
 
 from lightning_modules.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST, ImageData, image_data
 from optuna_taylorglo.errors import MissingDataError, UsageError
@@ -60,8 +61,8 @@ def test_splits_are_exact_disjoint_and_the_same_for_every_seed_and_batches_have_
         assert targets.dtype == torch.int64
 
 
-def test_parts_keep_every_classs_share(tmp_path: Path, tiny_arrays: Callable[..., Path]) -> None:
-    tiny_arrays("mnist", train=600)
+def test_parts_keep_every_classs_share(tmp_path: Path) -> None:
+    write_images(tmp_path, MNIST, train=600)
     for arguments, train, val in (
         ({}, 550, 50),
         ({"val_size": 100}, 500, 100),
@@ -87,21 +88,19 @@ def test_parts_keep_every_classs_share(tmp_path: Path, tiny_arrays: Callable[...
         assert 0.09 < shares.min() < shares.max() < 0.11
 
 
-def test_images_are_scaled_to_the_unit_interval_or_standardized(
-    tmp_path: Path, tiny_arrays: Callable[..., Path]
-) -> None:
+def test_images_are_scaled_to_the_unit_interval_or_standardized(tmp_path: Path) -> None:
     digits = ready(Digits, tmp_path)
     images = images_of(digits, digits.train_dataloader())
     assert (images.min(), images.max()) == (0, 1)
-    tiny_arrays("cifar10", train=600)  # more than one block of the sums
+    write_images(tmp_path, CIFAR10, train=600)  # more than one block of the sums
     data = ready(CIFAR10, tmp_path, batch_size=540)
     images = images_of(data, data.train_dataloader())
     assert torch.allclose(images.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-4)
     assert torch.allclose(images.std(dim=(0, 2, 3)), torch.ones(3), atol=1e-4)
 
 
-def test_only_a_test_reads_test_arrays(tmp_path: Path, tiny_arrays: Callable[..., Path]) -> None:
-    tiny_arrays("mnist")
+def test_only_a_test_reads_test_arrays(tmp_path: Path) -> None:
+    write_images(tmp_path, MNIST)
     (tmp_path / "mnist" / "test_images.npy").write_bytes(b"damaged")
     for stage in ("fit", "validate"):
         ready(MNIST, tmp_path, stage)
@@ -118,18 +117,19 @@ def test_only_a_test_reads_test_arrays(tmp_path: Path, tiny_arrays: Callable[...
     ],
 )
 def test_arrays_of_another_shape_or_type_are_refused(
-    name: str, change: Callable[[Any], Any], tmp_path: Path, tiny_arrays: Callable[..., Path]
+    name: str, change: Callable[[Any], Any], tmp_path: Path
 ) -> None:
-    path = tiny_arrays("mnist") / "mnist" / f"train_{name}.npy"
+    write_images(tmp_path, MNIST)
+    path = tmp_path / "mnist" / f"train_{name}.npy"
     np.save(path, change(np.load(path)))
     with pytest.raises(UsageError, match=r"must be uint8 of shape \('N', 28, 28\)"):
         ready(MNIST, tmp_path)
 
 
 def test_arrays_are_read_once_and_their_memory_is_shared(
-    tmp_path: Path, tiny_arrays: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny_arrays("cifar10")
+    write_images(tmp_path, CIFAR10)
     data = ready(CIFAR10, tmp_path)
     assert isinstance(data.train_data.images.base, np.memmap)
     monkeypatch.setattr(np, "load", lambda *arguments, **options: pytest.fail("read again"))
@@ -141,9 +141,9 @@ def test_arrays_are_read_once_and_their_memory_is_shared(
 @pytest.mark.parametrize("validation", [False, True])
 @pytest.mark.parametrize("kind", ["symmetric", "next_class"])
 def test_training_labels_are_wrong_validation_labels_if_told_and_test_labels_never(
-    kind: str, validation: bool, tmp_path: Path, tiny_arrays: Callable[..., Path]
+    kind: str, validation: bool, tmp_path: Path
 ) -> None:
-    tiny_arrays("mnist", train=600)
+    write_images(tmp_path, MNIST, train=600)
     noise = {"label_noise": 0.4, "noise_kind": kind, "noisy_validation": validation}
     clean, noisy = ready(MNIST, tmp_path, "test"), ready(MNIST, tmp_path, "test", **noise)
     for part, wrong in (("train_data", 220), ("val_data", 20 * validation)):
@@ -157,9 +157,9 @@ def test_training_labels_are_wrong_validation_labels_if_told_and_test_labels_nev
 
 @pytest.mark.parametrize("augment", [{}, {"flip": True, "padding": 2, "cutout": 6}])
 def test_training_batches_are_bit_reproducible_and_validation_is_not_augmented(
-    augment: dict[str, Any], tmp_path: Path, tiny_arrays: Callable[..., Path]
+    augment: dict[str, Any], tmp_path: Path
 ) -> None:
-    tiny_arrays("cifar10")
+    write_images(tmp_path, CIFAR10)
 
     def epoch(seed: int, steps_per_batch: int) -> torch.Tensor:
         data = ready(CIFAR10, tmp_path, seed=seed, **augment)
@@ -261,9 +261,7 @@ def test_idx_files_are_read_where_torchvision_puts_them(
         ({"fraction": 0.1, "batch_size": 100}, r"batch_size.*18 training images.*100"),
     ],
 )
-def test_bad_arguments_are_named(
-    arguments: dict[str, Any], message: str, tmp_path: Path, tiny_arrays: Callable[..., Path]
-) -> None:
-    tiny_arrays("mnist")
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_images(tmp_path, MNIST)
     with pytest.raises(UsageError, match=message):
         ready(MNIST, tmp_path, **arguments)

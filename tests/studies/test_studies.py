@@ -3,10 +3,10 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from trainings import cpu, write_images
 
 from lightning_modules.data import ImageData
 from optuna_taylorglo.losses.canonical import to_canonical
@@ -23,7 +23,6 @@ from optuna_taylorglo.search.candidates import (
     parameter_names,
 )
 from optuna_taylorglo.search.glo import TreePoint
-from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -62,20 +61,6 @@ def families() -> list[str]:
     return sorted(kinds.values())
 
 
-def write_images(data_dir: Path, data: type[ImageData], size: int) -> None:
-    """A cache in which an image's brightness tells which of two classes it is of."""
-    channels, height, width = data.input_shape
-    shape = (height, width) if channels == 1 else (height, width, channels)
-    folder = data_dir / data.dataset
-    folder.mkdir()
-    labels = (np.arange(size) % 2).astype(np.uint8)
-    noise = np.random.default_rng(0).integers(0, data.max_value // 4, (size, *shape))
-    brightness = labels.reshape(-1, *(1 for _ in shape)) * (data.max_value // 2)
-    for part in ("train", "test"):
-        np.save(folder / f"{part}_images.npy", (noise + brightness).astype(np.uint8))
-        np.save(folder / f"{part}_labels.npy", labels)
-
-
 def cross_entropy(recipe: Recipe) -> tuple[float, ...] | TreePoint:
     """What comes nearest to cross-entropy among the recipe's candidates."""
     if recipe.search.method == "glo":
@@ -95,14 +80,14 @@ def training_of(name: str, folder: Path) -> Training:
     assert issubclass(data_class, ImageData)
     arguments = recipe.data.init_args
     size = round(8 / arguments.get("fraction", 1)) + arguments.get("val_size", 0)
-    write_images(folder, data_class, size=arguments.get("images", size))
+    write_images(folder, data_class, arguments.get("images", size), n_classes=2)
     data = data_class(folder, batch_size=1, **arguments)
     data.setup("fit")
     # The rate is one at which networks with and without normalization descend within a few steps.
     recipe = recipe.changed(
         batch_size=len(data.train_data.indices), optimizer=recipe.optimizer.changed(lr=0.01)
     )
-    return Training(recipe, RuntimeConfig(folder, device="cpu", precision="32-true"))
+    return Training(recipe, cpu(folder))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ import own_optimizers
 import pytest
 import torch
 from torch import Tensor, nn
-from trainings import Validations, digits_training, trained, weights
+from trainings import NotingLoss, Validations, digits_training, trained, weights
 
 from optuna_taylorglo.errors import Diverged, StopRequested
 from optuna_taylorglo.training import callbacks
@@ -17,24 +17,6 @@ from optuna_taylorglo.training.training import Training
 
 STEPS = 48
 CE = nn.CrossEntropyLoss()
-
-
-class Counting(nn.Module):
-    """Cross-entropy that counts its steps, notes its progress, and is NaN from one step on."""
-
-    progress: Tensor
-
-    def __init__(self, nan_from: float = float("inf")) -> None:
-        super().__init__()
-        self.register_buffer("progress", torch.zeros(()))
-        self.nan_from = nan_from
-        self.told: list[float] = []
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if logits.requires_grad:
-            self.told.append(self.progress.item())
-        loss = nn.functional.cross_entropy(logits, labels)
-        return loss * float("nan") if len(self.told) >= self.nan_from else loss
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +35,7 @@ def fail(step: int, value: float) -> None:
 
 
 def test_a_request_to_stop_ends_the_training_soon(training: Training) -> None:
-    stop, criterion = threading.Event(), Counting()
+    stop, criterion = threading.Event(), NotingLoss()
     with pytest.raises(StopRequested):
         training.run(
             criterion,
@@ -85,19 +67,19 @@ def test_a_validation_is_not_waited_for_either(training: Training, options: Any)
 
     training._build_module = build_and_watch  # type: ignore[method-assign]
     with pytest.raises(StopRequested):
-        training.run(Counting(), seed=0, on_validation=fail, stop=stop, **options)
+        training.run(NotingLoss(), seed=0, on_validation=fail, stop=stop, **options)
 
 
 def test_divergence_ends_the_training_within_a_few_steps_and_unvalidated(
     training: Training,
 ) -> None:
-    criterion = Counting(nan_from=5)
+    criterion = NotingLoss(nan_from=5)
     with pytest.raises(Diverged, match="the loss is not finite at step"):
         training.run(criterion, seed=0, steps=1000, on_validation=fail)
     # Our own module takes up to 20 steps on one batch.
     assert len(criterion.told) <= 20 + CHECK_INTERVAL
     with pytest.raises(Diverged, match="not finite at step 3"):
-        training.run(Counting(nan_from=2), seed=0, steps=6, check_at=[3], on_validation=fail)
+        training.run(NotingLoss(nan_from=2), seed=0, steps=6, check_at=[3], on_validation=fail)
 
 
 @pytest.mark.parametrize("n_batches", [1, 2])
@@ -105,7 +87,7 @@ def test_divergence_ends_the_training_within_a_few_steps_and_unvalidated(
 def test_the_criterion_is_told_the_share_of_optimizer_steps(
     tmp_path: Path, model: str | None, n_batches: int
 ) -> None:
-    criterion, options = Counting(), {"accumulate_grad_batches": n_batches}
+    criterion, options = NotingLoss(), {"accumulate_grad_batches": n_batches}
     training = digits_training(tmp_path, model, trainer=options)
     training.run(criterion, seed=0, steps=8, check_at=[3, 20])
     expected = [step / 8 for step in range(8) for _ in range(n_batches)]

@@ -9,8 +9,8 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from searches import ROOT
-from torch import Tensor, nn
-from trainings import RecordedTraining, Validations, digits_training, trained, weights
+from torch import nn
+from trainings import NotingLoss, RecordedTraining, Validations, digits_training, trained, weights
 
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.training import runtime
@@ -93,17 +93,10 @@ def test_what_an_epoch_of_a_plain_loader_has_left_makes_a_step(
         trainer={"accumulate_grad_batches": 2},
     )
     assert training.steps_per_pass == 3
-    calls: list[int] = []
-
-    class Counting(nn.CrossEntropyLoss):
-        def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-            calls.append(int(logits.requires_grad))
-            return super().forward(logits, labels)
-
-    seen = Validations()
-    training.run(Counting(), seed=0, steps=7, check_at=[2, 3, 5], on_validation=seen)
+    criterion, seen = NotingLoss(), Validations()
+    training.run(criterion, seed=0, steps=7, check_at=[2, 3, 5], on_validation=seen)
     assert seen.steps == [2, 3, 5, 7]
-    assert sum(calls) == 12  # two epochs, and two batches
+    assert len(criterion.told) == 12  # two epochs, and two batches
 
 
 @pytest.mark.parametrize("model", [PLAIN, OWN])
