@@ -32,7 +32,6 @@ def variant(base: type[Any], **changes: Any) -> type[Any]:
     return type(base.__name__, (base,), changes)
 
 
-NoClasses = variant(Points, num_classes=None)
 OneClass = variant(Points, num_classes=1)
 LabelsFromOne = variant(Points, labels=1 + Points.labels)
 NegativeLabels = variant(Points, labels=Points.labels - 1)

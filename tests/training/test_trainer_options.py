@@ -86,13 +86,9 @@ def test_what_an_epoch_of_a_plain_loader_has_left_makes_a_step(
 ) -> None:
     """Five batches an epoch, two a step: three steps, each validated once where asked for."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "examples" / "own_model")
-    training = training_of(
-        tmp_path,
-        model,
-        data={"class_path": "tabular.BreastCancer", "init_args": {}},
-        trainer={"accumulate_grad_batches": 2},
-    )
-    assert training.steps_per_pass == 3
+    data = {"class_path": "tabular.BreastCancer", "init_args": {}}
+    training = training_of(tmp_path, model, data=data, trainer={"accumulate_grad_batches": 2})
+    assert (training.steps_per_pass, training.in_steps(3, "epochs")) == (3, 9)
     criterion, seen = NotingLoss(), Validations()
     training.run(criterion, seed=0, steps=7, check_at=[2, 3, 5], on_validation=seen)
     assert seen.steps == [2, 3, 5, 7]
@@ -122,11 +118,7 @@ def test_precision_of_the_recipe_goes_before_the_workers(tmp_path: Path, model: 
     ],
 )
 def test_auto_takes_bfloat16_where_the_processor_computes_in_it_and_says_so(
-    device: str,
-    found: Any,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    device: str, found: Any, expected: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found)
@@ -140,14 +132,15 @@ def test_auto_takes_bfloat16_where_the_processor_computes_in_it_and_says_so(
 
 
 def test_loggers_and_checkpoint_callbacks_write_what_they_are_for(tmp_path: Path) -> None:
-    logger, callback = (
-        {"class_path": f"pytorch_lightning.{name}", "init_args": {folder: str(tmp_path / folder)}}
-        for name, folder in (
-            ("loggers.CSVLogger", "save_dir"),
-            ("callbacks.ModelCheckpoint", "dirpath"),
-        )
-    )
-    training = training_of(tmp_path, PLAIN, trainer={"loggers": [logger], "callbacks": [callback]})
+    def part(name: str, folder: str) -> dict[str, Any]:
+        arguments = {folder: str(tmp_path / folder)}
+        return {"class_path": f"pytorch_lightning.{name}", "init_args": arguments}
+
+    options = {
+        "loggers": [part("loggers.CSVLogger", "save_dir")],
+        "callbacks": [part("callbacks.ModelCheckpoint", "dirpath")],
+    }
+    training = training_of(tmp_path, PLAIN, trainer=options)
     trained(training, 2, dry_run=pl.Callback())
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
     trained(training, 2)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from own_nets import Squares
-from searches import ROOT
 from torch import Tensor, nn
 from trainings import RecordedTraining, Validations, digits_training, trained, weights
 
@@ -64,19 +63,6 @@ def test_validations_are_made_when_asked_for_and_change_nothing(tmp_path: Path) 
     assert fitness == training.run(CE, seed=0, steps=7)
     # A training that ends there is the same up to there.
     assert seen.values[0] == training.run(CE, seed=0, steps=3)
-
-
-def test_plain_loaders_are_validated_at_the_same_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A data module that knows nothing of us, over several epochs of five steps."""
-    monkeypatch.syspath_prepend(ROOT / "docs" / "examples" / "own_model")
-    data = {"class_path": "tabular.BreastCancer"}
-    training = digits_training(tmp_path, "tabular.LightningMLP", data=data)
-    assert (training.steps_per_pass, training.in_steps(3, "epochs")) == (5, 15)
-    seen = Validations()
-    training.run(CE, seed=0, steps=13, check_at=[3, 5, 11], on_validation=seen)
-    assert seen.steps == [3, 5, 11, 13]
 
 
 def test_the_same_seed_gives_the_same_weights_to_the_last_bit(tmp_path: Path) -> None:
