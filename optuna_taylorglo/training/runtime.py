@@ -17,26 +17,6 @@ logger = logging.getLogger(__name__)
 PrecisionName = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
 
-def resolve_precision(requested: PrecisionName, device: torch.device | str) -> str:
-    """The `precision` of a Trainer; "auto" takes bfloat16 where the processor computes in it."""
-    if requested != "auto":
-        return requested
-    device, has_bfloat16 = torch.device(device), False
-    if device.type == "cuda":
-        has_bfloat16 = torch.cuda.get_device_capability(device) >= (8, 0)
-    elif device.type == "cpu":
-        # Public only in recent releases of PyTorch; older ones train in float32.
-        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        has_bfloat16 = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    if has_bfloat16:
-        precision = "bf16-mixed"
-        reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
-    else:
-        precision, reason = "32-true", f"this {device.type} has no bfloat16 arithmetic"
-    logger.info("precision %s: %s", precision, reason)
-    return precision
-
-
 @dataclass(frozen=True)
 class RuntimeConfig:
     """Where trainings run."""
@@ -63,7 +43,22 @@ class RuntimeConfig:
 
     @cached_property
     def resolved_precision(self) -> str:
-        return resolve_precision(self.precision, self.torch_device)
+        """The Trainer's; "auto" takes bfloat16 where the processor computes in it."""
+        if self.precision != "auto":
+            return self.precision
+        device, has_bfloat16 = self.torch_device, False
+        if device.type == "cuda":
+            has_bfloat16 = torch.cuda.get_device_capability(device) >= (8, 0)
+        elif device.type == "cpu":
+            # Public only in recent releases of PyTorch; older ones train in float32.
+            capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+            has_bfloat16 = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+        precision, reason = "32-true", f"this {device.type} has no bfloat16 arithmetic"
+        if has_bfloat16:
+            precision = "bf16-mixed"
+            reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
+        logger.info("precision %s: %s", precision, reason)
+        return precision
 
     def prepare(self, *, threads: int) -> None:
         """Set this process up for so many CPU threads, and check that the device exists."""

@@ -235,14 +235,18 @@ class Training:
         self.recipe = with_class_weights(recipe, loader, n_classes)
 
     def _check_own_module(self) -> None:
-        """Refuse a LightningModule without an optimizer, and tell what of the recipe it leaves."""
+        """Refuse a LightningModule that cannot train, and tell what of the recipe it leaves."""
         recipe, name = self.recipe, self.recipe.model.class_path
-        if not self.model_has("configure_optimizers"):
-            raise RecipeError(
-                "model.class_path",
-                f"{name} has no configure_optimizers, so nothing would train it; write it, or name "
-                "a plain nn.Module, which the recipe's optimizer trains",
-            )
+        for hook, advice in (
+            (
+                "configure_optimizers",
+                "it, or name a plain net, which the recipe's optimizer trains",
+            ),
+            ("training_step", "one"),
+            ("validation_step", "one that logs fitness.metric"),
+        ):
+            if not self.model_has(hook):
+                raise RecipeError("model.class_path", f"{name} has no {hook}; write {advice}")
         if warning := own_loss_warning(recipe.fitness):
             logger.warning("%s", warning)
         for field, unused in (
