@@ -149,19 +149,10 @@ def test_loggers_and_checkpoint_callbacks_write_what_they_are_for(tmp_path: Path
     assert list((tmp_path / "dirpath").glob("*.ckpt"))
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("os.PathLike", "--allow os"),
-        ("two_lightnings.PlainNet", "must be a subclass of Callback"),
-        ("pytorch_lightning.callbacks.EarlyStopping", "cannot build .*'monitor'"),
-    ],
-)
-def test_wrong_callbacks_are_refused_before_any_training(
-    tmp_path: Path, name: str, problem: str
-) -> None:
+def test_wrong_callbacks_are_refused_before_any_training(tmp_path: Path) -> None:
+    name = "pytorch_lightning.callbacks.EarlyStopping"
     part = {"class_path": name, "init_args": {"patience": 3}}
-    with pytest.raises(RecipeError, match=problem) as caught:
+    with pytest.raises(RecipeError, match=r"cannot build .*'monitor'") as caught:
         training_of(tmp_path, PLAIN, trainer={"callbacks": [part]})
     assert caught.value.field.startswith("trainer.callbacks")
 

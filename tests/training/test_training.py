@@ -118,35 +118,19 @@ def test_an_own_module_is_warned_of_a_metric_called_loss_and_of_unused_sections(
         assert (unused in caplog.text) == warned
 
 
-@pytest.mark.parametrize(
-    ("section", "arguments", "problem"),
-    [
-        ("model", {"color": "red"}, "color"),
-        ("data", {"fraction": 2.0}, r"fraction must be in \(0, 1\], got 2.0"),
-    ],
-)
-def test_wrong_arguments_are_named_with_their_field_and_value(
-    tmp_path: Path, section: str, arguments: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(RecipeError, match=problem) as caught:
-        digits_training(tmp_path, **{section: {"init_args": arguments}})
-    assert caught.value.field == f"{section}.init_args"
-    assert repr(arguments) in caught.value.problem
+def test_wrong_arguments_are_named_with_their_field_and_value(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"fraction must be in \(0, 1\], got 2.0") as caught:
+        digits_training(tmp_path, data={"init_args": {"fraction": 2.0}})
+    assert caught.value.field == "data.init_args"
+    assert "{'fraction': 2.0}" in caught.value.problem
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "message"),
-    [
-        ("RefusesItsWidth", ValueError, "a width of 3 is a bug of mine"),
-        ("CallsItselfWrongly", TypeError, "positional argument"),
-    ],
-)
-def test_an_error_inside_a_users_class_is_not_taken_for_a_wrong_recipe(
-    tmp_path: Path, name: str, kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message) as caught:
-        digits_training(tmp_path, f"own_nets.{name}")
-    assert caught.type is kind
+def test_an_error_inside_a_users_class_is_not_taken_for_a_wrong_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a width of 3 is a bug of mine") as caught:
+        digits_training(tmp_path, "own_nets.RefusesItsWidth")
+    assert caught.type is ValueError
+    with pytest.raises(TypeError, match="positional argument"):
+        digits_training(tmp_path, "own_nets.CallsItselfWrongly")
 
 
 def pixel_training(folder: Path, **changes: Any) -> RecordedTraining:
