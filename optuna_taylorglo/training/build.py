@@ -107,10 +107,7 @@ def with_class_weights(recipe: Recipe, loader: Any, n_classes: int) -> Recipe:
 
 
 def balanced_weights(loader: Any, n_classes: int, ignore_index: int) -> tuple[float, ...]:
-    """n/(K n_k) for each of K classes, with n_k of the n training labels.
-
-    An ignored class is not one of the K and has the weight 1.
-    """
+    """n/(K n_k) for each of K classes with n_k of the n labels; 1 for an ignored class."""
     counts = torch.zeros(n_classes, dtype=torch.int64)
     for labels in _labels(loader):
         labels = labels[labels != ignore_index]

@@ -51,9 +51,6 @@ class Training:
         n_classes: Number of classes of the data.
         own_optimizer: Whether the model is a LightningModule, which brings its own optimizer.
         steps_per_pass: Optimizer steps that one pass over the training data takes.
-
-    Raises:
-        RecipeError: If the recipe names something that cannot be built.
     """
 
     def __init__(self, recipe: Recipe, runtime: RuntimeConfig) -> None:
@@ -64,9 +61,8 @@ class Training:
         self.runtime = runtime
         self._learning_rate_factor = 1.0
         self._import_classes()
-        self._checkpoint = (
-            Checkpoint(recipe.checkpoint, runtime.data_dir) if recipe.checkpoint else None
-        )
+        weights = recipe.checkpoint
+        self._checkpoint = Checkpoint(weights, runtime.data_dir) if weights else None
         self._precision = recipe.trainer.precision or runtime.resolved_precision
         self._measure_data()
         self._build_module(nn.CrossEntropyLoss())
@@ -103,7 +99,6 @@ class Training:
 
         Raises:
             Diverged: If the loss stopped being finite.
-            StopRequested: If `stop` was set.
         """
         recipe, fitness = self.recipe, self.recipe.fitness
         pl.seed_everything(seed, verbose=False)
@@ -160,10 +155,7 @@ class Training:
         return other
 
     def at_learning_rate_factor(self, factor: float) -> Self:
-        """The same with the learning rates of the module's own optimizers times a factor.
-
-        Trainings raise `CannotScale` if the module does not let that be done.
-        """
+        """The same with the learning rates of the module's own optimizers times a factor."""
         other = copy.copy(self)
         other._learning_rate_factor = factor
         return other

@@ -60,12 +60,6 @@ class DropsAll(Points):
         return DataLoader(TensorDataset(self.inputs), batch_size=100, drop_last=True)
 
 
-class MissingFile(Points):
-    def setup(self, stage: str) -> None:
-        with open("no-such-file.csv") as file:
-            file.read()
-
-
 class SplitBySeed(Points):
     def __init__(self, seed: int, batch_size: int = 8) -> None:
         super().__init__(batch_size)

@@ -1,9 +1,8 @@
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
+from lightning_modules import nets
 from lightning_modules.nets import MLP, AlexNet, AllCNN, BasicCNN, DigitsCNN, PreResNet, WideResNet
 from lightning_modules.nets.pre_resnet import PreActivationBlock
 from optuna_taylorglo.errors import UsageError
@@ -37,34 +36,22 @@ def test_parameter_counts_are_the_published_ones(
     assert abs(sum(weight.numel() for weight in net.parameters()) - published) <= tolerance
 
 
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (DigitsCNN, (1, 8, 8)),
-        (BasicCNN, (1, 28, 28)),
-        (MLP, (1, 8, 8)),
-        (AlexNet, (3, 32, 32)),
-        (AllCNN, (3, 32, 32)),
-        (PreResNet, (3, 32, 32)),
-        (WideResNet, (3, 32, 32)),
-    ],
-)
-def test_every_net_maps_images_to_logits_and_every_weight_has_a_gradient(
-    make: type[nn.Module], shape: tuple[int, ...]
-) -> None:
+@pytest.mark.parametrize("name", nets.__all__)
+def test_every_net_maps_images_to_logits_and_every_weight_has_a_gradient(name: str) -> None:
     torch.manual_seed(0)
-    settings = {"depth": 10, "width": 1} if make is WideResNet else {}
-    net = make(num_classes=7, **settings)
-    logits = net(torch.randn(4, *shape))
+    settings = {"depth": 10, "width": 1} if name == "WideResNet" else {}
+    net = getattr(nets, name)(num_classes=7, **settings)
+    small = {"BasicCNN": (1, 28, 28), "DigitsCNN": (1, 8, 8), "MLP": (1, 8, 8)}
+    logits = net(torch.randn(4, *small.get(name, (3, 32, 32))))
     assert logits.shape == (4, 7)
     nn.functional.cross_entropy(logits, torch.arange(4)).backward()
     assert all(weight.grad is not None and weight.grad.any() for weight in net.parameters())
 
 
-@pytest.mark.parametrize(("net", "depth"), [(PreResNet, 19), (PreResNet, 2), (WideResNet, 20)])
-def test_residual_networks_reject_impossible_depths(net: Any, depth: int) -> None:
-    with pytest.raises(UsageError, match=f"depth.*{depth}"):
-        net(depth=depth)
+def test_residual_networks_reject_impossible_depths() -> None:
+    for net, depth in ((PreResNet, 19), (PreResNet, 2), (WideResNet, 20)):
+        with pytest.raises(UsageError, match=f"depth.*{depth}"):
+            net(depth=depth)
 
 
 def test_architectures_have_the_details_of_their_papers() -> None:

@@ -93,7 +93,6 @@ def test_mistakes_are_named(
     ("changes", "line", "said"),
     [
         ({"model": "HasABug"}, "return self.no_such_layer(x)", "AttributeError"),
-        ({"data": "MissingFile"}, 'with open("no-such-file.csv")', "FileNotFoundError"),
         (OWN | {"model": "BreaksInValidation"}, 'raise KeyError("a bug of mine")', "KeyError"),
     ],
 )
