@@ -230,10 +230,7 @@ class Training:
         """Refuse a LightningModule that cannot train, and tell what of the recipe it leaves."""
         recipe, name = self.recipe, self.recipe.model.class_path
         for hook, advice in (
-            (
-                "configure_optimizers",
-                "it, or name a plain net, which the recipe's optimizer trains",
-            ),
+            ("configure_optimizers", "it, or name a plain net, which the recipe trains"),
             ("training_step", "one"),
             ("validation_step", "one that logs fitness.metric"),
         ):

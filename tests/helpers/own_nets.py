@@ -12,13 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_modules.nets.digits_cnn import DigitsCNN
 
 
-class OwnModule(pl.LightningModule):
-    """A LightningModule that optimizes by itself."""
+class Steps:
+    """The steps of a LightningModule with a `net` and a `criterion`."""
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.net: nn.Module = DigitsCNN(num_classes)
-        self.criterion: nn.Module = nn.CrossEntropyLoss()
+    net: Any
+    criterion: Any
+    log: Any
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels = batch
@@ -34,6 +33,15 @@ class OwnModule(pl.LightningModule):
     def log_accuracy(self, name: str, images: Tensor, labels: Tensor) -> None:
         accuracy = (self.net(images).argmax(dim=1) == labels).float().mean()
         self.log(name, accuracy, batch_size=len(labels))
+
+
+class OwnModule(Steps, pl.LightningModule):
+    """A LightningModule that optimizes by itself."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.net = DigitsCNN(num_classes)
+        self.criterion = nn.CrossEntropyLoss()
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.05)

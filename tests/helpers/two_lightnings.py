@@ -7,33 +7,20 @@ from typing import Any
 import lightning
 import pytorch_lightning
 import torch
+from own_nets import Steps
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
 def _module_of(package: Any) -> type[Any]:
-    class Module(package.LightningModule):
+    class Module(Steps, package.LightningModule):
         def __init__(self, num_classes: int) -> None:
             super().__init__()
             self.net = nn.Sequential(
                 nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 10)
             )
-            self.criterion: nn.Module = nn.CrossEntropyLoss()
-
-        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-            loss: Tensor = self.criterion(self.net(batch[0]), batch[1])
-            return loss
-
-        def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-            self._log("val_accuracy", batch)
-
-        def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-            self._log("test_accuracy", batch)
-
-        def _log(self, name: str, batch: tuple[Tensor, Tensor]) -> None:
-            hits = (self.net(batch[0]).argmax(dim=1) == batch[1]).float()
-            self.log(name, hits.mean(), batch_size=len(hits))
+            self.criterion = nn.CrossEntropyLoss()
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)

@@ -87,7 +87,7 @@ def test_balanced_is_n_over_classes_times_count_and_drops_no_label(options: Any)
     assert balanced_weights(loader(**options), 3, -100) == expected
 
 
-def test_ignored_labels_are_not_counted() -> None:
+def test_ignored_labels_are_not_counted_and_missing_ones_refused() -> None:
     pixels = torch.full((5, 2, 2), 255)
     pixels[:, 0, 0] = torch.tensor([0, 1, 1, 1, 1])
     assert balanced_weights(loader(pixels), 2, 255) == (5 / 2, 5 / 8)
@@ -95,9 +95,6 @@ def test_ignored_labels_are_not_counted() -> None:
     assert balanced_weights(loader(), 3, 0) == (1.0, 5 / 6, 5 / 4)
     with pytest.raises(RecipeError, match=r"labels from 0 to 255, .* loss.ignore_index"):
         balanced_weights(loader(pixels), 2, -100)
-
-
-def test_a_class_without_labels_and_other_batches_are_refused() -> None:
     with pytest.raises(RecipeError, match="no weight for class 3"):
         balanced_weights(loader(), 4, -100)
     with pytest.raises(RecipeError, match="give a list of weights"):
@@ -148,11 +145,9 @@ def test_a_criterion_without_settings_is_replaced_and_a_sum_refused() -> None:
 
 def test_a_module_with_weights_is_refused_unless_the_recipe_has_them(tmp_path: Path) -> None:
     digits_training(tmp_path, "own_nets.WeighsClasses", loss={"class_weights": [1.0] * 9 + [2.0]})
-    for class_weights, problem in (
-        ("balanced", r"\[1.0, 1.0, .*, 2.0\]"),
-        (None, r"\[1.0, 1.0, .*, 2.0\]"),
-        ([1.0, 2.0], "has 2 weights, .* 10 classes"),
-    ):
+    own = r"\[1.0, 1.0, .*, 2.0\]"
+    other = "has 2 weights, .* 10 classes"
+    for class_weights, problem in (("balanced", own), (None, own), ([1.0, 2.0], other)):
         loss = {"class_weights": class_weights}
         with pytest.raises(RecipeError, match=f"class_weights: .*{problem}"):
             digits_training(tmp_path, "own_nets.WeighsClasses", loss=loss)
