@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,8 +53,7 @@ class Description(NamedTuple):
 class TargetCurve:
     """A loss over the target's probability p, the other classes sharing 1 - p evenly.
 
-    For two classes it is the curve that the paper plots ("binary mode"). Weights, ignored index and
-    label smoothing of the loss are left out; losses in ``t`` are taken at the progress given.
+    Weights, ignored index and label smoothing of the loss are left out.
     """
 
     def __init__(self, loss: EvolvedLoss, n_classes: int, *, progress: float = 0.0) -> None:
@@ -69,15 +69,12 @@ class TargetCurve:
     def __call__(self, p: FloatArray) -> FloatArray:
         """The loss at p; NaN where it has no value."""
         with torch.no_grad():
-            values: FloatArray = self._values(torch.tensor(p, dtype=torch.float64)).numpy()
-        return values
+            return np.asarray(self._values(torch.tensor(p, dtype=torch.float64)))
 
     def slope(self, p: FloatArray) -> FloatArray:
         """dL/dp, for p within (0, 1)."""
         inputs = torch.tensor(p, dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(self._values(inputs).sum(), inputs)
-        derivatives: FloatArray = slope.numpy()
-        return derivatives
+        return np.asarray(torch.autograd.grad(self._values(inputs).sum(), inputs)[0])
 
     def minimum(self) -> float:
         """The p in [0, 1] at which the loss is lowest; two minima closer than a grid may be one."""
@@ -101,14 +98,9 @@ class TargetCurve:
 
 
 def nearest_known_loss(loss: EvolvedLoss, n_classes: int) -> tuple[str, float, float]:
-    """The known loss, and the label smoothing, whose gradients are most alike.
+    """The known loss with the most similar gradients on the target's logit along `TargetCurve`.
 
-    Compared are the gradients on the target's logit along `TargetCurve`, from the uniform
-    prediction to 0.99, by the cosine of the angle between them: scale does not count.
-
-    Returns:
-        Name of the nearest known loss, the cosine, and the label smoothing ε with which
-        cross-entropy comes nearest.
+    With the cosine between them, and the ε with which smoothed cross-entropy comes nearest.
     """
     p = _path(n_classes)
     own = p * (1 - p) * TargetCurve(loss, n_classes).slope(p)
@@ -117,11 +109,11 @@ def nearest_known_loss(loss: EvolvedLoss, n_classes: int) -> tuple[str, float, f
     smoothed = [_cosine(own, p - (1 - e + e / n_classes)) for e in smoothings]
     best = int(np.argmax(smoothed))
     epsilon = float(smoothings[best])
-    names = {name: _cosine(own, curve(p, n_classes)) for name, curve in KNOWN_LOSSES.items()}
+    cosines = {name: _cosine(own, curve(p, n_classes)) for name, curve in KNOWN_LOSSES.items()}
     suffix = f" with label smoothing {epsilon:.2f}" if best else ""
-    names["cross-entropy" + suffix] = smoothed[best]
-    nearest = max(names, key=lambda name: names[name])
-    return nearest, names[nearest], epsilon
+    cosines[f"cross-entropy{suffix}"] = smoothed[best]
+    nearest, cosine = max(cosines.items(), key=itemgetter(1))
+    return nearest, cosine, epsilon
 
 
 def describe(loss: EvolvedLoss, n_classes: int) -> Description:
@@ -134,8 +126,7 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
     Returns:
         Text and facts: formula, canonical parameters, whether training can begin, where the
         loss is lowest, its first gradient relative to cross-entropy's, and the most similar known
-        loss. Facts without a meaning for a form (such as minima of losses over raw logits) are
-        None.
+        loss. Facts without a meaning for a form are None.
 
     Examples:
         >>> from optuna_taylorglo import TaylorLoss, describe
@@ -231,10 +222,7 @@ def _taylor_facts(loss: TaylorLoss, n_classes: int) -> tuple[dict[str, Any], str
 
 
 def _anchored_sentences(loss: TaylorLoss, n_classes: int) -> list[str]:
-    """What a loss does to cross-entropy, from the start of a training to its end.
-
-    Compared are gradients on the target's logit, ``p (1-p) L'(p)``, with cross-entropy's ``p - 1``.
-    """
+    """How the loss's gradient on the target's logit differs from cross-entropy's, p - 1."""
     curve, unlikely, sure = TargetCurve(loss, n_classes), 0.02, 0.95
 
     def relative(p: float) -> float:

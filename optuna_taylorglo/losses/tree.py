@@ -70,15 +70,13 @@ def tree_from_prefix(content: object) -> Tree:
         raise ValueError(f"the tree has {len(content)} nodes, more than {MAX_SIZE}.")
     rest = list(reversed(content))
 
-    def read(depth: int) -> Tree:
+    def read() -> Tree:
         if not rest:
             raise ValueError("the tree lacks an operand at its end.")
-        if depth > MAX_DEPTH:
-            raise ValueError(f"the tree is deeper than {MAX_DEPTH}.")
         operator = rest.pop()
-        return Tree(operator, tuple(read(depth + 1) for _ in range(_arity(operator))))
+        return Tree(operator, tuple(read() for _ in range(_arity(operator))))
 
-    tree = read(0)
+    tree = read()
     if rest:
         raise ValueError(f"the tree ends before entry {tree.size} of {len(content)}.")
     return tree
@@ -122,9 +120,6 @@ class _Term:
     number: float
     above: tuple[_Text, ...] = ()
     below: tuple[_Text, ...] = ()
-
-    def times(self, number: float) -> _Term:
-        return replace(self, number=self.number * number)
 
     def written(self, digits: int) -> _Text:
         size = f"{abs(self.number):.{digits}g}"
@@ -174,11 +169,11 @@ def _term(tree: Tree, coefficients: Iterator[float], digits: int) -> _Term:
             term = _Term(a.number / number, a.above + b.below, (*a.below, *b.above, *below))
         case sign, [a, b]:
             if b.number < 0:
-                sign, b = "+" if sign == "-" else "-", b.times(-1)
+                sign, b = "+" if sign == "-" else "-", replace(b, number=-b.number)
             # a - (b + c) keeps its brackets, a + (b - c) needs none.
             last = _inside(b.written(digits), _QUOTIENT if sign == "-" else _SUM)
             term = _Term(1.0, ((f"{a.written(digits)[0]} {sign} {last}", _SUM),))
-    return term.times(coefficient)
+    return replace(term, number=term.number * coefficient)
 
 
 def _inside(operand: _Text, level: int) -> str:

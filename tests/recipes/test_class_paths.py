@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
+from optuna_taylorglo.recipes.load import data_module_class, model_class
 from torch import nn
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
 
 NETS = """
 import os
