@@ -32,7 +32,9 @@ from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 ZERO = (0.0,) * 8
-OTHER_FORMS = [
+FORMS = [
+    Expansion(),
+    Expansion(folded=True),
     Expansion(1),
     Expansion(6),
     Expansion(4, ("t", "y", "x")),
@@ -86,8 +88,6 @@ def test_lower_orders_have_a_canonical_form(order: int) -> None:
     padded = dict.fromkeys(high.terms, 0.0) | dict(zip(low.terms, theta[2:], strict=True))
     expected = to_canonical([*theta[:2], *padded.values()])
     assert to_canonical(theta, low) == pytest.approx(expected, abs=1e-14)
-    with pytest.raises(ValueError, match=f"form is order {order} over"):
-        from_canonical((1.0, 2.0, 3.0, 4.0), low)
 
 
 @pytest.mark.parametrize("form", [Expansion(4), Expansion(3, ("x", "z"))], ids=str)
@@ -95,29 +95,19 @@ def test_forms_without_a_canonical_form_are_refused(form: Expansion) -> None:
     assert not has_canonical_form(form)
     with pytest.raises(ValueError, match=r"form is .*; .*up to order 3 over \(x, y\)"):
         to_canonical([0.0] * form.n_parameters, form)
-    with pytest.raises(ValueError, match=r"form is .*; .*has order 3 over \(x, y\)"):
-        from_canonical((1.0, 2.0, 3.0, 4.0), form)
+    for other in (form, Expansion(2)):
+        with pytest.raises(ValueError, match=r"form is .*; .*has order 3 over \(x, y\)"):
+            from_canonical((1.0, 2.0, 3.0, 4.0), other)
 
 
-@pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("n", [2, 10, 100])
-def test_trainability_is_autograds_in_sign_and_size(n: int, folded: bool) -> None:
-    thetas, form = random_thetas(2000, seed=n), Expansion(folded=folded)
-    gradients = first_gradients(thetas, n, form)[:, 0].numpy()
-    h = np.array([trainability(theta, n, form) for theta in thetas])
-    assert np.array_equal(np.sign(h), -np.sign(gradients))
-    np.testing.assert_allclose(gradients, -(n - 1) / n**3 * h, atol=1e-13, rtol=1e-8)
-    assert 0.45 < (h > 0).mean() < 0.55
-
-
-@pytest.mark.parametrize("n", [2, 10])
-@pytest.mark.parametrize("form", OTHER_FORMS, ids=str)
-def test_trainability_of_other_forms(form: Expansion, n: int) -> None:
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_trainability_is_autograds_in_sign_and_size(form: Expansion, n: int) -> None:
     thetas = random_thetas(200, form.n_parameters, scale=1.0)
     gradients = first_gradients(thetas, n, form, class_reduction="sum")
     opening = (gradients[:, 1] - gradients[:, 0]).numpy()
     h = np.array([trainability(theta, n, form) for theta in thetas])
-    np.testing.assert_allclose(h / n, opening, atol=1e-11, rtol=1e-9)
+    np.testing.assert_allclose(h / n, opening, atol=1e-11, rtol=1e-8)
     has_target = "x" in form.variables and form.order > 1
     assert has_target is bool(h.any())  # what has no target cannot learn
 
