@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -74,10 +75,9 @@ def test_it_is_cross_entropy_with_all_its_arguments(
 @EACH
 @pytest.mark.parametrize("weight", [None, WEIGHT])
 def test_all_ignored_as_in_cross_entropy(name: str, weight: Tensor | None) -> None:
-    for reduction in ("mean", "sum", "none"):
-        for index in (-100, 3):
-            settings = {"reduction": reduction, "ignore_index": index, "weight": weight}
-            assert_is_cross_entropy(name, normal(5, 4), torch.full((5,), index), **settings)
+    for reduction, index in product(("mean", "sum", "none"), (-100, 3)):
+        settings = {"reduction": reduction, "ignore_index": index, "weight": weight}
+        assert_is_cross_entropy(name, normal(5, 4), torch.full((5,), index), **settings)
 
 
 @EACH
@@ -118,7 +118,6 @@ def test_types(name: str) -> None:
         ((), torch.tensor(0), {}, "logits has no dimension"),
         ((2, 4), torch.full((2, 4), 0.25), {"ignore_index": 1}, "ignore_index is 1"),
         ((2, 4), torch.tensor([0, 1]), {"weight": torch.ones(3)}, r"weight has shape .*4 classes"),
-        ((2, 4), torch.full((2, 4), 0.25), {"weight": torch.ones(4, 1)}, "weight has shape"),
         ((2, 4), torch.tensor([0, 4]), {}, "out of bounds"),
         ((2, 4), torch.tensor([0, -1]), {}, "out of bounds"),
     ],
@@ -130,7 +129,6 @@ def test_wrong_batches_are_named(
         LOSSES[name](**settings)(torch.zeros(shape), target)
 
 
-@EACH
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -139,6 +137,7 @@ def test_wrong_batches_are_named(
         ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], not 1.5"),
     ],
 )
-def test_wrong_settings_are_named(name: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LOSSES[name](**settings)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    for build in LOSSES.values():
+        with pytest.raises(ValueError, match=message):
+            build(**settings)

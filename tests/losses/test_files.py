@@ -50,18 +50,10 @@ def test_floats_come_back_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "loss",
     [
-        TaylorLoss(
-            THETA,
-            folded=True,
-            label_smoothing=0.1,
-            **SETTINGS,
-            weight=torch.tensor([0.1, 2.0, 1 / 3]),
-        ),
+        TaylorLoss(THETA, folded=True, label_smoothing=0.1, weight=torch.ones(3) / 3, **SETTINGS),
         TaylorLoss(np.linspace(-2, 2, 23), order=4, variables=("t", "y", "x"), **SETTINGS),
         TaylorLoss(THETA, base="cross_entropy", log_scale=-0.1 / 3, smoothing=0.2 / 3),
-        TreeLoss(
-            BAIKAL, EXTREME[2:], weight=torch.tensor([0.1, 1e300], dtype=torch.float64), **SETTINGS
-        ),
+        TreeLoss(BAIKAL, EXTREME[2:], weight=torch.tensor([0.1, 1e300]).double(), **SETTINGS),
     ],
 )
 def test_every_setting_comes_back(tmp_path: Path, loss: TaylorLoss | TreeLoss) -> None:
@@ -76,8 +68,6 @@ def test_every_setting_comes_back(tmp_path: Path, loss: TaylorLoss | TreeLoss) -
     assert (loaded.n_classes, loaded.origin) == (3, ORIGIN)
     loaded.save(again)  # it remembers what it was loaded with
     assert again.read_bytes() == path.read_bytes()
-    loaded.save(again, n_classes=4, origin=Origin(study="other"))
-    assert (load_loss(again).n_classes, load_loss(again).origin) == (4, Origin(study="other"))
     loss.save(again)
     assert (load_loss(again).n_classes, load_loss(again).origin) == (None, None)
 
