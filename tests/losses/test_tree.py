@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -221,26 +220,17 @@ def test_gradcheck_passes_on_random_trees():
 
 def test_extreme_logits_give_finite_losses_or_a_clean_end():
     """Never an exception, and what is not finite shows in a loss by the next step at the latest."""
-    outcomes: Counter[str] = Counter()
+    finite = 0
     for number, tree in enumerate(random_trees(400, seed=3)):
         generator = torch.Generator().manual_seed(number)
         spread = (10.0, 1e4, 1e30)[number % 3]
-        weights = (spread * torch.randn(4, 5, generator=generator)).requires_grad_()
+        logits = spread * torch.randn(4, 5, generator=generator)
         target = torch.randint(0, 5, (4,), generator=generator)
-        loss = TreeLoss(tree)
-        value = loss(weights, target)
-        value.backward()
-        assert weights.grad is not None
-        if not value.isfinite():
-            outcomes["not finite"] += 1
-        elif weights.grad.isfinite().all():
-            outcomes["finite"] += 1
-        else:
-            outcomes["gradient beyond float32"] += 1
-            assert not loss(weights.detach() - weights.grad, target).isfinite()
-    assert outcomes["finite"] > 100
-    assert outcomes["not finite"] > 100
-    assert outcomes["gradient beyond float32"] < 20
+        value, gradient = value_and_gradient(TreeLoss(tree), logits, target)
+        if value.isfinite() and not gradient.isfinite().all():
+            assert not TreeLoss(tree)(logits - gradient, target).isfinite()
+        finite += bool(value.isfinite())
+    assert 100 < finite < 300
 
 
 @pytest.mark.parametrize("prefix", ["/ y x", "log x", "sqrt - -1 y", "log - y 1", "/ 1 / 1 x"])
