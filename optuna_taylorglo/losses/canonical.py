@@ -161,10 +161,7 @@ def first_gradient(
         e^s (1 - ε + r).                                                                   (A2)
     """
     if "z" in form.variables:
-        raise ValueError(
-            "variables has 'z': the first gradient of a loss over raw logits is not parallel to "
-            "cross-entropy's, so it has no scale relative to it."
-        )
+        raise ValueError("variables has 'z': a loss over raw logits has no scale at the start.")
     h = trainability(theta, n_classes, form)
     ratio = h / n_classes / _class_divisor(class_reduction, n_classes)
     return ratio if anchor is None else anchor.scale * (1 - anchor.smoothing + ratio)
@@ -181,8 +178,7 @@ def normalize_scale(
     scale = first_gradient(theta, n_classes, form, class_reduction=class_reduction)
     if not scale > 0:
         raise ValueError(
-            f"theta has trainability {scale:.4g} ≤ 0 for {n_classes} classes: a loss that cannot "
-            "begin to learn has no scale to normalize."
+            f"theta cannot begin to learn {n_classes} classes: its first gradient is {scale:.4g}."
         )
     center = len(form.variables)
     values = form.validate(theta)

@@ -18,8 +18,7 @@ from optuna_taylorglo.validation import Number, PlainMapping, PlainModel, Proble
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
-FORMAT = "optuna-taylorglo loss"
-VERSION = 1
+FORMAT, VERSION = "optuna-taylorglo loss", 1
 
 
 class _Part(PlainModel):

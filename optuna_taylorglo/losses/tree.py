@@ -106,8 +106,7 @@ BAIKAL_CMA_COEFFICIENTS = (2.7279, 0.9863, 1.5352, -1.1135, 1.3716, -0.8411)
 """On the nodes of `BAIKAL` they give BaikalCMA, which CMA-ES found."""
 
 
-# How tightly the outermost operator of a text binds. A quotient counts as looser than a product, so
-# that no reader has to know how "a / b·c" is read.
+# How tightly the outermost operator of a text binds; no reader must know how "a / b·c" is read.
 _SUM, _QUOTIENT, _PRODUCT, _POWER, _ATOM = range(5)
 
 _Text = tuple[str, int]
@@ -189,10 +188,7 @@ def expanded_theta(
     form: Expansion = THIRD_ORDER,
     center: tuple[float, float] = (0.0, 0.5),
 ) -> tuple[float, ...]:
-    """θ of a tree's expansion: the center, then its derivatives there (Eq. 4) by terms of Eq. 5.
-
-    A ValueError says that the tree or one of its derivatives is not finite there.
-    """
+    """θ of a tree's expansion: the center, then its derivatives there (Eq. 4) by terms of Eq. 5."""
     if form.variables != ("x", "y"):
         raise ValueError(f"form is {form}; a tree is expanded over (x, y).")
     with np.errstate(all="ignore"):
@@ -204,7 +200,7 @@ def expanded_theta(
     if not np.isfinite([series[0, 0], *theta]).all():
         raise ValueError(
             f"center is x = {center[0]}, y = {center[1]}, where {formula(tree, coefficients)} or a "
-            "derivative of it is not finite; choose another one."
+            "derivative of it is not finite."
         )
     return form.validate(theta)
 

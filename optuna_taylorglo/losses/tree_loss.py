@@ -161,13 +161,11 @@ class TreeLoss(EvolvedLossModule):
         difference = self.values(one, log_y) - self.values(0 * one, log_y)
         if not difference.requires_grad:
             return 0.0
-        (h,) = torch.autograd.grad(difference, y)
-        return float(h)
+        return float(torch.autograd.grad(difference, y)[0])
 
     def first_gradient(self, n_classes: int) -> float:
         """First gradient of the loss relative to cross-entropy's, as `canonical.first_gradient`."""
-        scale = self.conventions.class_scale(n_classes)
-        return scale * self.trainability(n_classes) / n_classes
+        return self.conventions.class_scale(n_classes) * self.trainability(n_classes) / n_classes
 
     def settings(self) -> dict[str, Any]:
         """The arguments that define the function, as plain JSON values."""

@@ -47,8 +47,7 @@ def find_recipe(path_or_name: str | os.PathLike[str]) -> Path:
         return recipes[str(path)]
     near = difflib.get_close_matches(path.stem.lower(), recipes, n=5, cutoff=0.5)
     hint = f"near to it are {', '.join(near)}" if near else f"there are {', '.join(recipes)}"
-    problem = f"No such file, and no bundled recipe has this name; {hint}"
-    raise RecipeError("", problem, str(path))
+    raise RecipeError("", f"No such file, and no bundled recipe has this name; {hint}", str(path))
 
 
 def load_recipe(path: str | os.PathLike[str]) -> Recipe:
@@ -70,11 +69,10 @@ def line_of(path: str | os.PathLike[str], field: str) -> int | None:
     line = None
     for name in field.split("."):
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        found = next(((key, value) for key, value in pairs if key.value == name), None)
-        if found is None:
+        fields = {key.value: (key.start_mark.line + 1, value) for key, value in pairs}
+        if name not in fields:
             break
-        key, node = found
-        line = key.start_mark.line + 1
+        line, node = fields[name]
     return line
 
 
@@ -100,22 +98,19 @@ class _RecipeLoader(yaml.SafeLoader):
 
 _FLOAT = r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\d+[eE][-+]?\d+|[-+]?\.(inf|Inf|INF)|\.nan"
 for _tag, _pattern, _first in (
-    ("null", "~|null|Null|NULL|", "~nN"),
-    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", "[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
-    ("float", _FLOAT, "-+.0123456789"),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", "true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("int", "[-+]?(0|[1-9][0-9_]*)", [*"-+0123456789"]),
+    ("float", _FLOAT, [*"-+.0123456789"]),
 ):
-    _RecipeLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}",
-        re.compile(f"^(?:{_pattern})$", re.ASCII),
-        [*_first, *([""] if _tag == "null" else [])],
-    )
+    _regexp = re.compile(f"^(?:{_pattern})$", re.ASCII)
+    _RecipeLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _regexp, _first)
 
 
 SCHEMA_VERSION = 2
 
 CHANGEABLE = "search.n_generations, to a greater number, and selection"
-"""What may change in a study with results: how far it goes, and how its winner is selected."""
+"""What may change in a study with results."""
 
 
 def recipe_differences(in_study: Recipe, in_file: Recipe) -> list[str]:

@@ -59,8 +59,7 @@ class BudgetSettings(Section):
 
     def _rules(self) -> Iterator[tuple[str, str]]:
         if self.evaluation > self.full:
-            sentence = "must be at most budget.full"
-            yield "evaluation", f"{self.evaluation} is not allowed, {sentence}, {self.full}"
+            yield self.conflict("evaluation", "full", "it must be at most budget.full")
 
 
 class FitnessSettings(Section):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -85,14 +84,13 @@ def _class_path(path: str) -> str:
 
 
 def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    for name in arguments:
-        if name in _MACHINE:
-            raise ValueError(f"{name} {_MACHINE[name]}")
+    for name in _MACHINE.keys() & arguments:
+        raise ValueError(f"{name} {_MACHINE[name]}")
     return arguments
 
 
 def _ascending(milestones: tuple[int, ...]) -> tuple[int, ...]:
-    if any(later <= earlier for earlier, later in itertools.pairwise(milestones)):
+    if list(milestones) != sorted(set(milestones)):
         raise ValueError("must be an ascending list of whole numbers")
     return milestones
 
