@@ -18,11 +18,8 @@ OPERATORS: Mapping[str, int] = MappingProxyType(
 )
 """What a node may be, and how many operands it takes; a leaf takes none."""
 
-MAX_DEPTH = 17
-"""Greatest depth of a tree: Koza's limit of genetic programming."""
-
-MAX_SIZE = 255
-"""Greatest number of nodes of a tree."""
+MAX_DEPTH = 17  # of a tree: Koza's limit of genetic programming
+MAX_SIZE = 255  # nodes of a tree
 
 
 @dataclass(frozen=True, order=True)

@@ -23,8 +23,7 @@ from optuna_taylorglo.losses.tree import (
     tree_from_prefix,
 )
 
-LEAST_PROBABILITY = 1e-7
-"""Below it, 1/y no longer goes to its pole."""
+LEAST_PROBABILITY = 1e-7  # below it, 1/y no longer goes to its pole
 
 
 def tree_values(

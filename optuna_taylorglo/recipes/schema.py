@@ -229,5 +229,4 @@ def own_loss_warning(fitness: FitnessSettings) -> str:
     )
 
 
-SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
-"""The JSON schema of recipes, by which editors complete and check single fields."""
+SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")  # for editors
