@@ -18,7 +18,7 @@ from lightning_modules.classifier import Classifier
 from lightning_modules.data import ImageData
 from lightning_modules.metrics import metric_of
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes import class_paths
+from optuna_taylorglo.recipes import load as class_paths
 from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning
 from optuna_taylorglo.recipes.settings import Component, OptimizerSettings, ScheduleSettings
 from optuna_taylorglo.training.build import (

@@ -12,8 +12,12 @@ from lightning_modules.data import ImageData
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import CROSS_ENTROPY_TREE
-from optuna_taylorglo.recipes.class_paths import data_module_class, model_class
-from optuna_taylorglo.recipes.load import load_recipe, recipe_differences
+from optuna_taylorglo.recipes.load import (
+    data_module_class,
+    load_recipe,
+    model_class,
+    recipe_differences,
+)
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.search.candidates import (
     candidate_loss,

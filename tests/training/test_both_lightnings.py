@@ -8,7 +8,7 @@ import pytorch_lightning
 from torch import nn
 from trainings import digits_training
 
-from optuna_taylorglo.recipes.class_paths import (
+from optuna_taylorglo.recipes.load import (
     data_module_class,
     data_module_for,
     imported_lightnings,
