@@ -18,7 +18,7 @@ from lightning_modules.classifier import Classifier
 from lightning_modules.data import ImageData
 from lightning_modules.metrics import metric_of
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes import load as class_paths
+from optuna_taylorglo.recipes import load
 from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning
 from optuna_taylorglo.recipes.settings import Component, OptimizerSettings, ScheduleSettings
 from optuna_taylorglo.training.build import (
@@ -172,16 +172,16 @@ class Training:
     def _import_classes(self) -> None:
         """Import what the recipe names, and check the arguments of callbacks and loggers."""
         recipe, allowed = self.recipe, self.runtime.allowed_packages
-        self._model_class = class_paths.model_class(recipe.model.class_path, allowed)
-        own_lightning = class_paths.lightning_of(self._model_class)
+        self._model_class = load.model_class(recipe.model.class_path, allowed)
+        own_lightning = load.lightning_of(self._model_class)
         self.own_optimizer = own_lightning is not None
         self._lightning: ModuleType = own_lightning or pl
-        data_class = class_paths.data_module_class(recipe.data.class_path, allowed)
-        self._data_class = class_paths.data_module_for(data_class, self._lightning)
+        data_class = load.data_module_class(recipe.data.class_path, allowed)
+        self._data_class = load.data_module_for(data_class, self._lightning)
         self._parts: dict[str, list[tuple[type[Any], Component]]] = {}
         for field, find in (
-            ("trainer.callbacks", class_paths.callback_class),
-            ("trainer.loggers", class_paths.logger_class),
+            ("trainer.callbacks", load.callback_class),
+            ("trainer.loggers", load.logger_class),
         ):
             components = getattr(recipe.trainer, field.removeprefix("trainer."))
             self._parts[field] = [(find(c.class_path, allowed), c) for c in components]
