@@ -28,7 +28,7 @@ from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import Tree, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import LEAST_PROBABILITY
-from optuna_taylorglo.recipes.class_paths import data_module_class
+from optuna_taylorglo.recipes.load import data_module_class
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.search.history import attach_recipe

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from lightning_modules.nets import AlexNet, AllCNN, BasicCNN, DigitsCNN, PreResNet, WideResNet
-from optuna_taylorglo.training.runtime import resolve_precision
+from optuna_taylorglo.training.runtime import RuntimeConfig
 
 
 def seconds_a_step(
@@ -45,7 +45,7 @@ def seconds_a_step(
 def print_step_times(repeats: int) -> None:
     """Print CPU seconds a step of every network."""
     variants = {"float32": (False, False), "float32, channels_last": (False, True)}
-    if resolve_precision("auto", "cpu") == "bf16-mixed":
+    if RuntimeConfig(device="cpu").resolved_precision == "bf16-mixed":
         variants["bfloat16, channels_last"] = (True, True)
     print(f"| net | batch | {' | '.join(variants)} |")
     print("|---|---|" + "---|" * len(variants))

@@ -90,7 +90,6 @@ class Classifier(LightningModule):
         return logits.float()
 
     def configure_optimizers(self) -> Any:
-        """Build optimizer and schedule over the network's parameters."""
         if self.memory_format == torch.channels_last:
             self.net.to(memory_format=self.memory_format)
         # A fused update may unscale gradients itself, so Lightning clips none in mixed precision.
@@ -103,7 +102,6 @@ class Classifier(LightningModule):
         return [optimizer], [schedule]
 
     def on_train_start(self) -> None:
-        """Count the steps of the training, unless the attribute is set."""
         if self.total_steps is None:
             batches = self.trainer.estimated_stepping_batches
             self.total_steps = batches / self.trainer_settings.accumulate_grad_batches
@@ -115,16 +113,14 @@ class Classifier(LightningModule):
         Returns:
             The losses of the mini-batches as "loss", shape (n,).
         """
-        inputs, labels = batch
-        mini_batches = [(inputs, labels)]
+        mini_batches = [batch]
         if self.batch_size is not None:
-            parts = inputs.split(self.batch_size), labels.split(self.batch_size)
+            parts = (part.split(self.batch_size) for part in batch)
             mini_batches = list(zip(*parts, strict=True))
         assert self.total_steps is not None
         optimizer = cast(LightningOptimizer, self.optimizers())
         n_accumulate = self.trainer_settings.accumulate_grad_batches
-        losses = []
-        step = self.trainer.global_step
+        losses, step = [], self.trainer.global_step
         for number, (inputs, labels) in enumerate(mini_batches, start=1):
             set_progress(self.criterion, step / self.total_steps)
             loss = self.criterion(self(inputs), labels)
@@ -148,15 +144,12 @@ class Classifier(LightningModule):
             self.clip_gradients(optimizer, clip, settings.gradient_clip_algorithm)
 
     def on_train_epoch_end(self) -> None:
-        """Let a schedule in epochs advance."""
         self._step_schedule("epochs")
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Add a batch to the validation metrics."""
         self._evaluate(batch, "val")
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Add a batch to the test metrics."""
         self._evaluate(batch, "test")
 
     def _evaluate(self, batch: Any, stage: str) -> None:
@@ -193,11 +186,11 @@ def build_optimizer(
     settings: OptimizerSettings, parameters: Iterable[nn.Parameter], *, fused: bool = True
 ) -> optim.Optimizer:
     """Build an optimizer; a fused update is one kernel, the fastest on CPU and GPU."""
-    kind: Any = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW}[settings.name]
-    options: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    kinds: Any = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW}
+    options = settings.model_dump(include={"lr", "weight_decay"})
     if settings.name == "sgd":
-        options |= {"momentum": settings.momentum, "nesterov": settings.nesterov}
-    optimizer: optim.Optimizer = kind(parameters, fused=fused, **options)
+        options |= settings.model_dump(include={"momentum", "nesterov"})
+    optimizer: optim.Optimizer = kinds[settings.name](parameters, fused=fused, **options)
     return optimizer
 
 

@@ -6,10 +6,9 @@ axis of classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +23,8 @@ from torchmetrics.classification import (
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.schema import FitnessSettings
 
-MODES: Mapping[str, Literal["max", "min"]] = MappingProxyType(
-    {
-        "accuracy": "max",
-        "balanced_accuracy": "max",
-        "f1": "max",
-        "top5_accuracy": "max",
-        "ece": "min",
-        "nll": "min",
-    }
-)
+_GREATER = ("accuracy", "balanced_accuracy", "f1", "top5_accuracy")
+MODES = dict.fromkeys(_GREATER, "max") | {"ece": "min", "nll": "min"}
 """Names without ``val_`` or ``test_``, and whether greater or smaller is better."""
 
 
@@ -41,11 +32,9 @@ def metric_of(fitness: FitnessSettings, n_classes: int) -> str:
     """The metric in `MODES` that a `Classifier` has to log for a plain network's fitness.
 
     Raises:
-        RecipeError: If there is no such metric, the other direction is better, the data have too
-            few classes, or it is each candidate's own loss.
+        RecipeError: If it cannot rank candidates.
     """
-    name, mode = fitness.metric.removeprefix("val_"), fitness.mode
-    field = "metric"
+    name, mode, field = fitness.metric.removeprefix("val_"), fitness.mode, "metric"
     if fitness.metric == "val_loss":
         problem = (
             "val_loss is each candidate's own loss, so it cannot compare candidates; write "
@@ -75,13 +64,7 @@ def metric_of(fitness: FitnessSettings, n_classes: int) -> str:
 
 
 def build_metric(name: str, num_classes: int, ignore_index: int) -> Metric:
-    """Build one of `MODES`, or "loss"; "accuracy" and "loss" are plain means.
-
-    Args:
-        name: Which one.
-        num_classes: Number of classes.
-        ignore_index: Label that does not count.
-    """
+    """Build one of `MODES`, or "loss"; "accuracy" and "loss" are plain means."""
     of_classes: dict[str, Any] = {"num_classes": num_classes, "validate_args": False}
     builders: dict[str, Callable[..., Metric]] = {
         "balanced_accuracy": BalancedAccuracy,

@@ -50,15 +50,9 @@ def training_seed(
     repeat: int = 0,
     policy: SeedPolicy = "independent",
 ) -> int:
-    """Seed of one training of a candidate, an integer in [0, 2³²).
+    """Seed of one training of a candidate, in [0, 2³²); aborted attempts count, requeued do not.
 
-    Args:
-        seed: The search's seed.
-        generation: Generation of the candidate.
-        index: Index of the candidate in its generation.
-        attempt: Attempt after aborts, from 0; a requeued evaluation keeps its number.
-        repeat: Which of several trainings of one evaluation.
-        policy: ``"common"`` gives all candidates of a generation the same (common random numbers).
+    ``"common"`` gives all candidates of a generation the same (common random numbers).
     """
     # One more than the index, so that no candidate shares its seed with the common policy.
     place = 0 if policy == "common" else index + 1

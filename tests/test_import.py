@@ -17,7 +17,7 @@ LIGHTNING = {"pytorch_lightning", "lightning", "torchvision", "plotly"}
     ("statements", "heavy"),
     [
         ("from optuna_taylorglo import __version__", {"numpy", "optuna", "torch"}),
-        ("from optuna_taylorglo.recipes import class_paths, load", {"optuna", "torch"}),
+        ("from optuna_taylorglo.recipes import load", {"optuna", "torch"}),
         ("import optuna_taylorglo.cli.run, optuna_taylorglo.verdict.compare", {"torch"}),
         ("import optuna_taylorglo.report.build", {"torch"}),
         ("from optuna_taylorglo import *; from optuna_taylorglo.losses.files import load_loss", {}),

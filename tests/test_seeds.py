@@ -26,16 +26,12 @@ def test_no_two_places_of_a_search_and_its_verdict_share_a_seed() -> None:
 
 
 def test_the_common_policy_gives_a_generation_one_seed_per_attempt_and_repeat() -> None:
-    def seeds(generation: int, attempt: int, repeat: int) -> set[int]:
-        return {
-            training_seed(0, generation, index, attempt, repeat=repeat, policy="common")
-            for index in range(28)
-        }
-
-    (first,), (again,), (more,), (later,) = (
-        seeds(*at) for at in ((0, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0))
-    )
-    assert len({first, again, more, later}) == 4
+    seeds = {
+        training_seed(0, generation, index, attempt, repeat=repeat, policy="common")
+        for generation, attempt, repeat in ((0, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0))
+        for index in range(28)
+    }
+    assert len(seeds) == 4
 
 
 def test_seeds_are_those_of_studies_made_before() -> None:

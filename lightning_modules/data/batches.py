@@ -1,9 +1,8 @@
 """Loaders that cut whole batches out of arrays in memory, and augmentation by whole batches.
 
-No image is handled one by one. Loaders yield uint8 images with the random draws of their
-augmentation, made on the CPU for a whole pass: a seed gives the same training images on every
-device and however a pass is cut into batches. ``ImageData.on_after_batch_transfer`` applies the
-draws on the training device.
+Loaders yield uint8 images with the random draws of their augmentation, made on the CPU for a whole
+pass: a seed gives the same training images on every device and however a pass is cut into batches.
+``ImageData.on_after_batch_transfer`` applies the draws on the training device.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class Augmentation:
     Attributes:
         flip: Mirror an image left to right with probability 1/2.
         padding: Pad with black by this many pixels on each side, then cut out a window of the
-            original size at random (the paper says 2, its code 4). 0: no crop.
+            original size at random (the paper says 2, its code 4).
         cutout: Side of one square hole, centered at random and clipped at the border, filled with
-            the value 0 after normalization (DeVries and Taylor, 2017). 0: no hole.
+            the value 0 after normalization (DeVries and Taylor, 2017).
     """
 
     flip: bool = False
@@ -48,13 +47,11 @@ class Augmentation:
     cutout: int = 0
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         for name in ("padding", "cutout"):
             if (value := getattr(self, name)) < 0:
                 raise UsageError(f"{name} must not be negative, got {value!r}")
 
     def __bool__(self) -> bool:
-        """Whether anything is done."""
         return self.flip or self.padding > 0 or self.cutout > 0
 
     def draw(self, n_images: int, height: int, width: int, generator: torch.Generator) -> Draws:
@@ -128,11 +125,9 @@ class EvaluationBatches:
     batch_size: int
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return math.ceil(len(self.subset.indices) / self.batch_size)
 
     def __iter__(self) -> Iterator[RawBatch]:
-        """Yield the batches."""
         positions = np.arange(len(self.subset.indices))
         for first in range(0, len(positions), self.batch_size):
             yield RawBatch(*self.subset.take(positions[first : first + self.batch_size]))
@@ -145,27 +140,16 @@ class TrainingBatches:
     Each pass over the subset is a new permutation; the images left over after the last whole
     mini-batch of a pass are dropped. Step s of the stream depends on the seed and s alone, not on
     how steps are grouped into batches or epochs.
-
-    Attributes:
-        subset: The training images.
-        batch_size: Images a mini-batch.
-        seed: Decides order and augmentation.
-        augmentation: What to draw for each image.
-        steps_per_epoch: Mini-batches an epoch; None: a pass.
-        steps_per_batch: Mini-batches that one batch holds.
-        labels: All labels, shape (N,).
-        steps_per_pass: Mini-batches a pass.
     """
 
     subset: Subset
-    batch_size: int
-    seed: int
+    batch_size: int  # of a mini-batch
+    seed: int  # decides order and augmentation
     augmentation: Augmentation
-    steps_per_epoch: int | None = None
-    steps_per_batch: int = 1
+    steps_per_epoch: int | None = None  # None: those of a pass
+    steps_per_batch: int = 1  # mini-batches that one batch holds
 
     def __post_init__(self) -> None:
-        """Begin with the first step."""
         self.labels = torch.from_numpy(self.subset.labels.astype(np.int64))
         self.steps_per_pass = len(self.subset.indices) // self.batch_size
         self._epoch_length = self.steps_per_epoch or self.steps_per_pass
@@ -173,11 +157,9 @@ class TrainingBatches:
         self._pass: tuple[int, Indices, Draws | None] = (-1, np.empty(0, np.int64), None)
 
     def __len__(self) -> int:
-        """Return the number of batches an epoch."""
         return math.ceil(self._epoch_length / self.steps_per_batch)
 
     def __iter__(self) -> Iterator[RawBatch]:
-        """Yield the next epoch."""
         end = self._next_step + self._epoch_length
         while self._next_step < end:
             first = self._next_step

@@ -84,7 +84,6 @@ class ImageData(LightningDataModule):
         steps_per_epoch: Mini-batches an epoch; None: one pass over the images.
         steps_per_batch: Mini-batches that one training batch holds, for a module that takes it
             apart, as `Classifier` does. Lightning's cost is per batch.
-        train_data: The training images, after `setup`, as are `val_data` and `test_data`.
 
     Raises:
         UsageError: If an argument is out of range.
@@ -187,7 +186,6 @@ class ImageData(LightningDataModule):
         self._shift = torch.tensor(-mean / std, dtype=torch.float32).reshape(-1, 1, 1)
 
     def train_dataloader(self) -> TrainingBatches:
-        """Return the stream of training batches."""
         return TrainingBatches(
             self.train_data,
             self.batch_size,
@@ -198,11 +196,9 @@ class ImageData(LightningDataModule):
         )
 
     def val_dataloader(self) -> EvaluationBatches:
-        """Return the validation batches."""
         return EvaluationBatches(self.val_data, EVALUATION_BATCH_SIZE)
 
     def test_dataloader(self) -> EvaluationBatches:
-        """Return the test batches."""
         return EvaluationBatches(self.test_data, EVALUATION_BATCH_SIZE)
 
     def on_after_batch_transfer(

@@ -24,15 +24,9 @@ def shuffled(size: int, *stream: int) -> Indices:
 
 
 def split(labels: Labels, held_out: int, stratified: bool) -> tuple[Indices, Indices]:
-    """Split images, by their labels (N,), into a rest and a held-out part.
+    """Ascending indices of a rest and of a held-out part of images with some labels (N,).
 
-    Args:
-        labels: Label of every image, shape (N,).
-        held_out: How many images to hold out.
-        stratified: Hold out the same share of every class; else one plain shuffle decides.
-
-    Returns:
-        Ascending indices of the rest and of the held-out part.
+    A stratified part has the same share of every class; else one plain shuffle decides.
     """
     chosen = stratified_choice(labels, held_out) if stratified else shuffled(len(labels))[:held_out]
     is_held_out = np.zeros(len(labels), dtype=bool)

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from lightning_modules.nets.initialization import he_normal_
+from lightning_modules.nets.mlp import he_normal_
 
 
 class AllCNN(nn.Module):

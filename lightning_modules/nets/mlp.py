@@ -7,8 +7,15 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from lightning_modules.nets.initialization import he_normal_
 from optuna_taylorglo.errors import UsageError
+
+
+def he_normal_(module: nn.Module) -> None:
+    """Draw weights from N(0, 2 / fan_in), He et al. (2015), Eq. 10, and zero the biases."""
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 class MLP(nn.Module):

@@ -11,13 +11,7 @@ class PreActivationBlock(nn.Module):
     He et al., "Identity Mappings in Deep Residual Networks" (2016), Fig. 4(e); dropout between the
     convolutions is that of Wide ResNets. The shortcut is the identity, or a strided 1×1 projection
     where the shape changes.
-
-    Args:
-        channels_in: Channels of the input.
-        channels_out: Channels of the output.
-        stride: Stride of the first convolution.
-        dropout: Probability of dropping a value between the convolutions.
-        activate_shortcut: Feed the shortcut from the activated input too. Projections always do.
+    Projections take the activated input, the identity does if `activate_shortcut`.
     """
 
     def __init__(
@@ -53,14 +47,7 @@ class PreActivationBlock(nn.Module):
 
 
 class PreActivationNet(nn.Module):
-    """A 3×3 convolution, three stages of blocks that halve the image, and a global average.
-
-    Args:
-        blocks: Blocks a stage.
-        widths: Channels of the three stages.
-        num_classes: Number of classes.
-        dropout: Dropout inside the blocks.
-    """
+    """A 3×3 convolution, three stages of blocks that halve the image, and a global average."""
 
     def __init__(
         self, blocks: int, widths: tuple[int, int, int], num_classes: int, dropout: float = 0.0

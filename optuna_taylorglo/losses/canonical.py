@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.polynomial.polynomial import polyder, polyval
 
 from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion, FloatArray
 
@@ -79,7 +80,10 @@ def label_polynomials(
 
     Entry [j, l] multiplies ``y^j z^l``; a variable that is absent has one power only.
     """
-    coefficients = list(enumerate(form.arranged_coefficients(theta)[:, 0]))
+    present = [v for v in "xtyz" if v in form.variables]
+    shape = [form.order + 1 if v in present else 1 for v in "xtyz"]
+    dense = form.coefficients(theta).transpose([form.variables.index(v) for v in present])
+    coefficients = list(enumerate(dense.reshape(shape)[:, 0]))
     others = np.sum([low**i * c for i, c in coefficients], axis=0)
     return others, np.sum([(high**i - low**i) * c for i, c in coefficients], axis=0)
 
@@ -110,23 +114,20 @@ def from_canonical(canonical: Sequence[float], form: Expansion = THIRD_ORDER) ->
 
 
 def trainability(theta: Sequence[float], n_classes: int, form: Expansion = THIRD_ORDER) -> float:
-    """How hard the loss pushes the target's logit away from the others at the prediction 1/n.
+    """How hard the loss pushes the target's logit up at the prediction 1/n: h > 0 can learn.
 
     The gradient of (C1) there is ``-(s/n) ([j = t] - 1/n) h``, s = 1/n or 1 by the reduction, with
 
-        h = (q_1 - q_0)'(1/n)      = α + β/n at third order.                               (C3)
+        h = (q_1 - q_0)'(1/n)      = α + β/n at third order,                               (C3)
 
-    Training can start only if **h > 0**. With raw logits among the variables it is n times
-    ``h/n + ∂_z f(1) - ∂_z f(0)``, the growth of the gap between the target's logit and another
-    where all are 0. Without ``x`` it is 0.
+    and with z among the variables ``n (h/n + ∂_z f(1) - ∂_z f(0))`` where all logits are 0.
     """
     check_classes(n_classes)
     _, gap = label_polynomials(theta, form)
-    polynomial = np.polynomial.polynomial
     # At z = 0 only z⁰ and z¹ survive: the first in ∂_y f, the second in ∂_z f.
-    h = float(polynomial.polyval(1 / n_classes, polynomial.polyder(gap[:, 0])))
+    h = float(polyval(1 / n_classes, polyder(gap[:, 0])))
     if "z" in form.variables:
-        h += n_classes * float(polynomial.polyval(1 / n_classes, gap[:, 1]))
+        h += n_classes * float(polyval(1 / n_classes, gap[:, 1]))
     return h
 
 
@@ -135,9 +136,8 @@ def collapse_ratio(theta: Sequence[float], n_classes: int, form: Expansion = THI
 
         R = (γ + β/n + 2δ/n) / (α + β/n)                                                   (C4)
 
-    The numerator is the curvature along which the prediction leaves 1/n whatever the target is,
-    the denominator is `trainability`. Losses with h > 0 and R < 1 trained most often. Where h is
-    0, R is infinite or NaN.
+    The numerator is the curvature along which the prediction leaves 1/n whatever the target is.
+    Losses with h > 0 and R < 1 trained most often. Where h is 0, R is infinite or NaN.
     """
     check_classes(n_classes)
     alpha, beta, gamma, delta = to_canonical(theta, form)
@@ -159,14 +159,9 @@ def first_gradient(
     By (C3) it is r = h/n² with the mean over classes, h/n with their sum, and anchored (A1)
 
         e^s (1 - ε + r).                                                                   (A2)
-
-    A ratio of 20 acts like a learning rate 20 times larger at the start of training.
     """
     if "z" in form.variables:
-        raise ValueError(
-            "variables has 'z': the first gradient of a loss over raw logits is not parallel to "
-            "cross-entropy's, so it has no scale relative to it."
-        )
+        raise ValueError("variables has 'z': a loss over raw logits has no scale at the start.")
     h = trainability(theta, n_classes, form)
     ratio = h / n_classes / _class_divisor(class_reduction, n_classes)
     return ratio if anchor is None else anchor.scale * (1 - anchor.smoothing + ratio)
@@ -183,8 +178,7 @@ def normalize_scale(
     scale = first_gradient(theta, n_classes, form, class_reduction=class_reduction)
     if not scale > 0:
         raise ValueError(
-            f"theta has trainability {scale:.4g} ≤ 0 for {n_classes} classes: a loss that cannot "
-            "begin to learn has no scale to normalize."
+            f"theta cannot begin to learn {n_classes} classes: its first gradient is {scale:.4g}."
         )
     center = len(form.variables)
     values = form.validate(theta)
@@ -206,8 +200,7 @@ def one_class_share(
 
         max_c E_T [L(u, T) - L(p(c), T)] / max_c [L(u, t) - L(p(c), t)].                   (A3)
 
-    A network that has fallen into the first well does not come out again: all its gradients point
-    back. Cross-entropy rises there, so its share is 0.
+    A network that has fallen into the first well does not come out again.
     """
     alpha, beta, gamma, delta = to_canonical(theta, form)
     divisor = _class_divisor(class_reduction, n_classes)
@@ -245,10 +238,7 @@ def is_steady(
     anchor: Anchor,
     class_reduction: str = "mean",
 ) -> bool:
-    """Whether an anchored loss starts at a useful pace and does not draw all to one class.
-
-    The first gradient (A2) lies within `PACE`, and the share (A3) below `MAX_ONE_CLASS_SHARE`.
-    """
+    """Whether its first gradient (A2) lies within `PACE` and (A3) below the maximum."""
     pace = first_gradient(theta, n_classes, form, anchor=anchor, class_reduction=class_reduction)
     if not PACE[0] < pace < PACE[1]:
         return False

@@ -48,32 +48,22 @@ class ClassificationLoss(nn.Module):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        conventions = Conventions(**settings).validate()
-        self.class_reduction = conventions.class_reduction
-        self.reduction = conventions.reduction
-        self.ignore_index = conventions.ignore_index
-        self.label_smoothing = conventions.label_smoothing
-        self.register_buffer("weight", conventions.weight)
+        self.class_reduction, self.reduction, weight, self.ignore_index, self.label_smoothing = (
+            Conventions(**settings).validate()
+        )
+        self.register_buffer("weight", weight)
 
     @property
     def conventions(self) -> Conventions:
         """The current settings."""
+        weight = self._buffers["weight"]  # faster than self.weight
         return Conventions(
-            self.class_reduction,
-            self.reduction,
-            self._buffers["weight"],  # faster than self.weight
-            self.ignore_index,
-            self.label_smoothing,
+            self.class_reduction, self.reduction, weight, self.ignore_index, self.label_smoothing
         )
 
 
 class EvolvedLossModule(ClassificationLoss):
-    """A loss that a file can hold.
-
-    Attributes:
-        n_classes: Number of classes the loss was made for, if known.
-        origin: Where the loss came from, if it was loaded from a file that says so.
-    """
+    """A loss that a file can hold."""
 
     file_type: ClassVar[type[LossFile | TreeLossFile]]
 
@@ -97,10 +87,9 @@ class EvolvedLossModule(ClassificationLoss):
         n_classes: int | None = None,
         origin: Origin | None = None,
     ) -> None:
-        """Write the loss to a JSON file that `load_loss` reads back exactly.
+        """Write the loss to a JSON file that `load_loss` reads back exactly, atomically.
 
-        A file that exists is replaced atomically; `n_classes` and `origin` are the attributes
-        unless given.
+        `n_classes` and `origin` are the attributes unless given.
         """
         settings = self.settings() | {
             "reduction": self.reduction,
@@ -116,26 +105,15 @@ class EvolvedLossModule(ClassificationLoss):
 
 
 class Batch(NamedTuple):
-    """Logits and targets, checked and brought into one form.
+    """Logits and targets, checked and brought into one form."""
 
-    Attributes:
-        logits: Shape (N, C, …), at least float32, 0 in ignored samples.
-        target: Indices, shape (N, 1, …), 0 in ignored samples; or smoothed class probabilities of
-            the shape of `logits`.
-        is_soft: Whether the target holds probabilities.
-        valid: Which samples count, shape (N, 1, …); None for all.
-        share: Mean class weight under the smoothed target, shape (N, 1, …); None for 1.
-        total: What "mean" divides by; None for the number of samples.
-        is_single: Whether the logits came as (C,).
-    """
-
-    logits: Tensor
-    target: Tensor
-    is_soft: bool
-    valid: Tensor | None = None
-    share: Tensor | None = None
-    total: Tensor | None = None
-    is_single: bool = False
+    logits: Tensor  # (N, C, …), at least float32, 0 in ignored samples
+    target: Tensor  # indices (N, 1, …), 0 in ignored samples; or smoothed probabilities (N, C, …)
+    is_soft: bool  # whether the target holds probabilities
+    valid: Tensor | None = None  # which samples count, (N, 1, …); None for all
+    share: Tensor | None = None  # mean class weight under the smoothed target, (N, 1, …)
+    total: Tensor | None = None  # what "mean" divides by; None for the number of samples
+    is_single: bool = False  # whether the logits came as (C,)
 
     def labels(self, smoothing: float) -> Tensor:
         """Smoothed class probabilities of the shape of the logits."""
@@ -163,9 +141,7 @@ class Batch(NamedTuple):
 def prepare(logits: Tensor, target: Tensor, conventions: Conventions) -> Batch:
     """Check a batch and say how its samples count; a ValueError names shapes that do not fit."""
     if logits.dim() == 0:
-        raise ValueError(
-            "logits has no dimension; its shape must be (C,), (N, C) or (N, C, d1, …)."
-        )
+        raise ValueError("logits has no dimension; its shape must be (C,) or (N, C, …).")
     if is_single := logits.dim() == 1:
         logits, target = logits.unsqueeze(0), target.unsqueeze(0)
     weight, n = conventions.weight, logits.shape[1]
@@ -224,6 +200,5 @@ def _check_target(logits: Tensor, target: Tensor, ignore_index: int) -> None:
         raise ValueError(f"target has dtype {target.dtype}; class indices are int64 or uint8.")
     if soft and ignore_index >= 0:
         raise ValueError(
-            f"ignore_index is {ignore_index}; class probabilities have no index to ignore, so it "
-            "must be negative with them."
+            f"ignore_index is {ignore_index}; it must be negative with class probabilities."
         )

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,8 +53,7 @@ class Description(NamedTuple):
 class TargetCurve:
     """A loss over the target's probability p, the other classes sharing 1 - p evenly.
 
-    For two classes it is the curve that the paper plots ("binary mode"). Weights, ignored index and
-    label smoothing of the loss are left out; losses in ``t`` are taken at the progress given.
+    Weights, ignored index and label smoothing of the loss are left out.
     """
 
     def __init__(self, loss: EvolvedLoss, n_classes: int, *, progress: float = 0.0) -> None:
@@ -69,15 +69,12 @@ class TargetCurve:
     def __call__(self, p: FloatArray) -> FloatArray:
         """The loss at p; NaN where it has no value."""
         with torch.no_grad():
-            values: FloatArray = self._values(torch.tensor(p, dtype=torch.float64)).numpy()
-        return values
+            return np.asarray(self._values(torch.tensor(p, dtype=torch.float64)))
 
     def slope(self, p: FloatArray) -> FloatArray:
         """dL/dp, for p within (0, 1)."""
         inputs = torch.tensor(p, dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(self._values(inputs).sum(), inputs)
-        derivatives: FloatArray = slope.numpy()
-        return derivatives
+        return np.asarray(torch.autograd.grad(self._values(inputs).sum(), inputs)[0])
 
     def minimum(self) -> float:
         """The p in [0, 1] at which the loss is lowest; two minima closer than a grid may be one."""
@@ -100,28 +97,15 @@ class TargetCurve:
         return losses.reshape(p.shape)
 
 
-def nearest_known_loss(loss: EvolvedLoss, n_classes: int) -> tuple[str, float, float]:
-    """The known loss, and the label smoothing, whose gradients are most alike.
-
-    Compared are the gradients on the target's logit along `TargetCurve`, from the uniform
-    prediction to 0.99, by the cosine of the angle between them: scale does not count.
-
-    Returns:
-        Name of the nearest known loss, the cosine, and the label smoothing ε with which
-        cross-entropy comes nearest.
-    """
+def nearest_known_loss(loss: EvolvedLoss, n_classes: int) -> tuple[str, float]:
+    """The known loss with the most similar gradients along `TargetCurve`, and their cosine."""
     p = _path(n_classes)
     own = p * (1 - p) * TargetCurve(loss, n_classes).slope(p)
-    smoothings = np.linspace(0, 0.9, 91)
-    # Smoothed cross-entropy has the gradient p - (1 - ε + ε/n).
-    smoothed = [_cosine(own, p - (1 - e + e / n_classes)) for e in smoothings]
-    best = int(np.argmax(smoothed))
-    epsilon = float(smoothings[best])
-    names = {name: _cosine(own, curve(p, n_classes)) for name, curve in KNOWN_LOSSES.items()}
-    suffix = f" with label smoothing {epsilon:.2f}" if best else ""
-    names["cross-entropy" + suffix] = smoothed[best]
-    nearest = max(names, key=lambda name: names[name])
-    return nearest, names[nearest], epsilon
+    curves = {name: curve(p, n_classes) for name, curve in KNOWN_LOSSES.items()}
+    for e in np.linspace(0, 0.9, 91):
+        suffix = f" with label smoothing {e:.2f}" if e else ""
+        curves[f"cross-entropy{suffix}"] = p - (1 - e + e / n_classes)
+    return max(((name, _cosine(own, each)) for name, each in curves.items()), key=itemgetter(1))
 
 
 def describe(loss: EvolvedLoss, n_classes: int) -> Description:
@@ -134,8 +118,7 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
     Returns:
         Text and facts: formula, canonical parameters, whether training can begin, where the
         loss is lowest, its first gradient relative to cross-entropy's, and the most similar known
-        loss. Facts without a meaning for a form (such as minima of losses over raw logits) are
-        None.
+        loss. Facts without a meaning for a form are None.
 
     Examples:
         >>> from optuna_taylorglo import TaylorLoss, describe
@@ -147,40 +130,43 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
         0.2
     """
     check_classes(n_classes)
-    last: list[str] = []
+    facts: dict[str, Any] = loss.settings() | {"canonical": None, "collapse_ratio": None}
+    left, lines, last, first = "L = -f", list[str](), list[str](), None
     if isinstance(loss, TreeLoss):
-        facts: dict[str, Any] = {
-            "formula": loss.formula,
-            "tree": loss.tree.to_prefix(),
-            "coefficients": list(loss.coefficients),
-        }
-        left, lines = "L = -f", list[str]()
-        h, first = loss.trainability(n_classes), None
+        written, h = loss.formula, loss.trainability(n_classes)
         if np.isfinite(TargetCurve(loss, n_classes).slope(_path(n_classes))).all():
             first = loss.first_gradient(n_classes)
         else:
             last = ["It is not finite everywhere: a training ends where it is not."]
     else:
-        facts, left, lines = _taylor_facts(loss, n_classes)
-        h, first = trainability(loss.theta, n_classes, loss.form), None
-        if "z" not in loss.form.variables:
+        theta, form, anchor = loss.theta, loss.form, loss.anchor
+        written, h = form.formula(theta), trainability(theta, n_classes, form)
+        if has_canonical_form(form):
+            canonical = to_canonical(theta, form)
+            facts["canonical"] = canonical._asdict()
+            if anchor is None:
+                facts["collapse_ratio"] = collapse_ratio(theta, n_classes, form)
+            numbers = zip("αβγδ", canonical, strict=True)
+            lines = ["Canonical form: " + ", ".join(f"{s} = {v:.4g}" for s, v in numbers) + "."]
+        if "z" not in form.variables:
             reduction = loss.class_reduction
-            first = first_gradient(
-                loss.theta, n_classes, loss.form, anchor=loss.anchor, class_reduction=reduction
-            )
-            if loss.anchor is not None:
+            first = first_gradient(theta, n_classes, form, anchor=anchor, class_reduction=reduction)
+        if anchor is not None:
+            smoothed = f" with label smoothing {anchor.smoothing:.3g}" if anchor.smoothing else ""
+            left = f"L = {anchor.scale:.3g} × (cross-entropy{smoothed} - f)"
+            if first is not None:
                 h, last = first, _anchored_sentences(loss, n_classes)
     begin = f"can begin to learn: trainability {h:.4g} > 0"
     if not h > 0:
         begin = f"cannot begin to learn: trainability {h:.4g} is not above 0"
     lines = [
-        f"{left}, the {loss.class_reduction} over {n_classes} classes of f = {facts['formula']}",
+        f"{left}, the {loss.class_reduction} over {n_classes} classes of f = {written}",
         *lines,
         f"It {begin}.",
     ]
-    binary = minimum = nearest = cosine = smoothing = None
+    binary = minimum = nearest = cosine = None
     if first is not None:
-        nearest, cosine, smoothing = nearest_known_loss(loss, n_classes)
+        nearest, cosine = nearest_known_loss(loss, n_classes)
         binary, minimum = (TargetCurve(loss, n).minimum() for n in (2, n_classes))
         lines += [
             f"Its first gradient is {first:.3g} times cross-entropy's: at the start that acts like "
@@ -190,7 +176,7 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
             f"Most like {nearest} (cosine of gradients {cosine:.3f}).",
         ]
     facts |= {
-        "class_reduction": loss.class_reduction,
+        "formula": written,
         "n_classes": n_classes,
         "trainability": h if math.isfinite(h) else None,
         "can_begin_to_learn": h > 0,
@@ -199,42 +185,12 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
         "minimum": minimum,
         "nearest_known_loss": nearest,
         "nearest_known_loss_cosine": cosine,
-        "nearest_label_smoothing": smoothing,
     }
     return Description("\n".join(lines + last), facts)
 
 
-def _taylor_facts(loss: TaylorLoss, n_classes: int) -> tuple[dict[str, Any], str, list[str]]:
-    """What only a Taylor loss has: facts, the left side of its formula, and lines."""
-    form, anchor, left, lines = loss.form, loss.anchor, "L = -f", []
-    facts: dict[str, Any] = {
-        "formula": form.formula(loss.theta),
-        "theta": list(loss.theta),
-        "order": form.order,
-        "variables": list(form.variables),
-        "folded": form.folded,
-        "anchor": None if anchor is None else anchor._asdict(),
-        "canonical": None,
-        "collapse_ratio": None,
-    }
-    if has_canonical_form(form):
-        canonical = to_canonical(loss.theta, form)
-        facts["canonical"] = canonical._asdict()
-        if anchor is None:
-            facts["collapse_ratio"] = collapse_ratio(loss.theta, n_classes, form)
-        numbers = zip("αβγδ", canonical, strict=True)
-        lines = ["Canonical form: " + ", ".join(f"{s} = {v:.4g}" for s, v in numbers) + "."]
-    if anchor is not None:
-        smoothed = f" with label smoothing {anchor.smoothing:.3g}" if anchor.smoothing else ""
-        left = f"L = {anchor.scale:.3g} × (cross-entropy{smoothed} - f)"
-    return facts, left, lines
-
-
 def _anchored_sentences(loss: TaylorLoss, n_classes: int) -> list[str]:
-    """What a loss does to cross-entropy, from the start of a training to its end.
-
-    Compared are gradients on the target's logit, ``p (1-p) L'(p)``, with cross-entropy's ``p - 1``.
-    """
+    """How the loss's gradient on the target's logit differs from cross-entropy's, p - 1."""
     curve, unlikely, sure = TargetCurve(loss, n_classes), 0.02, 0.95
 
     def relative(p: float) -> float:

@@ -5,8 +5,7 @@ expanded around a center ``a`` (Eq. 4 of Gonzalez & Miikkulainen, without consta
 
     f(v) = Σ_α  c_α · Π_v (v - a_v)^α_v,     c_α = θ_α / α!   (or θ_α itself when `folded`)
 
-This module needs no torch. It says which multi-indices α there are, in which order their
-parameters stand in θ, and what ``f`` is in plain powers of its variables.
+This module needs no torch.
 """
 
 from __future__ import annotations
@@ -144,12 +143,11 @@ class Expansion:
 
     @cached_property
     def _table(self) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
-        """The binomial theorem applied to every factor of every term, one row for each product
+        """Powers, terms, constants, exponents: by the binomial theorem f is the sum over rows of
 
-            constant · θ[term] · Π_v (-a_v)^exponents_v · v^power
+        constant · θ[term] · Π_v (-a_v)^exponents_v · v^power,
 
-        Returns:
-            Powers as indices of a flattened ``(k+1,) * v`` array, terms, constants and exponents.
+        each power an index of a flattened ``(k+1,) * v`` array.
         """
         shape = (self.order + 1,) * len(self.variables)
         rows = [
@@ -168,12 +166,7 @@ class Expansion:
         return powers, terms, constants, exponents
 
     def coefficients(self, theta: Sequence[float]) -> FloatArray:
-        """Coefficients of f in plain powers of its variables.
-
-        Returns:
-            Array of shape ``(order + 1,) * len(variables)``; entry ``[i, j]`` multiplies
-            ``x^i y^j`` when the variables are (x, y).
-        """
+        """Coefficients of f in plain powers; entry [i, j] multiplies x^i y^j for (x, y)."""
         values = np.asarray(self.validate(theta))
         powers, terms, constants, exponents = self._table
         products = constants * values[terms]
@@ -181,12 +174,6 @@ class Expansion:
         dense = np.zeros((self.order + 1,) * len(self.variables))
         np.add.at(dense.reshape(-1), powers, products)
         return dense
-
-    def arranged_coefficients(self, theta: Sequence[float]) -> FloatArray:
-        """The coefficients with the axes (x, t, y, z), of length 1 where a variable is absent."""
-        permutation = [self.variables.index(v) for v in "xtyz" if v in self.variables]
-        shape = [self.order + 1 if v in self.variables else 1 for v in "xtyz"]
-        return self.coefficients(theta).transpose(permutation).reshape(shape)
 
     def formula(self, theta: Sequence[float], *, digits: int = 4) -> str:
         """f as text, with the numbers of `theta`."""
@@ -203,7 +190,7 @@ class Expansion:
 
 
 THIRD_ORDER = Expansion()
-"""The form of Eq. 5: order 3 over (x, y), factors 1/α! not in θ."""
+"""The form of Eq. 5."""
 
 expansion = lru_cache(Expansion)
 """`Expansion` of the same arguments, the same one for all callers in the process."""

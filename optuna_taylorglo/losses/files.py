@@ -18,8 +18,7 @@ from optuna_taylorglo.validation import Number, PlainMapping, PlainModel, Proble
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
-FORMAT = "optuna-taylorglo loss"
-VERSION = 1
+FORMAT, VERSION = "optuna-taylorglo loss", 1
 
 
 class _Part(PlainModel):
@@ -32,22 +31,11 @@ class Origin(_Part):
     """Where a loss came from."""
 
     study: StrictStr | None = None
-    """Name of the study that found it."""
-
     trial: Annotated[StrictInt, Field(ge=0)] | None = None
-    """Number of the trial."""
-
     recipe: PlainMapping | None = None
-    """The recipe of the study, as plain JSON values."""
-
-    validation_accuracy: Number | None = None
-    """The trial's fitness."""
-
-    final_mean: StrictBool = False
-    """Whether it is the mean of the search's final distribution, which no trial evaluated."""
-
-    full_validation: Number | None = None
-    """Mean metric of the full trainings by which it was chosen."""
+    validation_accuracy: Number | None = None  # the trial's fitness
+    final_mean: StrictBool = False  # the mean of the final distribution, which no trial evaluated
+    full_validation: Number | None = None  # mean metric of the full trainings that selected it
 
 
 class _LossFields(_Part):
@@ -57,10 +45,7 @@ class _LossFields(_Part):
     ignore_index: StrictInt
     label_smoothing: Annotated[Number, Field(ge=0, le=1)]
     n_classes: Annotated[StrictInt, Field(ge=2)] | None
-    """Number of classes that it was made for, if known."""
-
     origin: Origin | None
-    """Where it came from, if known."""
 
 
 class LossFile(_LossFields):
@@ -87,10 +72,7 @@ class TreeLossFile(_LossFields):
     """The file of a loss that is a tree."""
 
     tree: Annotated[list[StrictStr], AfterValidator(_tree)]
-    """The operators, each before its operands."""
-
     coefficients: list[Number]
-    """Factors of the nodes, in the same order."""
 
 
 def load_loss(path: str | PathLike[str]) -> EvolvedLoss:

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from optuna_taylorglo.losses.conventions import ClassificationLoss, over_classes, prepare
 
-LOG_OF_ZERO = -4.0
-"""A, what reverse cross-entropy takes for the logarithm of a target probability of 0."""
+LOG_OF_ZERO = -4.0  # A, reverse cross-entropy's logarithm of a target probability of 0
 
 
 class StandardLoss(ClassificationLoss, ABC):

@@ -27,9 +27,6 @@ from optuna_taylorglo.losses.tree import CROSS_ENTROPY_TREE, expanded_theta
 _LOG2_E = 1 / math.log(2)
 
 Scalar = float | Tensor
-"""A number, or a tensor of no dimensions in its place."""
-
-
 Numbers = tuple[Sequence[float], Sequence[float], float, float]
 
 
@@ -39,23 +36,13 @@ class _HardTargets(torch.autograd.Function):
         dL/dz_j = y_j (h_j - Σ_k y_k h_k) + w (y_j - (1-ε) [j = t] - ε/n),
         h_j = p'(y_j) + [j = t] q'(y_t).
 
-    Arguments of `apply`:
-        logits: Shape (N, C, …).
-        index: Targets, shape (N, 1, …).
-        numbers: Coefficients of p from y² on, those of q, w and ε.
-        plain: The same function of the logits by operators that autograd knows.
-
-    Returns:
-        Shape (N, 1, …).
+    It takes logits (N, C, …), targets (N, 1, …), numbers (coefficients of p from y² on, those of q,
+    w and ε), and the same function by operators that autograd knows; it returns (N, 1, …).
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        index: Tensor,
-        numbers: Numbers,
-        plain: Callable[[Tensor], Tensor],
+        ctx: Any, logits: Tensor, index: Tensor, numbers: Numbers, plain: Callable[[Tensor], Tensor]
     ) -> Tensor:
         every, at_target, base, smoothing = numbers
         y = logits - logits.amax(1, keepdim=True)
@@ -142,8 +129,7 @@ def _losses(
 ) -> Tensor:
     """Weighted losses of each sample by their definition (Eq. 4, A1), shape (N, 1, …).
 
-    The logits take the place of those of the batch; the parameters are θ, then scale and smoothing
-    of the anchor if there is one.
+    The parameters are θ, then scale and smoothing of the anchor if there is one.
     """
     n, x = logits.shape[1], batch.labels(conventions.label_smoothing)
     values = {"x": x, "y": torch.softmax(logits, dim=1), "z": logits, "t": progress}
@@ -207,9 +193,8 @@ def taylor_loss(
         folded: Whether 1/α! is already in θ.
         class_reduction: "mean" for the paper's 1/n, "sum" for what its authors ran.
         reduction: "mean", "sum" or "none" over samples, as in `cross_entropy`.
-        weight: Weight of each class, shape (C,). As in `cross_entropy` a sample counts with its
-            target's weight, and "mean" divides by the sum of those; with probabilities it counts
-            with the mean of the weights under them, and "mean" divides by the number of samples.
+        weight: Weight of each class, shape (C,), as in `cross_entropy`; with probabilities a sample
+            counts with the mean of the weights under them, and "mean" divides by their number.
         ignore_index: Target index that neither counts nor sends a gradient.
         label_smoothing: ε in [0, 1]; targets become ``(1 - ε) x + ε / C``.
         progress: Training progress in [0, 1], for losses in ``t``.
@@ -259,14 +244,12 @@ class TaylorLoss(EvolvedLossModule):
     θ = 0, s = 0, ε = 0 is cross-entropy.
 
     Args:
-        theta: The parameters, in the order of `losses.expansion.Expansion`: the center,
-            then the terms. For the default form the eight numbers of Eq. 5.
+        theta: The center, then a parameter for each term; by default the eight of Eq. 5.
         order: Order of the expansion.
         variables: Its variables, out of x (target), y (softmax output), z (logits), t (progress).
-        folded: Whether 1/α! is already in θ. The paper's formula has False, the numbers its
-            authors published have True.
+        folded: Whether 1/α! is already in θ, as in the numbers that the authors published.
         base: "none", or "cross_entropy" for the anchored family.
-        log_scale: s of the anchored family: the loss is multiplied by e^s.
+        log_scale: s of the anchored family.
         smoothing: ε of the anchored family, below 1; it may be negative. It smooths the labels
             that cross-entropy sees, `label_smoothing` those of the whole loss.
         settings: class_reduction, reduction, weight, ignore_index and label_smoothing, as in
@@ -276,8 +259,8 @@ class TaylorLoss(EvolvedLossModule):
         theta: The parameters as exact floats.
         anchor: Scale and smoothing of the anchored family; None without a base.
         progress: Training progress in [0, 1], a tensor that the caller sets for losses in ``t``.
-        n_classes: Number of classes the loss was made for, if that is known.
-        origin: Where the loss came from, if it was loaded from a file that says so.
+        n_classes: Number of classes the loss was made for, if known.
+        origin: Where a loss from a file came from, if known.
 
     Examples:
         >>> import torch
@@ -336,15 +319,9 @@ class TaylorLoss(EvolvedLossModule):
     def from_cross_entropy(
         cls, order: int = 3, center: float | tuple[float, float] = 0.5, **settings: Any
     ) -> Self:
-        """The Taylor expansion of cross-entropy itself, ``f = x log y``.
+        """The Taylor expansion of cross-entropy, ``f = x log y``, around y = b or (x, y) = (a, b).
 
-        With the default sum over classes the loss approximates `torch.nn.CrossEntropyLoss`, best
-        for outputs near b.
-
-        Args:
-            order: Order of the expansion.
-            center: b, or (a, b); b must be positive, and a is 0 if not given.
-            settings: Further arguments of `TaylorLoss`, for the expansion over (x, y).
+        With the default sum over classes it approximates cross-entropy, best for outputs near b.
         """
         form = Expansion(order, ("x", "y"), settings.get("folded", False))
         point = center if isinstance(center, tuple) else (0.0, center)

@@ -18,11 +18,8 @@ OPERATORS: Mapping[str, int] = MappingProxyType(
 )
 """What a node may be, and how many operands it takes; a leaf takes none."""
 
-MAX_DEPTH = 17
-"""Greatest depth of a tree: Koza's limit of genetic programming."""
-
-MAX_SIZE = 255
-"""Greatest number of nodes of a tree."""
+MAX_DEPTH = 17  # of a tree: Koza's limit of genetic programming
+MAX_SIZE = 255  # nodes of a tree
 
 
 @dataclass(frozen=True, order=True)
@@ -70,15 +67,13 @@ def tree_from_prefix(content: object) -> Tree:
         raise ValueError(f"the tree has {len(content)} nodes, more than {MAX_SIZE}.")
     rest = list(reversed(content))
 
-    def read(depth: int) -> Tree:
+    def read() -> Tree:
         if not rest:
             raise ValueError("the tree lacks an operand at its end.")
-        if depth > MAX_DEPTH:
-            raise ValueError(f"the tree is deeper than {MAX_DEPTH}.")
         operator = rest.pop()
-        return Tree(operator, tuple(read(depth + 1) for _ in range(_arity(operator))))
+        return Tree(operator, tuple(read() for _ in range(_arity(operator))))
 
-    tree = read(0)
+    tree = read()
     if rest:
         raise ValueError(f"the tree ends before entry {tree.size} of {len(content)}.")
     return tree
@@ -108,8 +103,7 @@ BAIKAL_CMA_COEFFICIENTS = (2.7279, 0.9863, 1.5352, -1.1135, 1.3716, -0.8411)
 """On the nodes of `BAIKAL` they give BaikalCMA, which CMA-ES found."""
 
 
-# How tightly the outermost operator of a text binds. A quotient counts as looser than a product, so
-# that no reader has to know how "a / b·c" is read.
+# How tightly the outermost operator of a text binds; no reader must know how "a / b·c" is read.
 _SUM, _QUOTIENT, _PRODUCT, _POWER, _ATOM = range(5)
 
 _Text = tuple[str, int]
@@ -122,9 +116,6 @@ class _Term:
     number: float
     above: tuple[_Text, ...] = ()
     below: tuple[_Text, ...] = ()
-
-    def times(self, number: float) -> _Term:
-        return replace(self, number=self.number * number)
 
     def written(self, digits: int) -> _Text:
         size = f"{abs(self.number):.{digits}g}"
@@ -174,11 +165,11 @@ def _term(tree: Tree, coefficients: Iterator[float], digits: int) -> _Term:
             term = _Term(a.number / number, a.above + b.below, (*a.below, *b.above, *below))
         case sign, [a, b]:
             if b.number < 0:
-                sign, b = "+" if sign == "-" else "-", b.times(-1)
+                sign, b = "+" if sign == "-" else "-", replace(b, number=-b.number)
             # a - (b + c) keeps its brackets, a + (b - c) needs none.
             last = _inside(b.written(digits), _QUOTIENT if sign == "-" else _SUM)
             term = _Term(1.0, ((f"{a.written(digits)[0]} {sign} {last}", _SUM),))
-    return term.times(coefficient)
+    return replace(term, number=term.number * coefficient)
 
 
 def _inside(operand: _Text, level: int) -> str:
@@ -194,10 +185,7 @@ def expanded_theta(
     form: Expansion = THIRD_ORDER,
     center: tuple[float, float] = (0.0, 0.5),
 ) -> tuple[float, ...]:
-    """θ of a tree's expansion: the center, then its derivatives there (Eq. 4) by terms of Eq. 5.
-
-    A ValueError says that the tree or one of its derivatives is not finite there.
-    """
+    """θ of a tree's expansion: the center, then its derivatives there (Eq. 4) by terms of Eq. 5."""
     if form.variables != ("x", "y"):
         raise ValueError(f"form is {form}; a tree is expanded over (x, y).")
     with np.errstate(all="ignore"):
@@ -209,7 +197,7 @@ def expanded_theta(
     if not np.isfinite([series[0, 0], *theta]).all():
         raise ValueError(
             f"center is x = {center[0]}, y = {center[1]}, where {formula(tree, coefficients)} or a "
-            "derivative of it is not finite; choose another one."
+            "derivative of it is not finite."
         )
     return form.validate(theta)
 

@@ -23,8 +23,7 @@ from optuna_taylorglo.losses.tree import (
     tree_from_prefix,
 )
 
-LEAST_PROBABILITY = 1e-7
-"""Below it, 1/y no longer goes to its pole."""
+LEAST_PROBABILITY = 1e-7  # below it, 1/y no longer goes to its pole
 
 
 def tree_values(
@@ -35,11 +34,7 @@ def tree_values(
     coefficients: Sequence[float] | None = None,
     log_y: Tensor | None = None,
 ) -> Tensor:
-    """``f(x, y)``, element by element, of the dtype of `y`.
-
-    Targets x and outputs y broadcast; log_y are the logarithms of the outputs, if they are known
-    better than from y.
-    """
+    """``f(x, y)``, element by element; log_y, if it is known better than from y."""
     factors = iter(check_coefficients(tree, coefficients))
     values = _walk(tree, factors, {"x": x, "y": y}, log_y)
     shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
@@ -91,19 +86,13 @@ class TreeLoss(EvolvedLossModule):
         loss(model(images), labels).backward()
 
     x is the label, one-hot or soft, y the softmax output. Below a probability of 1e-7, y continues
-    as ``1e-7 / (1 + log(1e-7 / y))``, never 0: 1/y is a straight line in log y there. Where f is
-    still not finite, neither is the loss, which ends a search's training of it. A tree without y
-    has a gradient of 0.
+    as ``1e-7 / (1 + log(1e-7 / y))``, never 0. Where f is still not finite, neither is the loss.
 
     Args:
         tree: f, or its prefix form.
         coefficients: Factors of the nodes, in prefix order; None: 1 each.
         settings: class_reduction ("mean" for 1/n, or "sum"), and reduction, weight, ignore_index
             and label_smoothing as in `torch.nn.CrossEntropyLoss`.
-
-    Attributes:
-        n_classes: Number of classes the loss was made for, if known.
-        origin: Where the loss came from, if it was loaded from a file that says so.
 
     Examples:
         >>> import torch
@@ -154,16 +143,9 @@ class TreeLoss(EvolvedLossModule):
         return tree_values(self.tree, x, y, coefficients=self.coefficients, log_y=log_y)
 
     def expand(
-        self,
-        order: int = 3,
-        center: float | tuple[float, float] = 0.5,
-        *,
-        folded: bool = False,
+        self, order: int = 3, center: float | tuple[float, float] = 0.5, *, folded: bool = False
     ) -> TaylorLoss:
-        """The Taylor loss of this order around y = b, or (x, y) = (a, b); a pole is refused.
-
-        It approximates the tree up to what has no gradient.
-        """
+        """The Taylor loss of this order around y = b, or (x, y) = (a, b); a pole is refused."""
         form = Expansion(order, ("x", "y"), folded)
         point = center if isinstance(center, tuple) else (0.0, center)
         theta = expanded_theta(self.tree, self.coefficients, form=form, center=point)
@@ -178,13 +160,11 @@ class TreeLoss(EvolvedLossModule):
         difference = self.values(one, log_y) - self.values(0 * one, log_y)
         if not difference.requires_grad:
             return 0.0
-        (h,) = torch.autograd.grad(difference, y)
-        return float(h)
+        return float(torch.autograd.grad(difference, y)[0])
 
     def first_gradient(self, n_classes: int) -> float:
         """First gradient of the loss relative to cross-entropy's, as `canonical.first_gradient`."""
-        scale = self.conventions.class_scale(n_classes)
-        return scale * self.trainability(n_classes) / n_classes
+        return self.conventions.class_scale(n_classes) * self.trainability(n_classes) / n_classes
 
     def settings(self) -> dict[str, Any]:
         """The arguments that define the function, as plain JSON values."""

@@ -1,20 +1,27 @@
-"""A recipe from a YAML file, from the package or from a study."""
+"""A recipe from a YAML file, the package or a study, and the classes that it names."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import inspect
 import json
 import os
 import re
-from collections.abc import Hashable, Iterator
+import sys
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
 from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
+from optuna_taylorglo.recipes.settings import DOTTED_PATH
 from optuna_taylorglo.validation import show
 
 if TYPE_CHECKING:
@@ -40,8 +47,7 @@ def find_recipe(path_or_name: str | os.PathLike[str]) -> Path:
         return recipes[str(path)]
     near = difflib.get_close_matches(path.stem.lower(), recipes, n=5, cutoff=0.5)
     hint = f"near to it are {', '.join(near)}" if near else f"there are {', '.join(recipes)}"
-    problem = f"No such file, and no bundled recipe has this name; {hint}"
-    raise RecipeError("", problem, str(path))
+    raise RecipeError("", f"No such file, and no bundled recipe has this name; {hint}", str(path))
 
 
 def load_recipe(path: str | os.PathLike[str]) -> Recipe:
@@ -49,32 +55,24 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     source = os.fspath(path)
     try:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_RecipeLoader)
-    except UnicodeDecodeError as error:
-        raise RecipeError("", f"is not UTF-8 text: {error}", source) from error
     except OSError as error:
         raise RecipeError("", f"cannot be read: {error.strerror}", source) from error
-    except RecursionError as error:
-        raise RecipeError("", "is nested too deeply", source) from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise RecipeError("", f"is not valid YAML: {error}", source) from error
     return recipe_from_dict(content, source)
 
 
 def line_of(path: str | os.PathLike[str], field: str) -> int | None:
-    """The line, from 1, of a field (dotted path) in a YAML file that was read before.
-
-    Where the field is left out, it is that of its section; None if that is left out too.
-    """
+    """The line, from 1, of a field (dotted path) in a valid YAML file, or that of its section."""
     with open(path, encoding="utf-8") as file:
         node = yaml.compose(file, Loader=_RecipeLoader)
     line = None
     for name in field.split("."):
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        found = next(((key, value) for key, value in pairs if key.value == name), None)
-        if found is None:
+        fields = {key.value: (key.start_mark.line + 1, value) for key, value in pairs}
+        if name not in fields:
             break
-        key, node = found
-        line = key.start_mark.line + 1
+        line, node = fields[name]
     return line
 
 
@@ -100,22 +98,19 @@ class _RecipeLoader(yaml.SafeLoader):
 
 _FLOAT = r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\d+[eE][-+]?\d+|[-+]?\.(inf|Inf|INF)|\.nan"
 for _tag, _pattern, _first in (
-    ("null", "~|null|Null|NULL|", "~nN"),
-    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", "[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
-    ("float", _FLOAT, "-+.0123456789"),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", "true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("int", "[-+]?(0|[1-9][0-9_]*)", [*"-+0123456789"]),
+    ("float", _FLOAT, [*"-+.0123456789"]),
 ):
-    _RecipeLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}",
-        re.compile(f"^(?:{_pattern})$", re.ASCII),
-        [*_first, *([""] if _tag == "null" else [])],
-    )
+    _regexp = re.compile(f"^(?:{_pattern})$", re.ASCII)
+    _RecipeLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _regexp, _first)
 
 
 SCHEMA_VERSION = 2
 
 CHANGEABLE = "search.n_generations, to a greater number, and selection"
-"""What may change in a study with results: how far it goes, and how its winner is selected."""
+"""What may change in a study with results."""
 
 
 def recipe_differences(in_study: Recipe, in_file: Recipe) -> list[str]:
@@ -128,23 +123,22 @@ def _differences(path: str, in_study: object, in_file: object) -> Iterator[str]:
         for name in dict.fromkeys([*in_study, *in_file]):
             ours, theirs = in_study.get(name, _ABSENT), in_file.get(name, _ABSENT)
             yield from _differences(f"{path}.{name}".lstrip("."), ours, theirs)
-    elif (ours := _as_json(in_study)) != (theirs := _as_json(in_file)):
+        return
+    ours, theirs = (
+        "nothing" if value is _ABSENT else json.dumps(value, sort_keys=True)
+        for value in (in_study, in_file)
+    )
+    if ours != theirs:
         yield f"{path}: study has {ours}, file has {theirs}"
 
 
 _ABSENT = object()
 
 
-def _as_json(value: object) -> str:
-    return "nothing" if value is _ABSENT else json.dumps(value, sort_keys=True)
-
-
 def merged(in_study: Recipe, in_file: Recipe) -> Recipe | None:
     """The recipe with which a study with results continues; None if they differ in what counts.
 
-    No candidate and no training depends on how many generations there will be, nor on how the
-    winner is selected. The greater number of generations holds, so that workers with an older file
-    can join a search that was made longer.
+    The greater number of generations holds, so that workers with an older file can join.
     """
     generations = max(in_study.search.n_generations, in_file.search.n_generations)
     ours, theirs = (
@@ -167,13 +161,12 @@ def frozen_recipe(study: optuna.Study) -> Recipe | None:
     if envelope is None:
         return None
     source = f"study {study.study_name!r}, attribute {RECIPE}"
-    if not isinstance(envelope, dict) or not {"schema", "recipe"} <= envelope.keys():
-        raise RecipeError("", f"{show(envelope)} is not a frozen recipe", source)
-    if (version := envelope["schema"]) != SCHEMA_VERSION:
+    version = envelope.get("schema") if isinstance(envelope, dict) else None
+    if version != SCHEMA_VERSION:
         problem = f"{show(version)} is not allowed, this version of optuna-taylorglo reads "
         problem += f"{SCHEMA_VERSION}: install the version that started the study"
         raise RecipeError("schema", problem, source)
-    return recipe_from_dict(envelope["recipe"], source)
+    return recipe_from_dict(envelope.get("recipe"), source)
 
 
 def settled_recipe(study: optuna.Study) -> Recipe | None:
@@ -182,3 +175,107 @@ def settled_recipe(study: optuna.Study) -> Recipe | None:
     if recipe is None or recipe.loss.class_weights != "balanced" or not weights:
         return recipe
     return recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
+
+
+BUNDLED_PACKAGE = "lightning_modules"
+
+_LIGHTNING_BASES = {
+    "data.class_path": "LightningDataModule",
+    "trainer.callbacks": "Callback",
+    "trainer.loggers": "loggers.Logger",
+}
+
+
+def _import_class(field: str, class_path: str, allowed_packages: Sequence[str] = ()) -> type[Any]:
+    """The class that a field names, a subclass of what the field takes; else a RecipeError.
+
+    It must be at the top level of a module, and defined in the bundled package or in an allowed
+    package or module or below it.
+    """
+    allowed = (BUNDLED_PACKAGE, *allowed_packages)
+    if wrong := [package for package in allowed if not _is_plain_path(package)]:
+        raise ValueError(f"allowed package {wrong[0]!r} must be a name such as my_package")
+
+    def refuse(problem: str) -> NoReturn:
+        raise RecipeError(field, f"{class_path!r} {problem}")
+
+    def require_inside(module: str, problem: str) -> None:
+        if not any(module == name or module.startswith(f"{name}.") for name in allowed):
+            refuse(
+                f"{problem} the allowed packages ({', '.join(allowed)}); if you trust it, start "
+                f"the worker with --allow {module.partition('.')[0]}"
+            )
+
+    module_name, _, class_name = class_path.rpartition(".")
+    if not module_name or not _is_plain_path(class_path):
+        refuse(f"is not allowed, {DOTTED_PATH}")
+    require_inside(module_name, "lies outside")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        refuse(f"cannot be imported: {error}")
+    cls = vars(module).get(class_name)
+    if not isinstance(cls, type):
+        kind = "has no such name" if cls is None else f"holds {type(cls).__name__}, not a class"
+        refuse(f"is not a class: {module_name} {kind}")
+    require_inside(cls.__module__, f"is defined in {cls.__module__}, outside")
+    bases = _bases(field)
+    if not issubclass(cls, bases):
+        modules = " or ".join(base.__module__ for base in bases)
+        refuse(f"is not allowed, must be a subclass of {bases[0].__name__} ({modules})")
+    return cls
+
+
+model_class = partial(_import_class, "model.class_path")
+data_module_class = partial(_import_class, "data.class_path")
+callback_class = partial(_import_class, "trainer.callbacks")
+logger_class = partial(_import_class, "trainer.loggers")
+
+
+def _bases(field: str) -> tuple[type, ...]:
+    """Bases of a field's class in each Lightning in use, after the import of the class."""
+    import pytorch_lightning  # noqa: F401 (the one that is always installed)
+    from torch import nn
+
+    if field not in _LIGHTNING_BASES:
+        return (nn.Module,)
+    return tuple(map(attrgetter(_LIGHTNING_BASES[field]), imported_lightnings()))
+
+
+def _is_plain_path(path: str) -> bool:
+    """Whether every part is an ordinary name; keeps out __main__, whose import runs a program."""
+    return all(part.isidentifier() and not part.startswith("__") for part in path.split("."))
+
+
+def imported_lightnings() -> list[ModuleType]:
+    """Each Lightning that is imported: `pytorch_lightning`, `lightning.pytorch` or both."""
+    names = ("pytorch_lightning", "lightning.pytorch")
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+def lightning_of(cls: type[Any]) -> ModuleType | None:
+    """The Lightning of a LightningModule or data module; None for any other class."""
+    for lightning in imported_lightnings():
+        if issubclass(cls, lightning.LightningModule | lightning.LightningDataModule):
+            return lightning
+    return None
+
+
+def data_module_for(cls: type[Any], lightning: ModuleType) -> type[Any]:
+    """A data module class for a Trainer of `lightning`, a subclass if `cls` is of the other one."""
+    own, base = lightning_of(cls), lightning.LightningDataModule
+    if own is None or own is lightning:
+        return cls
+    # A Trainer calls the hooks that differ from those of its own base class. Those that `cls` did
+    # not write must not, or two releases that differ in one would make it look overridden.
+    inherited = {
+        name: hook
+        for place in (lightning.core.hooks.DataHooks, base)
+        for name, hook in vars(place).items()
+        if inspect.isfunction(hook)
+        and not name.startswith("_")
+        and getattr(cls, name, None) is getattr(own.LightningDataModule, name, None)
+    }
+    adapted = type(cls.__name__, (cls, base), inherited)
+    adapted.__module__, adapted.__qualname__ = cls.__module__, cls.__qualname__
+    return adapted

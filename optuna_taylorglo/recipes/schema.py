@@ -41,10 +41,8 @@ def _known_variables(variables: tuple[str, ...]) -> tuple[str, ...]:
 def _class_weights(value: object) -> object:
     if value is None or value == "balanced":
         return value
-    weights = tuple(value) if isinstance(value, list | tuple) else None
-    if weights is None or not all(
-        type(each) in (int, float) and 0 < each < math.inf for each in weights
-    ):
+    weights = tuple(value) if isinstance(value, list | tuple) else (0,)
+    if not all(type(each) in (int, float) and 0 < each < math.inf for each in weights):
         raise ValueError("must be balanced or a list of finite numbers above 0")
     return weights
 
@@ -61,8 +59,7 @@ class BudgetSettings(Section):
 
     def _rules(self) -> Iterator[tuple[str, str]]:
         if self.evaluation > self.full:
-            sentence = "must be at most budget.full"
-            yield "evaluation", f"{self.evaluation} is not allowed, {sentence}, {self.full}"
+            yield self.conflict("evaluation", "full", "it must be at most budget.full")
 
 
 class FitnessSettings(Section):
@@ -84,8 +81,7 @@ class FitnessSettings(Section):
 class EarlyAbortSettings(Section):
     """When an attempt at a candidate is aborted before its budget's end.
 
-    A check later than the budget's end never happens. That is allowed: the paper's MNIST
-    evaluations end in their fourth epoch, under its rule for the tenth.
+    A check later than the budget's end never happens, as with the paper's on MNIST.
     """
 
     unit: Unit = "epochs"
@@ -100,11 +96,7 @@ class EarlyAbortSettings(Section):
 
 
 class EarlyStopSettings(Section):
-    """When a candidate that falls behind is stopped; it is ranked below all that went on.
-
-    The generation before sets the pace, because it is finished: which candidates stop then depends
-    on results alone, never on which worker was faster.
-    """
+    """When a candidate that falls behind is stopped; it is ranked below all that went on."""
 
     unit: Unit = "steps"
     """What `at` counts."""
@@ -185,35 +177,25 @@ class Recipe(Section):
             yield self.conflict("search.start", "loss.base", "it starts at cross-entropy")
         if search.space == "canonical" and not (in_x_y and loss.order == 3):
             other = "loss.order" if in_x_y else "loss.variables"
-            advice = "the canonical form is that of order 3 over [x, y]; use theta"
-            yield self.conflict("search.space", other, advice)
-        # Filter and scale rest on the gradient at the uniform prediction, a number that for a loss
-        # in z or t does not tell about the rest of training.
+            yield self.conflict("search.space", other, "it needs order 3 over [x, y]; use theta")
+        # Filter and scale rest on the first gradient, which says little about a loss in z or t.
         if search.filter != "none" and not in_x_y:
-            advice = "it has a meaning over [x, y] only; use none"
-            yield self.conflict("search.filter", "loss.variables", advice)
+            yield self.conflict("search.filter", "loss.variables", "it needs [x, y]; use none")
         elif search.filter == "steady" and loss.order > 3:
-            advice = "the collapse ratio is that of order 3 or less; use trainable or none"
-            yield self.conflict("search.filter", "loss.order", advice)
+            yield self.conflict("search.filter", "loss.order", "use trainable or none, or order 3")
         if search.scale == "normalized" and not in_x_y:
-            advice = "it has a meaning over [x, y] only; use free"
-            yield self.conflict("search.scale", "loss.variables", advice)
+            yield self.conflict("search.scale", "loss.variables", "it needs [x, y]; use free")
         elif search.scale == "normalized" and search.filter == "none":
             advice = "a loss that cannot start learning has no scale; use trainable or steady"
             yield self.conflict("search.scale", "search.filter", advice)
         if loss.base == "cross_entropy" and "z" in loss.variables:
-            advice = "cross-entropy is a function of probabilities; leave out z"
-            yield self.conflict("loss.base", "loss.variables", advice)
+            yield self.conflict("loss.base", "loss.variables", "leave out z, the raw logit")
         if loss.base == "cross_entropy" and loss.label_smoothing:
-            advice = "the label smoothing of that family is searched; leave it out"
-            yield self.conflict("loss.label_smoothing", "loss.base", advice)
+            yield self.conflict("loss.label_smoothing", "loss.base", "it is searched; leave it out")
         is_accuracy = "accuracy" in self.fitness.metric and self.fitness.mode == "max"
         if abort and not is_accuracy and "threshold" not in abort.model_fields_set:
-            yield (
-                "early_abort.threshold",
-                f"is missing: the default {abort.threshold:g} is an accuracy, and the metric is "
-                f"{self.fitness.metric} with mode {self.fitness.mode}",
-            )
+            given = f"the metric is {self.fitness.metric} with mode {self.fitness.mode}"
+            yield "early_abort.threshold", f"is missing: the default is an accuracy, and {given}"
         if self.schedule.unit == self.budget.unit and self.schedule.warmup >= self.budget.full:
             yield self.conflict("schedule.warmup", "budget.full", "it must be below budget.full")
 
@@ -242,11 +224,9 @@ def own_loss_warning(fitness: FitnessSettings) -> str:
         return ""
     maximized = ", and it is maximized (fitness.mode: max)" if fitness.mode == "max" else ""
     return (
-        f"fitness.metric {fitness.metric}{maximized}: if it is computed by self.criterion, it is "
-        "each candidate's own loss and cannot compare candidates. Log one that does not depend on "
-        "it, such as the cross-entropy of the predictions with mode: min, or the accuracy."
+        f"fitness.metric {fitness.metric}{maximized}: if it is computed by self.criterion, it "
+        "cannot compare candidates. Log one that does not depend on it, such as the accuracy."
     )
 
 
-SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
-"""The JSON schema of recipes, by which editors complete and check single fields."""
+SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")  # for editors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -19,7 +18,7 @@ _MACHINE = {
     for name in ("data_dir", "device", "precision", "threads")
 }
 
-# Far above what any search needs; a slip of the pen fills no memory and overflows no counter.
+# Far above what any search needs.
 LONGEST = 10**9
 MOST_EXAMPLES = 10**7
 MOST_CANDIDATES = 10_000
@@ -85,14 +84,13 @@ def _class_path(path: str) -> str:
 
 
 def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    for name in arguments:
-        if name in _MACHINE:
-            raise ValueError(f"{name} {_MACHINE[name]}")
+    for name in _MACHINE.keys() & arguments:
+        raise ValueError(f"{name} {_MACHINE[name]}")
     return arguments
 
 
 def _ascending(milestones: tuple[int, ...]) -> tuple[int, ...]:
-    if any(later <= earlier for earlier, later in itertools.pairwise(milestones)):
+    if list(milestones) != sorted(set(milestones)):
         raise ValueError("must be an ascending list of whole numbers")
     return milestones
 
@@ -105,9 +103,7 @@ def _metric(name: str) -> str:
 
 # Both stand behind limits, which the JSON schema shows only so.
 AsWhole = BeforeValidator(_whole)
-"""Lets `int` take 4000.0 and 4e3."""
 FromList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-"""Lets a tuple take a list."""
 
 Unit = Literal["steps", "epochs"]
 WholeNumber = Annotated[int, AsWhole]
@@ -193,22 +189,16 @@ class ScheduleSettings(Section):
 
 
 _NOT_OF_TRAINER = {
-    "belongs to the budget: set budget.full and budget.evaluation": (
-        "max_steps max_epochs min_steps min_epochs max_time"
+    "max_steps max_epochs min_steps min_epochs max_time": "belongs to the budget",
+    "accelerator devices num_nodes strategy": _MACHINE["device"],
+    "val_check_interval check_val_every_n_epoch num_sanity_val_steps": "is decided by the search",
+    "limit_train_batches limit_val_batches limit_test_batches overfit_batches": (
+        "would change the data that losses are judged by: let the data module have fewer"
     ),
-    "belongs to the machine, not to the recipe: give the worker --device": (
-        "accelerator devices num_nodes strategy"
+    "enable_checkpointing enable_progress_bar enable_model_summary fast_dev_run": (
+        "is off in a search; checkpoints are written by a callback that you name"
     ),
-    "is decided by the search: see early_abort, early_stop and fitness.take": (
-        "val_check_interval check_val_every_n_epoch num_sanity_val_steps"
-    ),
-    "would change the data that losses are judged by: let the data module have fewer": (
-        "limit_train_batches limit_val_batches limit_test_batches overfit_batches"
-    ),
-    "is off in a search; checkpoints are written by a callback that you name": (
-        "enable_checkpointing enable_progress_bar enable_model_summary fast_dev_run"
-    ),
-    "did you mean loggers, a list?": "logger",
+    "logger": "did you mean loggers, a list?",
 }
 
 
@@ -216,7 +206,7 @@ class TrainerSettings(Section):
     """Options of Lightning's Trainer."""
 
     not_fields = _MACHINE | {
-        name: advice for advice, names in _NOT_OF_TRAINER.items() for name in names.split()
+        name: advice for names, advice in _NOT_OF_TRAINER.items() for name in names.split()
     }
 
     gradient_clip_val: Annotated[float, Field(gt=0)] | None = None
@@ -236,9 +226,7 @@ class TrainerSettings(Section):
 
     def _rules(self) -> Iterator[tuple[str, str]]:
         if self.gradient_clip_algorithm != "norm" and self.gradient_clip_val is None:
-            yield self.conflict(
-                "gradient_clip_algorithm", "gradient_clip_val", "it needs gradient_clip_val"
-            )
+            yield self.conflict("gradient_clip_algorithm", "gradient_clip_val", "it needs one")
 
 
 class CoefficientSettings(Section):
@@ -329,17 +317,18 @@ class SearchSettings(Section):
     """With `method: glo`."""
 
     @property
+    def _stages(self) -> tuple[SearchSettings | GLOSettings | CoefficientSettings, ...]:
+        return (self,) if self.glo is None else (self.glo, self.glo.coefficients)
+
+    @property
     def total_generations(self) -> int:
         """Generations of the whole search, of both stages of GLO."""
-        if self.glo is None:
-            return self.n_generations
-        return self.glo.n_generations + self.glo.coefficients.n_generations
+        return sum(stage.n_generations for stage in self._stages)
 
     @property
     def total_candidates(self) -> int:
         """Candidates of the whole search, including those that GLO need not evaluate again."""
-        stages = (self,) if self.glo is None else (self.glo, self.glo.coefficients)
-        return sum(stage.popsize * stage.n_generations for stage in stages)
+        return sum(stage.popsize * stage.n_generations for stage in self._stages)
 
     def _rules(self) -> Iterator[tuple[str, str]]:
         if self.method == "glo":
@@ -350,6 +339,4 @@ class SearchSettings(Section):
         elif self.glo is not None:
             yield self.conflict("glo", "method", "leave it out, or set method: glo")
         elif self.overlap >= self.popsize:
-            yield self.conflict(
-                "overlap", "popsize", "it must be below popsize; half of it is a good choice"
-            )
+            yield self.conflict("overlap", "popsize", "it must be below popsize, such as half")

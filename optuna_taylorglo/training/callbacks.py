@@ -20,18 +20,12 @@ from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested
 
 NEVER = 10**9
 
-CHECK_INTERVAL = 10
-"""Steps between looks at the losses, each of which waits for the device."""
+CHECK_INTERVAL = 10  # steps between looks at the losses, each of which waits for the device
 
-POINTS = 12
-"""Validations of a curve, the one at the end included, if time allows."""
+POINTS = 12  # validations of a curve, the one at the end included
+SHARE = 0.1  # of a training's time, above which there are fewer
 
-SHARE = 0.1
-"""Share of a training's time above which there are fewer."""
-
-Curve = list[tuple[int, float]]
-"""Steps and the metric there."""
-
+Curve = list[tuple[int, float]]  # steps and the metric there
 OnValidation = Callable[[int, float], None]
 OnCurve = Callable[[Curve], None]
 
@@ -54,28 +48,15 @@ class TrainingCallback(pl.Callback):
     A training with a curve is bit-identical to one without: random numbers that a validation for
     it draws are put back, and callbacks of the recipe do not see it. A training whose learning
     rate follows a validation metric gets none, for the same reason.
-
-    Attributes:
-        metric: Name of the metric to pass on.
-        checks: Steps at which to validate; the last one ends the training.
-        on_validation: Called with step and metric.
-        stop: Ends the training when set.
-        epoch_length: Optimizer steps of an epoch, if a batch may hold several; validations are then
-            at the ends of epochs.
-        batches_per_step: Batches whose gradients make one optimizer step, otherwise.
-        learning_rate_factor: On the learning rates of the module's optimizers.
-        with_curve: Validate now and then for the curve, at steps about evenly apart.
-        validations: The metric at each step in `checks` that was reached, in this order.
-        curve: The metric over the course of the training.
     """
 
     metric: str
-    checks: set[int]
+    checks: set[int]  # steps at which to validate; the last one ends the training
     on_validation: OnValidation
     stop: threading.Event | None
-    epoch_length: int | None
-    batches_per_step: int
-    learning_rate_factor: float
+    epoch_length: int | None  # in optimizer steps, if a batch may hold several
+    batches_per_step: int  # otherwise
+    learning_rate_factor: float  # on the learning rates of the module's optimizers
     with_curve: bool
     validations: dict[int, float] = field(default_factory=dict, init=False)
     curve: Curve = field(default_factory=list, init=False)
@@ -175,10 +156,6 @@ def scale_learning_rates(optimizers: Sequence[Any], factor: float) -> None:
     """Let optimizers take all further steps with their learning rates times a factor.
 
     The rates that schedules and the module see stay as they are.
-
-    Raises:
-        CannotScale: If an optimizer has no learning rate; later, in a step, if the module sets the
-            rate while the step is under way.
     """
 
     def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -196,8 +173,7 @@ def scale_learning_rates(optimizers: Sequence[Any], factor: float) -> None:
     if not optimizers:
         raise CannotScale("it gives the Trainer no optimizer")
     for optimizer in optimizers:
-        is_torchs = isinstance(optimizer, Optimizer)
-        if not is_torchs or any("lr" not in group for group in optimizer.param_groups):
+        if any("lr" not in group for group in optimizer.param_groups):
             raise CannotScale(f"its optimizer {type(optimizer).__name__} has no learning rate")
         optimizer.register_step_pre_hook(before_step)
         optimizer.register_step_post_hook(after_step)

@@ -1,9 +1,4 @@
-"""One training step and one batch of validation, before anything is recorded.
-
-Many mistakes in a recipe, a model or a data module would not show by themselves: labels out of
-range, a criterion that is never called, outputs that are probabilities already. Each is looked for
-here, and answered with the field to change.
-"""
+"""One training step and one batch of validation, for mistakes that would not show by themselves."""
 
 from __future__ import annotations
 
@@ -36,17 +31,9 @@ class Preflight(NamedTuple):
 
 
 def preflight(recipe: Recipe, runtime: RuntimeConfig) -> Preflight:
-    """Build data, model and loss, take one training step and validate on one batch.
-
-    Raises:
-        RecipeError: If something is wrong that a field of the recipe, or what it names, can mend.
-        UserCodeError: If the user's own code raised.
-    """
+    """Build data, model and loss, take one training step and validate on one batch."""
     try:
         training = Training(recipe, runtime)
-        for hook, logs in (("training_step", ""), ("validation_step", " that logs fitness.metric")):
-            if training.own_optimizer and not training.model_has(hook):
-                raise _model_error(recipe, f"has no {hook}; write one{logs}")
         criterion, observer = _CheckingLoss(recipe, training.n_classes), _Observer(recipe)
         value = math.nan
         try:
@@ -77,21 +64,16 @@ _NOT_TRAINED = (
 
 
 class _CheckingLoss(nn.Module):
-    """Cross-entropy that checks its arguments.
-
-    Attributes:
-        reached: How far a training step came: 1, it was called; 2, with logits that need a
-            gradient; 3, which came back.
-    """
+    """Cross-entropy that checks its arguments."""
 
     def __init__(self, recipe: Recipe, n_classes: int) -> None:
         super().__init__()
         self._recipe = recipe
         self._n_classes = n_classes
+        # In training: 1, it was called; 2, with logits that need a gradient; 3, one came back.
         self.reached = 0
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy of a batch, whose logits are (B, classes, …)."""
         if problem := self._problem_of_logits(logits):
             raise _model_error(self._recipe, f"gives {problem}")
         if problem := self._problem_of_labels(logits, target):
@@ -170,19 +152,14 @@ class _Observer(pl.Callback):
             )
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *args: Any) -> None:
-        self._check(batch, "train_dataloader")
-
-    def on_validation_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, *args: Any
-    ) -> None:
-        self._check(batch, "val_dataloader")
-
-    def _check(self, batch: Any, loader: str) -> None:
+        loader = "train_dataloader" if trainer.training else "val_dataloader"
         for tensor in _tensors(batch):
             if not tensor.isfinite().all():
                 share = 1 - float(tensor.isfinite().float().mean())
                 problem = f"{share:.1%} of the numbers in the first batch of {loader} are NaN or"
                 raise _data_error(self._recipe, f"{problem} infinite")
+
+    on_validation_batch_start = on_train_batch_start  # type: ignore[assignment]
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
@@ -206,19 +183,17 @@ def _warnings(training: Training, value: float) -> Iterator[str]:
         yield f"data.class_path: {data} has no test_dataloader, {needed}"
     if not math.isfinite(value):
         yield f"fitness.metric: {metric} is {value} on one batch"
-    first, other = (_first_validation_batch(training, seed) for seed in (0, 1))
-    if not all(map(torch.equal, first, other)):
+    batches = []
+    for seed in (0, 1):
+        data_module = training.build_data(seed)
+        data_module.setup("fit")
+        batches.append(_tensors(next(iter(data_module.val_dataloader()))))
+    if not all(map(torch.equal, *batches)):
         yield (
             "data.class_path: the first batch of validation is another one with another seed; let "
             "the split not depend on `seed`, nor shuffle validation, or candidates are judged on "
             "different data"
         )
-
-
-def _first_validation_batch(training: Training, seed: int) -> Iterator[Tensor]:
-    data = training.build_data(seed)
-    data.setup("fit")
-    return _tensors(next(iter(data.val_dataloader())))
 
 
 def _model_error(recipe: Recipe, problem: str) -> RecipeError:

@@ -17,52 +17,18 @@ logger = logging.getLogger(__name__)
 PrecisionName = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
 
-def resolve_precision(requested: PrecisionName, device: torch.device | str) -> str:
-    """The `precision` of a Trainer; "auto" takes bfloat16 where the processor computes in it.
-
-    The choice depends on what the processor can do, never on a timing, and is logged.
-    """
-    if requested != "auto":
-        return requested
-    device, has_bfloat16 = torch.device(device), False
-    if device.type == "cuda":
-        has_bfloat16 = torch.cuda.get_device_capability(device) >= (8, 0)
-    elif device.type == "cpu":
-        # Public only in recent releases of PyTorch; older ones train in float32.
-        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        has_bfloat16 = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    if has_bfloat16:
-        precision = "bf16-mixed"
-        reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
-    else:
-        precision, reason = "32-true", f"this {device.type} has no bfloat16 arithmetic"
-    logger.info("precision %s: %s", precision, reason)
-    return precision
-
-
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Where trainings run.
-
-    Attributes:
-        data_dir: Folder of the data sets.
-        device: "auto", "cpu", "cuda", "mps" or one device such as "cuda:1".
-        precision: "auto", or a precision of the Trainer.
-        allowed_packages: Packages, besides the bundled ones, whose classes a recipe may name.
-    """
+    """Where trainings run."""
 
     data_dir: Path = Path("data")
-    device: str = "auto"
+    device: str = "auto"  # or "cpu", "cuda", "mps", or one device such as "cuda:1"
     precision: PrecisionName = "auto"
-    allowed_packages: tuple[str, ...] = ()
+    allowed_packages: tuple[str, ...] = ()  # whose classes a recipe may name, besides bundled ones
 
     @cached_property
     def torch_device(self) -> torch.device:
-        """The device that trains.
-
-        Raises:
-            UsageError: If this machine has no such device.
-        """
+        """The device that trains."""
         available = ["cpu"]
         if torch.backends.mps.is_available():
             available.insert(0, "mps")
@@ -77,8 +43,22 @@ class RuntimeConfig:
 
     @cached_property
     def resolved_precision(self) -> str:
-        """The Trainer's precision on that device."""
-        return resolve_precision(self.precision, self.torch_device)
+        """The Trainer's; "auto" takes bfloat16 where the processor computes in it."""
+        if self.precision != "auto":
+            return self.precision
+        device, has_bfloat16 = self.torch_device, False
+        if device.type == "cuda":
+            has_bfloat16 = torch.cuda.get_device_capability(device) >= (8, 0)
+        elif device.type == "cpu":
+            # Public only in recent releases of PyTorch; older ones train in float32.
+            capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+            has_bfloat16 = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+        precision, reason = "32-true", f"this {device.type} has no bfloat16 arithmetic"
+        if has_bfloat16:
+            precision = "bf16-mixed"
+            reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
+        logger.info("precision %s: %s", precision, reason)
+        return precision
 
     def prepare(self, *, threads: int) -> None:
         """Set this process up for so many CPU threads, and check that the device exists."""

@@ -18,10 +18,16 @@ from lightning_modules.classifier import Classifier
 from lightning_modules.data import ImageData
 from lightning_modules.metrics import metric_of
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes import class_paths
+from optuna_taylorglo.recipes import load
 from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning
-from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings
-from optuna_taylorglo.training.build import Checkpoint, build, check_arguments
+from optuna_taylorglo.recipes.settings import Component, OptimizerSettings, ScheduleSettings
+from optuna_taylorglo.training.build import (
+    Checkpoint,
+    build,
+    check_arguments,
+    refuse_lost_settings,
+    with_class_weights,
+)
 from optuna_taylorglo.training.callbacks import (
     NEVER,
     CannotScale,
@@ -30,7 +36,6 @@ from optuna_taylorglo.training.callbacks import (
     TrainingCallback,
     logged_metric,
 )
-from optuna_taylorglo.training.criterion import refuse_lost_settings, with_class_weights
 from optuna_taylorglo.training.runtime import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -41,18 +46,11 @@ OnTrained = Callable[[pl.LightningModule], None]
 class Training:
     """Builds the recipe's data and network afresh for each training and trains them.
 
-    Args:
-        recipe: The recipe.
-        runtime: Where it runs.
-
     Attributes:
         recipe: The recipe, with balanced class weights as numbers.
         n_classes: Number of classes of the data.
         own_optimizer: Whether the model is a LightningModule, which brings its own optimizer.
         steps_per_pass: Optimizer steps that one pass over the training data takes.
-
-    Raises:
-        RecipeError: If the recipe names something that cannot be built.
     """
 
     def __init__(self, recipe: Recipe, runtime: RuntimeConfig) -> None:
@@ -63,9 +61,8 @@ class Training:
         self.runtime = runtime
         self._learning_rate_factor = 1.0
         self._import_classes()
-        self._checkpoint = (
-            Checkpoint(recipe.checkpoint, runtime.data_dir) if recipe.checkpoint else None
-        )
+        weights = recipe.checkpoint
+        self._checkpoint = Checkpoint(weights, runtime.data_dir) if weights else None
         self._precision = recipe.trainer.precision or runtime.resolved_precision
         self._measure_data()
         self._build_module(nn.CrossEntropyLoss())
@@ -92,23 +89,16 @@ class Training:
             criterion: Loss with cross-entropy's signature.
             seed: Decides initial weights, order of data, dropout and augmentation.
             steps: Optimizer steps to take.
-            on_validation: Called with the step and the metric after each validation; what it
-                raises ends the training.
+            on_validation: Called with step and metric; what it raises ends the training.
             check_at: Steps at which to validate besides the end.
-            on_test_set: Judge the trained network by the test set and not by the recipe's fitness.
+            on_test_set: Return the metric on the test set, in place of the recipe's fitness.
             on_trained: Called with the trained module.
             stop: Ends the training with `StopRequested` when set.
             dry_run: Watches a training that writes nothing and validates on one batch.
-            on_curve: Called in the end with the validation metric over the course of the training,
-                which is measured only if this is given, and changes nothing.
-
-        Returns:
-            The recipe's fitness, the last or the best validation's metric; or the same metric on
-            the test set after the last step.
+            on_curve: Called in the end with the validation metric over the course of the training.
 
         Raises:
             Diverged: If the loss stopped being finite.
-            StopRequested: If `stop` was set.
         """
         recipe, fitness = self.recipe, self.recipe.fitness
         pl.seed_everything(seed, verbose=False)
@@ -165,10 +155,7 @@ class Training:
         return other
 
     def at_learning_rate_factor(self, factor: float) -> Self:
-        """The same with the learning rates of the module's own optimizers times a factor.
-
-        Trainings raise `CannotScale` if the module does not let that be done.
-        """
+        """The same with the learning rates of the module's own optimizers times a factor."""
         other = copy.copy(self)
         other._learning_rate_factor = factor
         return other
@@ -185,22 +172,21 @@ class Training:
     def _import_classes(self) -> None:
         """Import what the recipe names, and check the arguments of callbacks and loggers."""
         recipe, allowed = self.recipe, self.runtime.allowed_packages
-        self._model_class = class_paths.model_class(recipe.model.class_path, allowed)
-        own_lightning = class_paths.lightning_of(self._model_class)
+        self._model_class = load.model_class(recipe.model.class_path, allowed)
+        own_lightning = load.lightning_of(self._model_class)
         self.own_optimizer = own_lightning is not None
         self._lightning: ModuleType = own_lightning or pl
-        data_class = class_paths.data_module_class(recipe.data.class_path, allowed)
-        self._data_class = class_paths.data_module_for(data_class, self._lightning)
-        trainer = recipe.trainer
-        self._callbacks = [
-            (class_paths.callback_class(c.class_path, allowed), c) for c in trainer.callbacks
-        ]
-        self._loggers = [
-            (class_paths.logger_class(c.class_path, allowed), c) for c in trainer.loggers
-        ]
-        for field, parts in (("callbacks", self._callbacks), ("loggers", self._loggers)):
-            for cls, component in parts:
-                check_arguments(cls, component, f"trainer.{field}", **component.init_args)
+        data_class = load.data_module_class(recipe.data.class_path, allowed)
+        self._data_class = load.data_module_for(data_class, self._lightning)
+        self._parts: dict[str, list[tuple[type[Any], Component]]] = {}
+        for field, find in (
+            ("trainer.callbacks", load.callback_class),
+            ("trainer.loggers", load.logger_class),
+        ):
+            components = getattr(recipe.trainer, field.removeprefix("trainer."))
+            self._parts[field] = [(find(c.class_path, allowed), c) for c in components]
+            for cls, component in self._parts[field]:
+                check_arguments(cls, component, field, **component.init_args)
 
     def _measure_data(self) -> None:
         """Find the number of classes, the steps of a pass and the weights of classes."""
@@ -241,14 +227,15 @@ class Training:
         self.recipe = with_class_weights(recipe, loader, n_classes)
 
     def _check_own_module(self) -> None:
-        """Refuse a LightningModule without an optimizer, and tell what of the recipe it leaves."""
+        """Refuse a LightningModule that cannot train, and tell what of the recipe it leaves."""
         recipe, name = self.recipe, self.recipe.model.class_path
-        if not self.model_has("configure_optimizers"):
-            raise RecipeError(
-                "model.class_path",
-                f"{name} has no configure_optimizers, so nothing would train it; write it, or name "
-                "a plain nn.Module, which the recipe's optimizer trains",
-            )
+        for hook, advice in (
+            ("configure_optimizers", "it, or name a plain net, which the recipe trains"),
+            ("training_step", "one"),
+            ("validation_step", "one that logs fitness.metric"),
+        ):
+            if not self.model_has(hook):
+                raise RecipeError("model.class_path", f"{name} has no {hook}; write {advice}")
         if warning := own_loss_warning(recipe.fitness):
             logger.warning("%s", warning)
         for field, unused in (
@@ -321,8 +308,10 @@ class Training:
         self, watch: TrainingCallback, steps: int, dry_run: pl.Callback | None
     ) -> pl.Trainer:
         lightning, options = self._lightning, self.recipe.trainer
-        callbacks = [build(cls, part, "trainer.callbacks") for cls, part in self._callbacks]
-        loggers = [build(cls, part, "trainer.loggers") for cls, part in self._loggers]
+        callbacks, loggers = (
+            [build(cls, component, field) for cls, component in parts]
+            for field, parts in self._parts.items()
+        )
         writes = lightning.callbacks.Checkpoint
         if dry_run is not None:
             callbacks = [dry_run, *(c for c in callbacks if not isinstance(c, writes))]

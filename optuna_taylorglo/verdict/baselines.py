@@ -20,7 +20,7 @@ from optuna.trial import Trial, TrialState
 from optuna_taylorglo.attributes import CROSS_ENTROPY, OPTIMIZER
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.files import load_loss
-from optuna_taylorglo.recipes.class_paths import BUNDLED_PACKAGE
+from optuna_taylorglo.recipes.load import BUNDLED_PACKAGE
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.candidates import loss_conventions
 from optuna_taylorglo.search.history import direction_of

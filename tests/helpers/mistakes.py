@@ -27,48 +27,23 @@ class Points(pl.LightningDataModule):
     val_dataloader = test_dataloader = train_dataloader
 
 
-class NoClasses(Points):
-    num_classes = None
+def variant(base: type[Any], **changes: Any) -> type[Any]:
+    """A class with some attributes of its own."""
+    return type(base.__name__, (base,), changes)
 
 
-class OneClass(Points):
-    num_classes = 1
-
-
-class LabelsFromOne(Points):
-    labels = 1 + Points.labels
-
-
-class NegativeLabels(Points):
-    labels = Points.labels - 1
-
-
-class ShortLabels(Points):
-    labels = Points.labels.to(torch.int32)
-
-
-class FloatLabels(Points):
-    labels = Points.labels.float()
-
-
-class LabelsInColumns(Points):
-    labels = Points.labels[:, None]
-
-
-class NotANumber(Points):
-    inputs = torch.where(torch.arange(60)[:, None] == 3, torch.nan, Points.inputs)
-
-
-class NoTraining(Points):
-    train_dataloader = pl.LightningDataModule.train_dataloader
-
-
-class NoValidation(Points):
-    val_dataloader = pl.LightningDataModule.val_dataloader
-
-
-class NoTest(Points):
-    test_dataloader = pl.LightningDataModule.test_dataloader
+OneClass = variant(Points, num_classes=1)
+LabelsFromOne = variant(Points, labels=1 + Points.labels)
+NegativeLabels = variant(Points, labels=Points.labels - 1)
+ShortLabels = variant(Points, labels=Points.labels.to(torch.int32))
+FloatLabels = variant(Points, labels=Points.labels.float())
+LabelsInColumns = variant(Points, labels=Points.labels[:, None])
+NotANumber = variant(
+    Points, inputs=torch.where(torch.arange(60)[:, None] == 3, torch.nan, Points.inputs)
+)
+NoTraining = variant(Points, train_dataloader=pl.LightningDataModule.train_dataloader)
+NoValidation = variant(Points, val_dataloader=pl.LightningDataModule.val_dataloader)
+NoTest = variant(Points, test_dataloader=pl.LightningDataModule.test_dataloader)
 
 
 class Endless(Points):
@@ -83,12 +58,6 @@ class Endless(Points):
 class DropsAll(Points):
     def train_dataloader(self) -> Any:
         return DataLoader(TensorDataset(self.inputs), batch_size=100, drop_last=True)
-
-
-class MissingFile(Points):
-    def setup(self, stage: str) -> None:
-        with open("no-such-file.csv") as file:
-            file.read()
 
 
 class SplitBySeed(Points):
@@ -112,19 +81,9 @@ class Net(nn.Module):
         return self.linear(x)
 
 
-class EndsInSoftmax(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).softmax(dim=1)
-
-
-class Squeezed(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[:, 0]
-
-
-class Overflows(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) / 0
+EndsInSoftmax = variant(Net, forward=lambda self, x: self.linear(x).softmax(dim=1))
+Squeezed = variant(Net, forward=lambda self, x: self.linear(x)[:, 0])
+Overflows = variant(Net, forward=lambda self, x: self.linear(x) / 0)
 
 
 class HasABug(Net):
@@ -186,20 +145,11 @@ class LogsItOnly(Own):
         return nn.functional.cross_entropy(logits, labels)
 
 
-class NoValidationStep(Own):
-    validation_step = pl.LightningModule.validation_step
-
-
-class NoTestStep(Own):
-    test_step = pl.LightningModule.test_step
-
-
-class NoTrainingStep(Own):
-    training_step = pl.LightningModule.training_step
-
-
-class NoOptimizer(Own):
-    configure_optimizers = pl.LightningModule.configure_optimizers
+NoTrainingStep = variant(Own, training_step=pl.LightningModule.training_step)
+NoValidationStep = variant(Own, validation_step=pl.LightningModule.validation_step)
+NoTestStep = variant(Own, test_step=pl.LightningModule.test_step)
+NoOptimizer = variant(Own, configure_optimizers=pl.LightningModule.configure_optimizers)
+Manual = variant(Own, automatic_optimization=False)
 
 
 class TrainsHalf(Own):
@@ -214,9 +164,3 @@ class TrainsHalf(Own):
 class BreaksInValidation(Own):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         raise KeyError("a bug of mine")
-
-
-class Manual(Own):
-    """Optimizes by hand."""
-
-    automatic_optimization = False

@@ -12,13 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_modules.nets.digits_cnn import DigitsCNN
 
 
-class OwnModule(pl.LightningModule):
-    """A LightningModule that optimizes by itself and has no metric for the test set."""
+class Steps:
+    """The steps of a LightningModule with a `net` and a `criterion`."""
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.net: nn.Module = DigitsCNN(num_classes)
-        self.criterion: nn.Module = nn.CrossEntropyLoss()
+    net: Any
+    criterion: Any
+    log: Any
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels = batch
@@ -26,12 +25,23 @@ class OwnModule(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        images, labels = batch
-        accuracy = (self.net(images).argmax(dim=1) == labels).float().mean()
-        self.log("val_accuracy", accuracy, batch_size=len(labels))
+        self.log_accuracy("val_accuracy", *batch)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self.log("test_beauty", 1.0)
+        self.log_accuracy("test_accuracy", *batch)
+
+    def log_accuracy(self, name: str, images: Tensor, labels: Tensor) -> None:
+        accuracy = (self.net(images).argmax(dim=1) == labels).float().mean()
+        self.log(name, accuracy, batch_size=len(labels))
+
+
+class OwnModule(Steps, pl.LightningModule):
+    """A LightningModule that optimizes by itself."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.net = DigitsCNN(num_classes)
+        self.criterion = nn.CrossEntropyLoss()
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.05)
@@ -71,15 +81,11 @@ class Dropping(DigitsCNN):
 
 
 class DroppingModule(OwnModule):
-    """The same as a module, with a metric on the test set."""
+    """The same as a module."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
         self.net = Dropping(num_classes)
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        images, labels = batch
-        self.log("test_accuracy", (self.net(images).argmax(dim=1) == labels).float().mean())
 
 
 class OnPlateau(DroppingModule):
@@ -128,10 +134,7 @@ class Stopper(pl.Callback):
 
 
 class Squares(OwnDigits):
-    """Images (1, 6, 6) to be cut into background, dark and bright squares; borders are unlabeled.
-
-    Labels have shape (6, 6); 255 is for pixels that nobody labeled.
-    """
+    """Images (1, 6, 6) and labels (6, 6) of squares; pixels without a label have 255."""
 
     num_classes = 3
 

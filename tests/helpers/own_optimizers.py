@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+from own_nets import OwnModule
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
@@ -24,36 +24,16 @@ SCHEDULES: dict[str, Any] = {
         [3],
     ),
 }
-"""By step; `Scheduled` knows more kinds."""
 
 
-class Scheduled(pl.LightningModule):
-    """A small net whose optimizer and schedule are chosen by name.
-
-    Args:
-        num_classes: Number of classes.
-        lr: The learning rate, or its peak.
-        kind: constant, two_groups, plateau or one of `SCHEDULES`.
-    """
+class Scheduled(OwnModule):
+    """A small net; `kind` is constant, two_groups, plateau or one of `SCHEDULES`."""
 
     def __init__(self, num_classes: int, lr: float = 0.02, kind: str = "constant") -> None:
-        super().__init__()
+        super().__init__(num_classes)
         self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-        self.criterion: nn.Module = nn.CrossEntropyLoss()
         self.lr = lr
         self.kind = kind
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        loss: Tensor = self.criterion(self.net(batch[0]), batch[1])
-        return loss
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        accuracy = (self.net(batch[0]).argmax(dim=1) == batch[1]).float().mean()
-        self.log("val_accuracy", accuracy, batch_size=len(batch[1]))
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        accuracy = (self.net(batch[0]).argmax(dim=1) == batch[1]).float().mean()
-        self.log("test_accuracy", accuracy, batch_size=len(batch[1]))
 
     def configure_optimizers(self) -> Any:
         if self.kind == "two_groups":

@@ -7,37 +7,20 @@ from typing import Any
 import lightning
 import pytorch_lightning
 import torch
+from own_nets import Steps
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
 def _module_of(package: Any) -> type[Any]:
-    class Module(package.LightningModule):
-        """Brings everything of its own, and counts its training steps."""
-
+    class Module(Steps, package.LightningModule):
         def __init__(self, num_classes: int) -> None:
             super().__init__()
             self.net = nn.Sequential(
                 nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 10)
             )
-            self.criterion: nn.Module = nn.CrossEntropyLoss()
-            self.steps_taken = 0
-
-        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-            self.steps_taken += 1
-            loss: Tensor = self.criterion(self.net(batch[0]), batch[1])
-            return loss
-
-        def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-            self._log("val_accuracy", batch)
-
-        def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-            self._log("test_accuracy", batch)
-
-        def _log(self, name: str, batch: tuple[Tensor, Tensor]) -> None:
-            hits = (self.net(batch[0]).argmax(dim=1) == batch[1]).float()
-            self.log(name, hits.mean(), batch_size=len(hits))
+            self.criterion = nn.CrossEntropyLoss()
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
@@ -49,8 +32,6 @@ def _module_of(package: Any) -> type[Any]:
 
 def _data_of(package: Any) -> type[Any]:
     class Data(package.LightningDataModule):
-        """The digits, scaled on the device, which is a hook that Trainers have to find."""
-
         num_classes = 10
 
         def __init__(self, batch_size: int) -> None:
@@ -60,11 +41,8 @@ def _data_of(package: Any) -> type[Any]:
 
         def setup(self, stage: str) -> None:
             images, labels = load_digits(return_X_y=True)
-            inputs = torch.tensor(images, dtype=torch.float32)
-            everything = TensorDataset(inputs, torch.tensor(labels))
-            self.parts = [
-                torch.utils.data.Subset(everything, range(start, 1797, 3)) for start in range(3)
-            ]
+            inputs, targets = torch.tensor(images, dtype=torch.float32), torch.tensor(labels)
+            self.parts = [TensorDataset(inputs[i::3], targets[i::3]) for i in range(3)]
 
         def train_dataloader(self) -> Any:
             return DataLoader(self.parts[0], self.batch_size, shuffle=True)
@@ -75,6 +53,7 @@ def _data_of(package: Any) -> type[Any]:
         def test_dataloader(self) -> Any:
             return DataLoader(self.parts[2], 600)
 
+        # A hook that Trainers have to find.
         def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
             return batch[0] / 16, batch[1]
 

@@ -1,24 +1,35 @@
 """One LightningModule for all plain networks, against bare PyTorch."""
 
-from collections.abc import Callable
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import Trainer
 from sklearn.metrics import balanced_accuracy_score
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from trainings import NotingLoss, write_images
 
-from lightning_modules.classifier import Classifier
+from lightning_modules.classifier import Classifier, build_optimizer, build_schedule
 from lightning_modules.data import MNIST
 from lightning_modules.nets import DigitsCNN
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings, TrainerSettings
 
-MakeTrainer = Callable[..., Trainer]
-
 SGD = OptimizerSettings(name="sgd", lr=0.01, momentum=0.9)
+
+
+make_trainer = partial(
+    Trainer,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    num_sanity_val_steps=0,
+)
 
 
 def linear() -> nn.Sequential:
@@ -26,63 +37,27 @@ def linear() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 
-@pytest.fixture
-def mnist(tmp_path: Path, tiny_arrays: Callable[..., Path]) -> Callable[..., MNIST]:
-    """Return a factory of tiny MNISTs: 183 training images, 9 steps of 20 an epoch."""
-    tiny_arrays("mnist")
-
-    def make(steps_per_batch: int = 1) -> MNIST:
-        data = MNIST(tmp_path, batch_size=20)
-        data.steps_per_batch = steps_per_batch
-        return data
-
-    return make
+def mnist(folder: Path, steps_per_batch: int = 1) -> MNIST:
+    """A tiny one: 183 training images, 9 steps of 20 an epoch."""
+    if not (folder / "mnist").exists():
+        write_images(folder, MNIST)
+    data = MNIST(folder, batch_size=20)
+    data.steps_per_batch = steps_per_batch
+    return data
 
 
 def classifier(**settings: Any) -> Classifier:
     return Classifier(linear(), optimizer=SGD, batch_size=20, **settings)
 
 
-class LearningRates(Callback):
-    """Notes the learning rate that each training step began with."""
-
-    def __init__(self) -> None:
-        self.rates: list[float] = []
-
-    def on_before_optimizer_step(
-        self, trainer: Trainer, module: LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
-        self.rates.append(optimizer.param_groups[0]["lr"])
-
-
-class NotingLoss(nn.Module):
-    """Cross-entropy that notes the progress and the kind of logits it is called with."""
-
-    progress: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("progress", torch.zeros(()))
-        self.training_progress: list[float] = []
-        self.kinds: set[torch.dtype] = set()
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        self.kinds.add(logits.dtype)
-        if self.training:
-            self.training_progress.append(self.progress.item())
-        return nn.functional.cross_entropy(logits, labels)
-
-
-def test_batches_of_any_number_of_steps_and_a_bare_loop_train_alike(
-    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
-) -> None:
+def test_batches_of_any_number_of_steps_and_a_bare_loop_train_alike(tmp_path: Path) -> None:
     weights = []
     for steps_per_batch in (1, 4):
         model, trainer = classifier(), make_trainer(max_epochs=2)
-        trainer.fit(model, mnist(steps_per_batch))
+        trainer.fit(model, mnist(tmp_path, steps_per_batch))
         assert trainer.global_step == 18
         weights.append(model.net[1].weight.detach())  # type: ignore[index, union-attr]
-    net, data = linear(), mnist()
+    net, data = linear(), mnist(tmp_path)
     data.setup("fit")
     loader = data.train_dataloader()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
@@ -95,10 +70,8 @@ def test_batches_of_any_number_of_steps_and_a_bare_loop_train_alike(
     assert torch.allclose(weights[0], net[1].weight, atol=1e-6)
 
 
-def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
-    mnist: Callable[..., MNIST], make_trainer: MakeTrainer
-) -> None:
-    model, data = classifier(), mnist()
+def test_reported_accuracy_and_loss_are_those_of_the_whole_set(tmp_path: Path) -> None:
+    model, data = classifier(), mnist(tmp_path)
     trainer = make_trainer(max_epochs=1)
     trainer.fit(model, data)
     data.setup("test")
@@ -122,42 +95,33 @@ def test_reported_accuracy_and_loss_are_those_of_the_whole_set(
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (
-            ScheduleSettings(unit="steps", milestones=(3, 12), gamma=0.1),
-            [1.0] * 3 + [0.1] * 9 + [0.01] * 6,
-        ),
-        (ScheduleSettings(unit="epochs", milestones=(1,), gamma=0.5), [1.0] * 9 + [0.5] * 9),
+        ({"unit": "steps", "milestones": (3, 12), "gamma": 0.1}, [1] * 3 + [0.1] * 9 + [0.01] * 6),
+        ({"unit": "epochs", "milestones": (1,), "gamma": 0.5}, [1] * 9 + [0.5] * 9),
     ],
 )
 def test_schedules_count_optimizer_steps_or_epochs(
-    schedule: ScheduleSettings,
-    expected: list[float],
-    mnist: Callable[..., MNIST],
-    make_trainer: MakeTrainer,
+    schedule: Any, expected: list[float], tmp_path: Path
 ) -> None:
-    rates = LearningRates()
-    model = Classifier(linear(), optimizer=SGD.changed(lr=1.0), schedule=schedule, batch_size=20)
-    make_trainer(max_epochs=2, callbacks=[rates]).fit(model, mnist(steps_per_batch=4))
-    assert rates.rates == pytest.approx(expected)
+    rates: list[float] = []
+    settings = {"optimizer": SGD.changed(lr=1.0), "schedule": ScheduleSettings(**schedule)}
+    model = Classifier(linear(), batch_size=20, **settings)
+    model.on_before_optimizer_step = (  # type: ignore[method-assign]
+        lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
+    )
+    make_trainer(max_epochs=2).fit(model, mnist(tmp_path, steps_per_batch=4))
+    assert rates == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("total_steps", [None, 36])
-def test_progress_runs_from_zero_to_one_in_float32_logits(
-    mnist: Callable[..., MNIST], make_trainer: MakeTrainer, total_steps: int | None
-) -> None:
+def test_progress_runs_from_zero_to_one_in_float32_logits(tmp_path: Path) -> None:
     criterion = NotingLoss()
-    model = classifier(criterion=criterion)
-    model.total_steps = total_steps
-    # Without the attribute it is counted by batches, each of which is then one step.
-    data = mnist(steps_per_batch=1 if total_steps is None else 4)
-    make_trainer(max_epochs=2, precision="bf16-mixed").fit(model, data)
-    expected = [step / (total_steps or 18) for step in range(18)]
-    assert criterion.training_progress == pytest.approx(expected)
+    trainer = make_trainer(max_epochs=2, precision="bf16-mixed")
+    trainer.fit(classifier(criterion=criterion), mnist(tmp_path))
+    assert criterion.told == pytest.approx([step / 18 for step in range(18)])
     assert criterion.kinds == {torch.float32}
 
 
 @pytest.mark.parametrize("kind", ["indices", "probabilities"])
-def test_an_ordinary_data_loader_works_too(make_trainer: MakeTrainer, kind: str) -> None:
+def test_an_ordinary_data_loader_works_too(kind: str) -> None:
     torch.manual_seed(0)
     inputs = torch.randn(60, 5)
     labels = (inputs[:, 0] > 0).long()
@@ -172,7 +136,7 @@ def test_an_ordinary_data_loader_works_too(make_trainer: MakeTrainer, kind: str)
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_optimizers_are_fused_unless_gradients_of_mixed_precision_are_clipped(
-    precision: str, make_trainer: MakeTrainer
+    precision: str,
 ) -> None:
     """Lightning refuses to clip them, since a fused update may unscale them afterwards."""
     for clip in (None, 1.0):
@@ -183,3 +147,48 @@ def test_optimizers_are_fused_unless_gradients_of_mixed_precision_are_clipped(
         assert group["fused"] == (precision == "32-true" or clip is None)
         weight = net.features[2].weight
         assert weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
+
+
+def test_settings_reach_the_optimizer() -> None:
+    sgd = {"momentum": 0.8, "nesterov": True}
+    for name, kind, of_kind in (
+        ("sgd", torch.optim.SGD, sgd),
+        ("adam", torch.optim.Adam, {}),
+        ("adamw", torch.optim.AdamW, {}),
+    ):
+        settings = {"lr": 0.3, "weight_decay": 0.1, **of_kind}
+        checked = OptimizerSettings(name=name, **settings)
+        optimizer = build_optimizer(checked, nn.Linear(2, 2).parameters())
+        assert type(optimizer) is kind
+        assert optimizer.param_groups[0].items() >= (settings | {"fused": True}).items()
+
+
+def rates_of(length: int, steps: int, **schedule: Any) -> list[float]:
+    """The learning rate of each step, in units of the recipe's."""
+    optimizer = build_optimizer(OptimizerSettings(name="sgd", lr=1.0), nn.Linear(2, 2).parameters())
+    built = build_schedule(ScheduleSettings(**schedule), optimizer, length)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        built.step()
+    return rates
+
+
+def test_a_warm_up_rises_linearly_and_leaves_milestones_where_they_were() -> None:
+    rates = rates_of(10, 8, warmup=4, milestones=(6,), gamma=0.5)
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 0.5, 0.5])
+    assert rates_of(10, 3, warmup=1) == [1, 1, 1]
+    assert rates_of(5, 4, milestones=(1, 3), gamma=0.5) == [1.0, 0.5, 0.5, 0.25]
+
+
+def test_a_cosine_and_a_cycle_end_with_a_full_training() -> None:
+    rates = rates_of(8, 9, kind="cosine")
+    expected = [(1 + math.cos(math.pi * step / 8)) / 2 for step in range(9)]
+    assert rates == pytest.approx(expected)
+    cycle = rates_of(20, 20, kind="one_cycle")
+    assert (cycle[0], cycle[5]) == pytest.approx((1 / 25, 1))  # the peak is at 30 % of the way
+    assert cycle[-1] == pytest.approx(1 / 25 / 1e4)
+    warmed = rates_of(8, 9, kind="cosine", warmup=4)
+    assert warmed[:5] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
+    assert warmed[4:] == pytest.approx([(1 + math.cos(math.pi * s / 4)) / 2 for s in range(5)])

@@ -1,7 +1,5 @@
 """Metrics of bundled networks against their definitions, over samples and over pixels."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -16,21 +14,14 @@ from optuna_taylorglo.recipes.schema import FitnessSettings
 N_CLASSES = 7
 
 
-def batch(*pixels: int, ignored: int | None = None) -> tuple[Tensor, Tensor]:
+def batch(*pixels: int, ignored: int) -> tuple[Tensor, Tensor]:
     """Logits (N, C, …), all in [0, 1], where torchmetrics takes them for probabilities; labels."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.rand(30, N_CLASSES, *pixels, generator=generator)
     labels = torch.randint(N_CLASSES, (30, *pixels), generator=generator)
-    if ignored is not None:
+    if ignored >= 0:
         labels[::4] = ignored
     return logits, labels
-
-
-def flat(logits: Tensor, labels: Tensor, ignored: int | None) -> tuple[Tensor, Tensor]:
-    """One row for each label that counts."""
-    rows, labels = logits.movedim(1, -1).reshape(-1, N_CLASSES), labels.flatten()
-    counted = torch.ones_like(labels, dtype=torch.bool) if ignored is None else labels != ignored
-    return rows[counted], labels[counted]
 
 
 def expected(name: str, rows: Tensor, labels: Tensor) -> float:
@@ -51,23 +42,22 @@ def expected(name: str, rows: Tensor, labels: Tensor) -> float:
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
-@pytest.mark.parametrize("ignored", [None, 255, 2])
+@pytest.mark.parametrize("ignored", [-100, 255, 2])
 @pytest.mark.parametrize("pixels", [(), (3, 2)])
 @pytest.mark.parametrize("name", ["nll", "f1", "top5_accuracy", "ece", "balanced_accuracy"])
-def test_a_metric_is_what_its_name_says(
-    name: str, pixels: tuple[int, ...], ignored: int | None
-) -> None:
+def test_a_metric_is_what_its_name_says(name: str, pixels: tuple[int, ...], ignored: int) -> None:
     logits, labels = batch(*pixels, ignored=ignored)
-    ignore_index = -100 if ignored is None else ignored
-    metric = build_metric(name, N_CLASSES, ignore_index)
+    metric = build_metric(name, N_CLASSES, ignored)
     for part in range(0, 30, 8):
         metric.update(logits[part : part + 8], labels[part : part + 8])
-    rows, counted = flat(logits, labels, ignored)
-    assert float(metric.compute()) == pytest.approx(expected(name, rows, counted), abs=1e-5)
+    counted = labels != ignored
+    rows = logits.movedim(1, -1)[counted]
+    found = float(metric.compute())
+    assert found == pytest.approx(expected(name, rows, labels[counted]), abs=1e-5)
 
 
 def test_a_likelihood_that_is_not_a_number_is_not_left_out_of_the_mean() -> None:
-    logits, labels = batch()
+    logits, labels = batch(ignored=-100)
     logits[3] = math.nan
     metric = build_metric("nll", N_CLASSES, -100)
     metric.update(logits, labels)
@@ -77,19 +67,17 @@ def test_a_likelihood_that_is_not_a_number_is_not_left_out_of_the_mean() -> None
 @pytest.mark.parametrize(
     ("fitness", "said"),
     [
-        ({"metric": "val_loss"}, ["own loss", "metric: val_nll and mode: min"]),
-        ({"metric": "val_loss", "mode": "min"}, ["own loss", "val_nll"]),
-        ({"metric": "val_nll"}, ["fitness.mode: max", "write mode: min"]),
-        ({"mode": "min"}, ["min is not allowed with val_accuracy", "write mode: max"]),
-        ({"metric": "val_recall"}, ["'val_recall' is not logged", "val_accuracy, val_balanced"]),
-        ({"metric": "accuracy"}, ["'accuracy' is not logged", "val_accuracy"]),
-        ({"metric": "val_top5_accuracy"}, ["always 1, as the data have 5 classes"]),
+        ({"metric": "val_loss"}, "own loss.*metric: val_nll and mode: min"),
+        ({"metric": "val_nll"}, "fitness.mode: max.*write mode: min"),
+        ({"mode": "min"}, "min is not allowed with val_accuracy.*write mode: max"),
+        ({"metric": "val_recall"}, "'val_recall' is not logged.*val_accuracy, val_balanced"),
+        ({"metric": "accuracy"}, "'accuracy' is not logged.*val_accuracy"),
+        ({"metric": "val_top5_accuracy"}, "always 1, as the data have 5 classes"),
     ],
 )
 def test_a_fitness_that_a_plain_network_has_not_is_refused(
-    fitness: dict[str, str], said: list[str]
+    fitness: dict[str, str], said: str
 ) -> None:
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError, match=said):
         metric_of(FitnessSettings(**fitness), 5)
-    assert all(words in str(caught.value) for words in said)
     assert metric_of(FitnessSettings(metric="val_top5_accuracy"), 6) == "top5_accuracy"

@@ -16,16 +16,10 @@ from lightning_modules.data.splits import (
 LABELS = np.repeat(np.arange(10), 100).astype(np.uint8)
 
 
-def test_the_split_never_changes() -> None:
-    # Pinned: another split would make searches incomparable with earlier ones.
-    train, held_out = split(np.zeros(50_000, dtype=np.uint8), 5_000, stratified=False)
-    assert len(train) == 45_000
-    assert hashlib.sha256(held_out.astype("<i8").tobytes()).hexdigest()[:16] == "2dabb28d2076e6b6"
-
-
-def test_choices_and_noise_never_change() -> None:
-    # Pinned for the same reason.
+def test_splits_choices_and_noise_never_change() -> None:
+    """Others would make searches incomparable with earlier ones."""
     for indices, expected in (
+        (split(np.zeros(50_000, dtype=np.uint8), 5_000, stratified=False)[1], "2dabb28d2076e6b6"),
         (stratified_choice(LABELS, 333), "e4c79da1afbd08d7"),
         (with_symmetric_noise(LABELS, 0.4, 10), "38e5b108e27ad63d"),
     ):
@@ -38,11 +32,7 @@ def test_stratified_choice_keeps_shares_to_the_nearest_image() -> None:
     counts = np.bincount(LABELS[stratified_choice(LABELS, 123)])
     assert counts.sum() == 123
     assert set(counts) == {12, 13}
-
-
-def test_stratified_choices_nest() -> None:
-    small, large = stratified_choice(LABELS, 100), stratified_choice(LABELS, 500)
-    assert set(small) < set(large)
+    assert set(stratified_choice(LABELS, 100)) < set(stratified_choice(LABELS, 500))
 
 
 def test_symmetric_noise_changes_exactly_the_share_and_spreads_it_evenly() -> None:
@@ -52,22 +42,16 @@ def test_symmetric_noise_changes_exactly_the_share_and_spreads_it_evenly() -> No
     others = np.bincount(noisy, minlength=10)[1:]
     assert others.min() > 320
     assert others.max() < 480
-    assert with_symmetric_noise(labels, 0.4, 10).tolist() == noisy.tolist()
 
 
 @pytest.mark.parametrize("add_noise", [with_symmetric_noise, with_next_class_noise])
 def test_each_stream_makes_other_labels_wrong(add_noise: Callable[..., Labels]) -> None:
-    wrong = [set(np.flatnonzero(add_noise(LABELS, 0.3, 10, *s) != LABELS)) for s in ((), (1,))]
+    noisy = [add_noise(LABELS, 0.3, 10, *stream) for stream in ((), (1,))]
+    if add_noise is with_next_class_noise:
+        assert set((noisy[0] - LABELS) % 10) == {0, 1}
+    wrong = [set(np.flatnonzero(labels != LABELS)) for labels in noisy]
     assert len(wrong[0]) == len(wrong[1]) == 300
     assert 60 < len(wrong[0] & wrong[1]) < 120  # 90 are expected of independent choices
-
-
-def test_next_class_noise_confuses_each_class_with_one_other() -> None:
-    noisy = with_next_class_noise(LABELS, 0.35, 10)
-    wrong = noisy != LABELS
-    assert wrong.sum() == 350
-    assert noisy[wrong].tolist() == ((LABELS[wrong].astype(int) + 1) % 10).tolist()
-    assert set(LABELS[wrong]) == set(range(10))
 
 
 def test_a_long_tail_falls_exponentially_from_the_first_class_to_the_last() -> None:
@@ -75,9 +59,7 @@ def test_a_long_tail_falls_exponentially_from_the_first_class_to_the_last() -> N
     counts = np.bincount(LABELS[chosen])
     assert counts.tolist() == [100, 60, 36, 22, 13, 8, 5, 3, 2, 1]
     assert chosen.tolist() == sorted(chosen)
-    assert long_tailed_choice(LABELS, 1, num_classes=10).tolist() == list(range(1000))
-
-
-def test_a_long_tail_leaves_no_class_without_images_and_invents_none() -> None:
+    # No class is left without images, and none is invented.
     labels = np.array([0] * 9 + [3] * 5)
     assert np.bincount(labels[long_tailed_choice(labels, 1e6, 4)]).tolist() == [9, 0, 0, 1]
+    assert long_tailed_choice(LABELS, 1, num_classes=10).tolist() == list(range(1000))

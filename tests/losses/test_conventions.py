@@ -1,9 +1,11 @@
-"""What all losses share with cross-entropy, proven where each of them is cross-entropy."""
+"""What all losses share with cross-entropy, and what the standard ones are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,16 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from optuna_taylorglo import PolyLoss, TaylorLoss, TreeLoss
+from optuna_taylorglo import (
+    FocalLoss,
+    GeneralizedCrossEntropyLoss,
+    NormalizedReverseCrossEntropyLoss,
+    PolyLoss,
+    SymmetricCrossEntropyLoss,
+    TaylorCrossEntropyLoss,
+    TaylorLoss,
+    TreeLoss,
+)
 from optuna_taylorglo.losses.tree import CROSS_ENTROPY_TREE
 
 WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
-LOSSES: dict[str, Callable[..., nn.Module]] = {
+FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "anchored": lambda **settings: TaylorLoss([0.0] * 8, base="cross_entropy", **settings),
     "standard": lambda **settings: PolyLoss(0.0, **settings),
     "tree": lambda **s: TreeLoss(CROSS_ENTROPY_TREE, **{"class_reduction": "sum", **s}),
 }
-EACH = pytest.mark.parametrize("name", LOSSES)
+EACH_FAMILY = pytest.mark.parametrize("name", FAMILIES)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -30,7 +41,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 def assert_is_cross_entropy(name: str, logits: Tensor, target: Tensor, **settings: Any) -> None:
     values, gradients = [], []
-    for function in (LOSSES[name](**settings), lambda z, t: cross_entropy(z, t, **settings)):
+    for function in (FAMILIES[name](**settings), lambda z, t: cross_entropy(z, t, **settings)):
         leaf = logits.clone().requires_grad_()
         values.append(function(leaf, target))
         gradients += torch.autograd.grad(values[-1].sum(), leaf)
@@ -38,7 +49,7 @@ def assert_is_cross_entropy(name: str, logits: Tensor, target: Tensor, **setting
     torch.testing.assert_close(*gradients, equal_nan=True, rtol=1e-10, atol=1e-10)
 
 
-@EACH
+@EACH_FAMILY
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("shape", [(4,), (6, 4), (2, 4, 3, 5), (0, 4)])
 @pytest.mark.parametrize(
@@ -71,18 +82,17 @@ def test_it_is_cross_entropy_with_all_its_arguments(
         assert_is_cross_entropy(name, logits, soft, reduction=reduction, **settings)
 
 
-@EACH
+@EACH_FAMILY
 @pytest.mark.parametrize("weight", [None, WEIGHT])
 def test_all_ignored_as_in_cross_entropy(name: str, weight: Tensor | None) -> None:
-    for reduction in ("mean", "sum", "none"):
-        for index in (-100, 3):
-            settings = {"reduction": reduction, "ignore_index": index, "weight": weight}
-            assert_is_cross_entropy(name, normal(5, 4), torch.full((5,), index), **settings)
+    for reduction, index in product(("mean", "sum", "none"), (-100, 3)):
+        settings = {"reduction": reduction, "ignore_index": index, "weight": weight}
+        assert_is_cross_entropy(name, normal(5, 4), torch.full((5,), index), **settings)
 
 
-@EACH
+@EACH_FAMILY
 def test_ignored_rows_count_for_nothing_whatever_is_in_them(name: str) -> None:
-    logits, target, loss = normal(6, 4), torch.tensor([-100, 0, 1, 2, 3, 0]), LOSSES[name]()
+    logits, target, loss = normal(6, 4), torch.tensor([-100, 0, 1, 2, 3, 0]), FAMILIES[name]()
     expected = loss(logits[1:], target[1:])
     for content in (math.nan, math.inf, 1e4):
         logits[0] = content
@@ -94,9 +104,9 @@ def test_ignored_rows_count_for_nothing_whatever_is_in_them(name: str) -> None:
         assert gradient[1:].ne(0).all()
 
 
-@EACH
+@EACH_FAMILY
 def test_types(name: str) -> None:
-    loss, target = LOSSES[name](), torch.tensor([156, 3])  # -100 as an unsigned byte
+    loss, target = FAMILIES[name](), torch.tensor([156, 3])  # -100 as an unsigned byte
     logits = normal(2, 200)
     torch.testing.assert_close(loss(logits, target.to(torch.uint8)), loss(logits, target))
     half = loss(logits.half(), target)
@@ -107,7 +117,7 @@ def test_types(name: str) -> None:
             loss(logits, target.to(dtype))
 
 
-@EACH
+@EACH_FAMILY
 @pytest.mark.parametrize(
     ("shape", "target", "settings", "message"),
     [
@@ -118,7 +128,6 @@ def test_types(name: str) -> None:
         ((), torch.tensor(0), {}, "logits has no dimension"),
         ((2, 4), torch.full((2, 4), 0.25), {"ignore_index": 1}, "ignore_index is 1"),
         ((2, 4), torch.tensor([0, 1]), {"weight": torch.ones(3)}, r"weight has shape .*4 classes"),
-        ((2, 4), torch.full((2, 4), 0.25), {"weight": torch.ones(4, 1)}, "weight has shape"),
         ((2, 4), torch.tensor([0, 4]), {}, "out of bounds"),
         ((2, 4), torch.tensor([0, -1]), {}, "out of bounds"),
     ],
@@ -127,18 +136,84 @@ def test_wrong_batches_are_named(
     name: str, shape: tuple[int, ...], target: Tensor, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((ValueError, RuntimeError, IndexError), match=message):
-        LOSSES[name](**settings)(torch.zeros(shape), target)
+        FAMILIES[name](**settings)(torch.zeros(shape), target)
 
 
-@EACH
+STANDARD: list[tuple[nn.Module, Callable[[Tensor], Tensor]]] = [
+    (FocalLoss(2.0), lambda y: -((1 - y) ** 2) * y.log()),
+    (FocalLoss(0.5), lambda y: -((1 - y) ** 0.5) * y.log()),
+    (GeneralizedCrossEntropyLoss(0.7), lambda y: (1 - y**0.7) / 0.7),
+    (PolyLoss(17.0), lambda y: -y.log() + 17 * (1 - y)),
+    (SymmetricCrossEntropyLoss(0.3, 2.0), lambda y: -0.3 * y.log() + 2 * 4 * (1 - y)),
+    (TaylorCrossEntropyLoss(3), lambda y: (1 - y) + (1 - y) ** 2 / 2 + (1 - y) ** 3 / 3),
+    (
+        NormalizedReverseCrossEntropyLoss(5.0, 0.5),
+        lambda y: 5 * y.log() / y.log().sum(1, keepdim=True) + 0.5 * 4 * (1 - y),
+    ),
+]
+EACH_STANDARD = pytest.mark.parametrize(("loss", "formula"), STANDARD)
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, class indices, and class probabilities."""
+    target = torch.randint(0, 5, (7,), generator=torch.Generator().manual_seed(0))
+    return normal(7, 5), target, torch.softmax(normal(7, 5, seed=1), dim=1)
+
+
+@EACH_STANDARD
+def test_values_and_gradients_are_those_of_the_formula(
+    loss: nn.Module, formula: Callable[[Tensor], Tensor]
+) -> None:
+    logits, target, soft = batch()
+    costs = formula(torch.softmax(logits, dim=1))
+    torch.testing.assert_close(loss(logits, target), costs[torch.arange(7), target].mean())
+    torch.testing.assert_close(loss(logits, soft), (soft * costs).sum(1).mean())
+    for each in (target, soft):
+        assert torch.autograd.gradcheck(partial(loss, target=each), logits.requires_grad_())
+
+
+@EACH_STANDARD
+@pytest.mark.parametrize("distance", [0.0, 30.0, 1e4])
+def test_sure_predictions_right_or_wrong_stay_finite_in_single_precision(
+    loss: nn.Module, formula: Any, distance: float
+) -> None:
+    logits = torch.tensor([[distance, -distance, 0.0], [-distance, distance, 0.0]])
+    logits.requires_grad_()
+    right, wrong = (loss(logits[i : i + 1], torch.tensor([0])) for i in (0, 1))
+    (gradient,) = torch.autograd.grad(right + wrong, logits)
+    assert torch.isfinite(gradient).all()
+    assert torch.inf > wrong >= right >= 0
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("loss", "equal"),
     [
-        ({"reduction": "average"}, "reduction must be one of mean, sum, none, not 'average'"),
-        ({"class_reduction": "none"}, "class_reduction must be one of mean, sum, not 'none'"),
-        ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], not 1.5"),
+        (FocalLoss(0.0), nn.CrossEntropyLoss()),
+        (GeneralizedCrossEntropyLoss(1e-9), nn.CrossEntropyLoss()),
+        (PolyLoss(0.0), nn.CrossEntropyLoss()),
+        (SymmetricCrossEntropyLoss(1.0, 0.0), nn.CrossEntropyLoss()),
+        (TaylorCrossEntropyLoss(2000), nn.CrossEntropyLoss()),
+        (GeneralizedCrossEntropyLoss(1.0), TaylorCrossEntropyLoss(1)),
+        (PolyLoss(8.0), SymmetricCrossEntropyLoss(1.0, 2.0)),
     ],
 )
-def test_wrong_settings_are_named(name: str, settings: dict[str, Any], message: str) -> None:
+def test_limits_and_kinships(loss: nn.Module, equal: nn.Module) -> None:
+    logits, target, _ = batch()
+    torch.testing.assert_close(loss(logits, target), equal(logits, target), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("build", "settings", "message"),
+    [
+        (FocalLoss, {"gamma": -1.0}, "gamma must be at least 0, not -1.0"),
+        (GeneralizedCrossEntropyLoss, {"q": 0.0}, r"q must be in \(0, 1\], not 0.0"),
+        (TaylorCrossEntropyLoss, {"order": 0}, "order must be at least 1, not 0"),
+        (SymmetricCrossEntropyLoss, {"beta": -2.0}, "beta must be at least 0, not -2.0"),
+        (PolyLoss, {"reduction": "average"}, "reduction must be one of mean, sum, none, not 'ave"),
+        (PolyLoss, {"class_reduction": "none"}, "class_reduction must be one of mean, sum, not"),
+        (PolyLoss, {"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], not 1.5"),
+    ],
+)
+def test_wrong_settings_are_named(build: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        LOSSES[name](**settings)
+        build(**settings)

@@ -19,50 +19,29 @@ from optuna_taylorglo.losses.files import Origin
 from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 
 THETA = [0.1, -0.2, 0.3, 0.5, 0.7, 1.1, -1.3, 1.7]
-ORIGIN = Origin(
-    study="mnist ☕",
-    trial=448,
-    recipe={"order": 3, "net": {"name": "BasicCNN"}},
-    validation_accuracy=0.9903,
-)
+ORIGIN = Origin(study="mnist ☕", trial=448, recipe={"net": {"a": 3}}, validation_accuracy=0.99)
 EXTREME = [5e-324, -5e-324, 1.7976931348623157e308, -0.0, 2.2250738585072014e-308, 0.1, 1 / 3, 1e22]
-SETTINGS: dict[str, Any] = {
-    "class_reduction": "sum",
-    "reduction": "none",
-    "ignore_index": -7,
-    "label_smoothing": 0.1,
-}
-
-
-def contents(tmp_path: Path, loss: TaylorLoss | TreeLoss) -> dict[str, Any]:
-    loss.save(tmp_path / "whole.json", n_classes=10, origin=ORIGIN)
-    loaded: dict[str, Any] = json.loads((tmp_path / "whole.json").read_text("utf-8"))
-    return loaded
+SETTINGS: dict[str, Any] = {"class_reduction": "sum", "reduction": "none", "ignore_index": -7}
 
 
 @pytest.fixture
-def content(tmp_path: Path) -> dict[str, Any]:
-    """A whole file of a Taylor loss as plain values."""
-    return contents(tmp_path, TaylorLoss(THETA))
-
-
-@pytest.fixture
-def tree_content(tmp_path: Path) -> dict[str, Any]:
-    """A whole file of a tree as plain values."""
-    return contents(tmp_path, TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS))
+def contents(tmp_path: Path) -> list[dict[str, Any]]:
+    """Whole files of a Taylor loss and of a tree as plain values."""
+    whole = []
+    for loss in (TaylorLoss(THETA), TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS)):
+        loss.save(tmp_path / "whole.json", n_classes=10, origin=ORIGIN)
+        whole.append(json.loads((tmp_path / "whole.json").read_text("utf-8")))
+    return whole
 
 
 def load(tmp_path: Path, content: Any) -> Any:
-    path = tmp_path / "loss.json"
-    path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
-    return load_loss(path)
+    (tmp_path / "loss.json").write_text(json.dumps(content), "utf-8")
+    return load_loss(tmp_path / "loss.json")
 
 
 def test_floats_come_back_bit_for_bit(tmp_path: Path) -> None:
     patterns = np.random.default_rng(0).integers(0, 2**64, size=400, dtype=np.uint64)
-    values = patterns.view(np.float64)
-    values = values[np.isfinite(values)]
-    for theta in [EXTREME, *values[: len(values) // 8 * 8].reshape(-1, 8).tolist()]:
+    for theta in [EXTREME, *np.nan_to_num(patterns.view(np.float64)).reshape(-1, 8).tolist()]:
         TaylorLoss(theta).save(tmp_path / "loss.json")
         loaded = load_loss(tmp_path / "loss.json")
         assert struct.pack("<8d", *loaded.theta) == struct.pack("<8d", *theta)
@@ -71,12 +50,10 @@ def test_floats_come_back_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "loss",
     [
-        TaylorLoss(THETA, folded=True, **SETTINGS, weight=torch.tensor([0.1, 2.0, 1 / 3])),
+        TaylorLoss(THETA, folded=True, label_smoothing=0.1, weight=torch.ones(3) / 3, **SETTINGS),
         TaylorLoss(np.linspace(-2, 2, 23), order=4, variables=("t", "y", "x"), **SETTINGS),
         TaylorLoss(THETA, base="cross_entropy", log_scale=-0.1 / 3, smoothing=0.2 / 3),
-        TreeLoss(
-            BAIKAL, EXTREME[2:], weight=torch.tensor([0.1, 1e300], dtype=torch.float64), **SETTINGS
-        ),
+        TreeLoss(BAIKAL, EXTREME[2:], weight=torch.ones(3).double() / 3, **SETTINGS),
     ],
 )
 def test_every_setting_comes_back(tmp_path: Path, loss: TaylorLoss | TreeLoss) -> None:
@@ -91,8 +68,6 @@ def test_every_setting_comes_back(tmp_path: Path, loss: TaylorLoss | TreeLoss) -
     assert (loaded.n_classes, loaded.origin) == (3, ORIGIN)
     loaded.save(again)  # it remembers what it was loaded with
     assert again.read_bytes() == path.read_bytes()
-    loaded.save(again, n_classes=4, origin=Origin(study="other"))
-    assert (load_loss(again).n_classes, load_loss(again).origin) == (4, Origin(study="other"))
     loss.save(again)
     assert (load_loss(again).n_classes, load_loss(again).origin) == (None, None)
 
@@ -104,24 +79,6 @@ def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(LossFileError, match=r"weight\.1: .* must be a finite number"):
         TaylorLoss(THETA, weight=torch.tensor([1.0, math.nan])).save(tmp_path / "loss.json")
     assert os.listdir(tmp_path) == []
-
-
-def test_every_wrong_field_is_named_in_a_line_of_its_own(
-    tmp_path: Path, content: dict[str, Any]
-) -> None:
-    del content["order"]
-    content |= {"folded": 1, "tehta": [], "momentum": 0.9}
-    content["origin"]["trial"] = -1
-    with pytest.raises(LossFileError) as error:
-        load(tmp_path, content)
-    path = tmp_path / "loss.json"
-    assert sorted(line.partition(", known are")[0] for line in str(error.value).splitlines()) == [
-        f"{path}: folded: 1 is not allowed, must be true or false",
-        f"{path}: momentum: unknown field",
-        f"{path}: order: is missing",
-        f"{path}: origin.trial: -1 is not allowed, must be greater than or equal to 0",
-        f"{path}: tehta: unknown field, did you mean theta?",
-    ]
 
 
 def test_a_file_truncated_or_spoiled_anywhere_is_refused(tmp_path: Path) -> None:
@@ -143,65 +100,54 @@ def test_a_file_truncated_or_spoiled_anywhere_is_refused(tmp_path: Path) -> None
             load_loss(path)
 
 
-def test_a_missing_field_is_named(
-    tmp_path: Path, content: dict[str, Any], tree_content: dict[str, Any]
+def test_every_wrong_field_is_named_in_a_line_of_its_own(
+    tmp_path: Path, contents: list[dict[str, Any]]
 ) -> None:
-    optional = {"format", "version", "base", "log_scale", "smoothing", "tree"}
-    for whole in (content, tree_content):
-        for field in whole.keys() - optional:
-            with pytest.raises(LossFileError, match=rf"loss\.json: {field}: is missing"):
-                load(tmp_path, {name: whole[name] for name in whole.keys() - {field}})
+    content, tree = contents
+    del content["order"]
+    content |= {"folded": 1, "tehta": []}
+    content["origin"]["trial"] = -1
+    with pytest.raises(LossFileError) as error:
+        load(tmp_path, content)
+    assert sorted(str(error.value).splitlines()) == [
+        f"{tmp_path}/loss.json: {problem}"
+        for problem in (
+            "folded: 1 is not allowed, must be true or false",
+            "order: is missing",
+            "origin.trial: -1 is not allowed, must be greater than or equal to 0",
+            "tehta: unknown field, did you mean theta?",
+        )
+    ]
     with pytest.raises(LossFileError, match="theta: unknown field"):
-        load(tmp_path, tree_content | {"theta": THETA})
+        load(tmp_path, tree | {"theta": THETA})
 
 
 WRONG: dict[str, list[Any]] = {
-    "theta": [None, 1.0, "12345678", ["1"] * 8, [True] * 8, [10**400] * 8, [1.0] * 7],
+    "theta": [None, "12345678", ["1"] * 8, [True] * 8, [10**400] * 8, [1.0] * 7],
     "order": [0, 3.0, "3", True, 2, 10**9],
-    "variables": [None, "xy", ["x", "w"], ["x"], ["y", "y"]],
-    "folded": [None, 1, "true"],
-    "class_reduction": [None, "none", ["mean"]],
-    "reduction": ["average", 0],
-    "weight": [1.0, ["a"], [True], [10**400]],
+    "variables": ["xy", ["x", "w"], ["x"], ["y", "y"]],
+    "weight": [1.0, [True], [10**400]],
     "ignore_index": [None, 1.0, True],
-    "label_smoothing": [None, -0.1, 1.1, "0", True],
     "base": [None, "mse"],
     "n_classes": [1, 10.0, "10", True],
-    "origin": ["mnist", []],
+    "origin": ["mnist", {"trial": 1.0}, {"recipe": "text"}],
     "coefficients": [None, [1.0], ["1"] * 6, [10**400] * 6],
+    "tree": [None, [["log", "y"]], ["exec", "x"]],
+    "version": [None, 2],
+    "format": [None, ["a"]],
 }
 
 
 @pytest.mark.parametrize("field", WRONG)
-def test_a_wrong_value_is_named(
-    tmp_path: Path, content: dict[str, Any], tree_content: dict[str, Any], field: str
-) -> None:
-    for whole in (content, tree_content):
+def test_a_wrong_value_is_named(tmp_path: Path, contents: list[dict[str, Any]], field: str) -> None:
+    for whole in contents:
         for value in WRONG[field] if field in whole else ():
             # A wrong order or set of variables shows as a θ of the wrong length, named too.
             with pytest.raises(LossFileError, match=rf"loss\.json: .*\b{field}\b"):
                 load(tmp_path, whole | {field: value})
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tree": None}, "tree: null is not allowed, must be a list"),
-        ({"tree": [["log", "y"]]}, "tree.*: .*must be text"),
-        ({"tree": ["exec", "x"]}, "tree: .* must be a tree in prefix form: 'exec' is no operator"),
-        ({"origin": {"trial": 1.0}}, r"origin\.trial: "),
-        ({"origin": {"recipe": "text"}}, r"origin\.recipe: "),
-        ({"origin": {"validation_accuracy": 10**400}}, r"origin\.validation_accuracy: "),
-        ({"version": 2, "of_the_future": True}, "version is 2; this release .* reads 1"),
-        ({"version": None}, "version is None; this release"),
-        ({"format": ["a"]}, "format is not .*: this is no loss file"),
-    ],
-)
-def test_other_contents_are_refused(
-    tmp_path: Path, tree_content: dict[str, Any], changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(LossFileError, match=rf"loss\.json: {message}"):
-        load(tmp_path, tree_content | changes)
+def test_what_is_no_loss_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LossFileError, match=r"loss\.json: format is not"):
         load(tmp_path, [])
     with pytest.raises(LossFileError, match=r"nowhere\.json: cannot be read: No such file"):

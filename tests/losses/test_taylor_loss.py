@@ -1,15 +1,21 @@
+"""Taylor losses: their definition, and PyTorch's machinery around them."""
+
 from __future__ import annotations
 
 import copy
 import itertools
 import math
 import pickle
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import grad, hessian, jvp, vmap
 from torch.nn.functional import cross_entropy, one_hot
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from optuna_taylorglo.losses.canonical import from_canonical
 from optuna_taylorglo.losses.expansion import Expansion
@@ -31,19 +37,12 @@ def labels(*shape: int, n: int, seed: int = 0) -> Tensor:
 def equation_5(
     logits: Tensor, x: Tensor, theta: Tensor, *, folded: bool, class_reduction: str
 ) -> Tensor:
-    """Eq. 5 of the paper, term by term; the mean over samples."""
-    y = torch.softmax(logits, dim=1)
-    a = y - theta[1]
-    b = x - theta[0]
+    """Eq. 5 of the paper, term by term."""
+    b, a = x - theta[0], torch.softmax(logits, dim=1) - theta[1]
     half, sixth = (1.0, 1.0) if folded else (1 / 2, 1 / 6)
-    terms = theta[2] * a
-    terms = terms + half * theta[3] * a**2
-    terms = terms + sixth * theta[4] * a**3
-    terms = terms + theta[5] * b * a
-    terms = terms + half * theta[6] * b * a**2
-    terms = terms + half * theta[7] * b**2 * a
-    losses = -(terms.mean(dim=1) if class_reduction == "mean" else terms.sum(dim=1))
-    return losses.mean()
+    f = theta[2] * a + half * theta[3] * a**2 + sixth * theta[4] * a**3
+    f = f + theta[5] * b * a + half * theta[6] * b * a**2 + half * theta[7] * b**2 * a
+    return -(f.mean(dim=1) if class_reduction == "mean" else f.sum(dim=1)).mean()
 
 
 def any_order(
@@ -51,19 +50,17 @@ def any_order(
 ) -> Tensor:
     """The trimmed expansion of any order by brute force; mean over classes and samples."""
     values = {"x": x, "y": torch.softmax(logits, dim=1), "z": logits, "t": torch.tensor(t)}
-    center = dict(zip(variables, theta, strict=False))
-    coefficients = iter(theta[len(variables) :])
-    total = torch.zeros_like(logits)
+    coefficients, total = iter(theta[len(variables) :]), torch.zeros_like(logits)
     for exponents in itertools.product(range(order + 1), repeat=len(variables)):
         alpha = dict(zip(variables, exponents, strict=True))
         if sum(exponents) > order or alpha.get("y", 0) + alpha.get("z", 0) == 0:
             continue
         term = next(coefficients)
-        for v, e in alpha.items():
-            term = term * (values[v] - center[v]) ** e / math.factorial(e)
+        for (v, e), center in zip(alpha.items(), theta, strict=False):
+            term = term * (values[v] - center) ** e / math.factorial(e)
         total = total + term
     assert next(coefficients, None) is None
-    return -total.mean(dim=1).mean()
+    return -total.mean()
 
 
 def value_and_gradient(loss: Any, logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -72,49 +69,41 @@ def value_and_gradient(loss: Any, logits: Tensor, *rest: Any) -> tuple[Tensor, T
     return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
 
 
+def assert_is(
+    written_out: Callable[[Tensor, Tensor], Tensor],
+    theta: Tensor,
+    logits: Tensor,
+    *,
+    t: float = 0.0,
+    **form: Any,
+) -> None:
+    """The module and the pure function are what is written out, for hard and soft targets."""
+    module, n = TaylorLoss(theta, **form), logits.shape[1]
+    module.progress = t
+    hard, soft = labels(len(logits), n=n), torch.softmax(normal(*logits.shape, seed=100), dim=1)
+    for target, x in ((hard, one_hot(hard, n).double()), (soft, soft)):
+        expected = value_and_gradient(written_out, logits, x)
+        torch.testing.assert_close(value_and_gradient(module, logits, target), expected, **EXACT)
+        pure = value_and_gradient(partial(taylor_loss, progress=t, **form), logits, target, theta)
+        torch.testing.assert_close(pure, expected, **EXACT)
+
+
 @pytest.mark.parametrize("class_reduction", ["mean", "sum"])
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("n", [2, 10, 1000])
 def test_equation_5_to_the_letter(n: int, folded: bool, class_reduction: str) -> None:
-    conventions: dict[str, Any] = {"folded": folded, "class_reduction": class_reduction}
+    form: dict[str, Any] = {"folded": folded, "class_reduction": class_reduction}
     for seed in range(2):
         theta, logits = normal(8, seed=seed, scale=2.0), normal(16, n, seed=seed, scale=3.0)
-        hard = labels(16, n=n, seed=seed)
-        soft = torch.softmax(normal(16, n, seed=seed + 100), dim=1)
-        module = TaylorLoss(theta, **conventions)
-        for target, x in ((hard, one_hot(hard, n).double()), (soft, soft)):
-            expected = value_and_gradient(
-                lambda z, x=x, theta=theta: equation_5(z, x, theta, **conventions), logits
-            )
-            found = value_and_gradient(module, logits, target)
-            torch.testing.assert_close(found, expected, **EXACT)
-            pure = value_and_gradient(
-                lambda z, y=target, theta=theta: taylor_loss(z, y, theta, **conventions), logits
-            )
-            torch.testing.assert_close(pure, expected, **EXACT)
+        assert_is(partial(equation_5, theta=theta, **form), theta, logits, **form)
 
 
 @pytest.mark.parametrize("order", range(1, 7))
 @pytest.mark.parametrize("variables", FORMS)
 def test_any_order_and_variables(order: int, variables: tuple[str, ...]) -> None:
-    n, t = 5, 0.375
     theta = normal(Expansion(order, variables).n_parameters, seed=order, scale=0.7)
-    logits, hard = normal(6, n), labels(6, n=n)
-    soft = torch.softmax(normal(6, n, seed=1), dim=1)
-    module = TaylorLoss(theta, order=order, variables=variables)
-    module.progress = t
-    for target, x in ((hard, one_hot(hard, n).double()), (soft, soft)):
-        expected = value_and_gradient(
-            lambda z, x=x: any_order(z, x, theta, order=order, variables=variables, t=t), logits
-        )
-        torch.testing.assert_close(value_and_gradient(module, logits, target), expected, **EXACT)
-        pure = value_and_gradient(
-            lambda z, y=target: taylor_loss(
-                z, y, theta, order=order, variables=variables, progress=t
-            ),
-            logits,
-        )
-        torch.testing.assert_close(pure, expected, **EXACT)
+    form: dict[str, Any] = {"order": order, "variables": variables, "t": 0.375}
+    assert_is(partial(any_order, theta=theta, **form), theta, normal(6, 5), **form)
 
 
 CANONICAL = (1.3, -0.6, 0.7, -0.4)
@@ -124,17 +113,17 @@ ANCHORED = {"class_reduction": "sum", "base": "cross_entropy"}
 @pytest.mark.parametrize("n", [2, 10, 1000])
 @pytest.mark.parametrize(("s", "eps"), [(0.0, 0.0), (-1.5, 0.3), (0.7, -0.2)])
 def test_anchored_losses_are_their_definition(n: int, s: float, eps: float) -> None:
-    logits, target, canonical = normal(32, n, scale=3.0), labels(32, n=n), CANONICAL
+    logits, target = normal(32, n, scale=3.0), labels(32, n=n)
 
     def written_out(logits: Tensor) -> Tensor:
-        alpha, beta, gamma, delta = canonical
+        alpha, beta, gamma, delta = CANONICAL
         y = torch.softmax(logits, dim=1)
         y_t = y.gather(1, target[:, None]).squeeze(1)
         f = alpha * y_t + beta / 2 * y_t**2 + (gamma / 2 * y**2 + delta / 3 * y**3).sum(dim=1)
         x = one_hot(target, n).double() * (1 - eps) + eps / n
         return (math.exp(s) * (-(x * torch.log_softmax(logits, dim=1)).sum(dim=1) - f)).mean()
 
-    loss = TaylorLoss(from_canonical(canonical), log_scale=s, smoothing=eps, **ANCHORED)
+    loss = TaylorLoss(from_canonical(CANONICAL), log_scale=s, smoothing=eps, **ANCHORED)
     found = value_and_gradient(loss, logits, target)
     torch.testing.assert_close(found, value_and_gradient(written_out, logits), **EXACT)
 
@@ -148,27 +137,17 @@ def test_two_smoothings_are_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize(
-    ("variables", "settings"),
-    [
-        (("x", "y"), {}),
-        (("x", "y"), {**ANCHORED, "log_scale": -0.3, "smoothing": 0.15}),
-        (("x", "y", "z"), {}),
-    ],
+    "settings", [{}, {**ANCHORED, "log_scale": -0.3, "smoothing": 0.15}, {"variables": "xyz"}]
 )
 @pytest.mark.parametrize("kind", ["hard", "soft"])
-def test_first_and_second_derivatives(
-    kind: str, variables: tuple[str, ...], settings: dict[str, Any], reduction: str
-) -> None:
-    theta = normal(Expansion(3, variables).n_parameters)
-    settings = {"reduction": reduction, "label_smoothing": 0.1, **settings}
-    loss = TaylorLoss(theta, variables=variables, **settings)
+def test_first_and_second_derivatives(kind: str, settings: dict[str, Any], reduction: str) -> None:
+    theta = normal(19 if "variables" in settings else 8)
+    loss = TaylorLoss(theta, reduction=reduction, label_smoothing=0.1, **settings)
     target = torch.tensor([0, -100, 2]) if kind == "hard" else torch.softmax(normal(3, 4), dim=1)
-    logits = normal(3, 4, seed=3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: loss(z, target), logits)
-    assert torch.autograd.gradcheck(
-        lambda z: loss(z, target), logits, check_forward_ad=True, check_batched_grad=True
-    )
-    assert torch.autograd.gradgradcheck(lambda z: loss(z, target), logits)
+    logits, function = normal(3, 4, seed=3).requires_grad_(), partial(loss, target=target)
+    modes = {"check_forward_ad": True, "check_batched_grad": True}
+    assert torch.autograd.gradcheck(function, logits, **modes)
+    assert torch.autograd.gradgradcheck(function, logits)
 
 
 def test_the_pure_function_is_differentiable_in_all_parameters() -> None:
@@ -182,7 +161,7 @@ def test_the_pure_function_is_differentiable_in_all_parameters() -> None:
     module = TaylorLoss(theta, log_scale=-0.3, smoothing=0.15, **ANCHORED)
     torch.testing.assert_close(pure(parameters), module(logits, target))
     assert torch.autograd.gradcheck(pure, (parameters,))
-    several = torch.func.vmap(pure)(torch.stack([parameters, 2 * parameters]).detach())
+    several = vmap(pure)(torch.stack([parameters, 2 * parameters]).detach())
     torch.testing.assert_close(several[0], pure(parameters).detach())
 
 
@@ -196,9 +175,11 @@ def test_the_pure_function_is_differentiable_in_all_parameters() -> None:
         ({"log_scale": math.inf}, r"log_scale must be in \[-50, 50\], not inf"),
     ],
 )
-def test_bad_anchors_are_named(settings: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TaylorLoss([0.0] * 8, **(ANCHORED | settings))
+    with pytest.raises(ValueError, match=r"theta has shape \(7,\); order 3 .* takes \(8,\)"):
+        taylor_loss(torch.zeros(2, 4), torch.tensor([0, 1]), torch.zeros(7))
 
 
 WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
@@ -209,28 +190,12 @@ WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
 def test_weight_is_the_mean_weight_under_the_smoothed_target(kind: str, smoothing: float) -> None:
     theta, logits, hard = normal(8), normal(7, 4), labels(7, n=4)
     x = one_hot(hard, 4).double() if kind == "hard" else torch.softmax(normal(7, 4, seed=5), 1)
-    target = hard if kind == "hard" else x
-    smooth = (1 - smoothing) * x + smoothing / 4
-    form = {"folded": False, "class_reduction": "mean"}
-    losses = torch.stack(
-        [equation_5(logits[i : i + 1], smooth[i : i + 1], theta, **form) for i in range(7)]
-    )
-    losses = losses * (smooth @ WEIGHT)
-    total = WEIGHT[hard].sum() if kind == "hard" else 7
-    for reduction, expected in {
-        "none": losses,
-        "sum": losses.sum(),
-        "mean": losses.sum() / total,
-    }.items():
+    smooth, total = (1 - smoothing) * x + smoothing / 4, WEIGHT[hard].sum() if kind == "hard" else 7
+    unweighted = TaylorLoss(theta, reduction="none")
+    losses = unweighted(logits, smooth) * (smooth @ WEIGHT)
+    for reduction, expected in (("none", losses), ("mean", losses.sum() / total)):
         loss = TaylorLoss(theta, weight=WEIGHT, label_smoothing=smoothing, reduction=reduction)
-        torch.testing.assert_close(loss(logits, target), expected, **EXACT)
-
-
-def test_a_wrong_theta_is_named() -> None:
-    with pytest.raises(ValueError, match=r"theta has shape \(7,\); order 3 .* takes \(8,\)"):
-        taylor_loss(torch.zeros(2, 4), torch.tensor([0, 1]), torch.zeros(7))
-    with pytest.raises(ValueError, match="theta has 8 values; order 4"):
-        TaylorLoss([0.0] * 8, order=4)
+        torch.testing.assert_close(loss(logits, hard if kind == "hard" else x), expected, **EXACT)
 
 
 def test_the_state_is_that_of_cross_entropy_whatever_the_type() -> None:
@@ -246,12 +211,11 @@ def test_the_state_is_that_of_cross_entropy_whatever_the_type() -> None:
     assert (on_meta.shape, on_meta.device.type) == ((), "meta")
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))])
-def test_copies_are_the_same_loss(copied: Any) -> None:
+def test_copies_are_the_same_loss() -> None:
     logits, target = normal(5, 4), labels(5, n=4)
-    for loss in (TaylorLoss(normal(13), variables=("x", "y", "t")), TaylorLoss(normal(8))):
-        loss.progress = 0.5
-        other = copied(loss)
+    loss = TaylorLoss(normal(13), variables=("x", "y", "t"))
+    loss.progress = 0.5
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
         assert torch.equal(other(logits, target), loss(logits, target))
         other.progress = 0.9
         assert loss.progress.item() == 0.5
@@ -259,10 +223,9 @@ def test_copies_are_the_same_loss(copied: Any) -> None:
 
 def test_settings_may_change_between_calls() -> None:
     loss, logits, target = TaylorLoss(normal(8)), normal(5, 4), labels(5, n=4)
-    for smoothing, class_reduction in itertools.product((0.0, 0.2), ("mean", "sum")):
-        loss.label_smoothing, loss.class_reduction = smoothing, class_reduction
-        fresh = TaylorLoss(normal(8), label_smoothing=smoothing, class_reduction=class_reduction)
-        torch.testing.assert_close(loss(logits, target), fresh(logits, target), rtol=0, atol=0)
+    for settings in ({"label_smoothing": 0.2}, {"label_smoothing": 0.0, "class_reduction": "sum"}):
+        vars(loss).update(settings)
+        assert torch.equal(loss(logits, target), TaylorLoss(normal(8), **settings)(logits, target))
 
 
 @pytest.mark.parametrize("folded", [False, True])
@@ -280,7 +243,164 @@ def test_cross_entropys_expansion_converges_to_it(center: Any, folded: bool) -> 
     assert errors[-1] < 1e-8
 
 
-@pytest.mark.parametrize("center", [0.0, -0.5, math.nan])
-def test_cross_entropy_has_no_expansion_at_its_pole(center: Any) -> None:
-    with pytest.raises(ValueError, match=r"center is x = .* not finite"):
-        TaylorLoss.from_cross_entropy(3, center)
+def theta_for(variables: tuple[str, ...], seed: int = 0) -> Tensor:
+    return normal(Expansion(3, variables).n_parameters, seed=seed)
+
+
+def targets(kind: str, batch: int, n: int) -> Tensor:
+    return labels(batch, n=n) if kind == "hard" else torch.softmax(normal(batch, n, seed=9), dim=1)
+
+
+def loss_of(variables: tuple[str, ...], **settings: Any) -> TaylorLoss:
+    loss = TaylorLoss(theta_for(variables), variables=variables, **settings)
+    loss.progress = 0.5
+    return loss
+
+
+KERNEL_FORMS = [("x", "y"), ("x", "y", "t"), ("x", "y", "z")]
+ANCHOR = {"base": "cross_entropy", "log_scale": -0.3, "smoothing": 0.15}
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("variables", KERNEL_FORMS)
+@pytest.mark.parametrize("settings", [{}, ANCHOR])
+def test_extreme_logits_are_finite_and_right(
+    settings: dict[str, Any], variables: tuple[str, ...], kind: str
+) -> None:
+    for n in (2, 1000):
+        logits = 1e4 * torch.sign(normal(8, n).float())
+        logits[0], logits[1] = 1e4, -1e4
+        loss, target = loss_of(variables, **settings), targets(kind, 8, n)
+        value, gradient = value_and_gradient(loss, logits, target)
+        assert gradient.isfinite().all()
+        exact = loss(logits.double(), target)
+        assert (value.dtype, exact.dtype) == (torch.float32, torch.float64)
+        torch.testing.assert_close(value.double(), exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_half_precision_logits_are_evaluated_in_float32(
+    kind: str, dtype: torch.dtype, autocast: bool
+) -> None:
+    logits = (3 * normal(32, 50)).to(dtype).requires_grad_()
+    loss, target = loss_of(("x", "y")).half(), targets(kind, 32, 50)
+    with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+        value = loss(logits, target)
+        pure = taylor_loss(logits, target, theta_for(("x", "y")))
+    expected = loss(logits.double(), target)
+    for each in (value, pure):
+        assert each.dtype == torch.float32
+        torch.testing.assert_close(each.double(), expected, rtol=1e-5, atol=1e-5)
+    gradients = [torch.autograd.grad(each, logits)[0] for each in (value, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("variables", KERNEL_FORMS)
+def test_vmap_over_theta_is_a_loop(variables: tuple[str, ...], kind: str) -> None:
+    thetas = torch.stack([theta_for(variables, seed=seed) for seed in range(6)])
+    logits, target = normal(5, 4), targets(kind, 5, 4)
+
+    def loss(theta: Tensor, logits: Tensor) -> Tensor:
+        return taylor_loss(logits, target, theta, variables=variables, progress=0.5)
+
+    for function in (loss, grad(loss, argnums=1)):
+        batched = vmap(function, in_dims=(0, None))(thetas, logits)
+        looped = torch.stack([function(theta, logits) for theta in thetas])
+        torch.testing.assert_close(batched, looped)
+
+
+@pytest.mark.parametrize("settings", [{}, ANCHOR])
+def test_torch_func_over_the_module(settings: dict[str, Any]) -> None:
+    weight = torch.tensor([1.0, 2.0, 0.5, 1.0])
+    loss = TaylorLoss(normal(8), weight=weight, label_smoothing=0.1, **settings)
+    logits, target = normal(5, 4), torch.tensor([0, 1, -100, 3, 2])
+    leaf = logits.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf, target), leaf, create_graph=True)
+    torch.testing.assert_close(grad(loss)(logits, target), expected.detach())
+    tangent = normal(5, 4, seed=1)
+    _, slope = jvp(lambda z: loss(z, target), (logits,), (tangent,))
+    torch.testing.assert_close(slope, (expected * tangent).sum().detach())
+    (product,) = torch.autograd.grad((expected * tangent).sum(), leaf)
+    curvature = hessian(lambda z: loss(z, target))(logits)
+    torch.testing.assert_close(torch.einsum("abcd,cd->ab", curvature, tangent), product)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize(
+    ("variables", "settings"),
+    [(("x", "y"), {}), (("x", "y"), ANCHOR), (("x", "y", "z", "t"), {})],
+)
+def test_one_compilation_serves_every_loss_and_equals_eager(
+    variables: tuple[str, ...], settings: dict[str, Any], kind: str
+) -> None:
+    torch.compiler.reset()
+    graphs, target = [], targets(kind, 8, 5)
+    if kind == "hard":
+        target[3] = -100
+
+    def backend(module: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(module)
+        return module.forward
+
+    def step(loss: TaylorLoss, logits: Tensor) -> Tensor:
+        return loss(logits, target)
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    for seed in range(3):
+        theta = theta_for(variables, seed=seed)
+        loss = TaylorLoss(theta, variables=variables, label_smoothing=0.1, **settings)
+        for progress in (0.0, 0.5):
+            loss.progress = progress
+            results = [
+                value_and_gradient(partial(function, loss), normal(8, 5).float())
+                for function in (step, compiled)
+            ]
+            torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    assert len(graphs) == 1
+
+
+@pytest.mark.slow
+def test_compiled_by_inductor_equals_eager() -> None:
+    torch.compiler.reset()
+    loss, batch = loss_of(("x", "y"), **ANCHOR), (normal(8, 5), targets("hard", 8, 5))
+    torch.testing.assert_close(torch.compile(loss, fullgraph=True)(*batch), loss(*batch))
+
+
+class Watch(TorchDispatchMode):
+    """Counts operators, and refuses those whose result the host would have to wait for."""
+
+    waiting = ("_local_scalar_dense", "item", "nonzero", "masked_select", "is_nonzero", "equal")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.overloadpacket.__name__ not in self.waiting, f"the host waits for {func}"
+        self.operators += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("variables", KERNEL_FORMS)
+def test_never_waits_and_never_loops_over_classes(
+    variables: tuple[str, ...], kind: str, weighted: bool
+) -> None:
+    """On a device to wait for, that is: "meta" stands for it, and sets itself up at first use."""
+    operators = []
+    for n in (2, 3, 300):
+        weight = torch.ones(n, device="meta") if weighted else None
+        loss = TaylorLoss(theta_for(variables), variables=variables, weight=weight).to("meta")
+        logits, target = (v.to("meta") for v in (normal(8, n), targets(kind, 8, n)))
+        logits.requires_grad_()
+        theta = theta_for(variables).to("meta")
+        with Watch() as watch:
+            loss(logits, target).backward()
+            loss(logits, target).backward()
+            taylor_loss(logits, target, theta, variables=variables, weight=weight).backward()
+        operators.append(watch.operators)
+    assert operators[1] == operators[2]

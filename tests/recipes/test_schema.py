@@ -33,41 +33,29 @@ BAD_VALUES: list[tuple[str, object, str]] = [
     ("serach", {}, "unknown field, did you mean search?"),
     ("lr", 0.1, "unknown field, did you mean optimizer.lr?"),
     ("search.lambda", 28, "unknown field, known are method, popsize, sigma"),
-    ("search.popsise", 28, "unknown field, did you mean popsize?"),
     ("search.glo", {"max_dept": 3}, "unknown field, did you mean max_depth?"),
     ("data_dir", "/data", "belongs to the machine, not to the recipe: give the worker --data-dir"),
     ("data.init_args", {"data_dir": "/data"}, "data_dir belongs to the machine"),
     ("trainer.max_steps", 5, "belongs to the budget"),
-    ("trainer.limit_val_batches", 2, "would change the data that losses are judged by"),
-    ("trainer.val_check_interval", 2, "is decided by the search"),
     ("trainer.logger", True, "did you mean loggers, a list?"),
     # Types.
-    ("data", "Digits", '"Digits" is not allowed, must be a mapping with the fields class_path, in'),
     ("data.class_path", "os.system('x')", "must be a dotted path to a class"),
-    ("model.class_path", 3, "3 is not allowed, must be text"),
     ("model.init_args", [1], "[1] is not allowed, must be a mapping"),
-    ("model.init_args", {True: 1}, "must be a mapping from names"),
     ("model.init_args", {"width": float("nan")}, "Out of range float values"),
     ("optimizer.name", "SGD", "\"SGD\" is not allowed, must be 'sgd', 'adam' or 'adamw' (did yo"),
     ("optimizer.lr", True, "true is not allowed, must be a number"),
     ("optimizer.lr", "fast", '"fast" is not allowed, must be a number, and this is text'),
     ("optimizer.lr", float("nan"), "NaN is not allowed, must be a finite number"),
-    ("optimizer.lr", 10**400, "... is not allowed, must be a number"),
-    ("optimizer.nesterov", 1, "1 is not allowed, must be true or false"),
     ("schedule.milestones", [122, 81], "must be an ascending list of whole numbers"),
-    ("trainer.callbacks", "my.Callback", "must be a list"),
     ("checkpoint", "weights.pt", "must be a mapping with the fields path, skip"),
     ("batch_size", 2.5, "2.5 is not allowed, must be a whole number"),
-    ("batch_size", "64", "must be a whole number, and this is text"),
     ("checkpoint.path", "", "must not be empty"),
     ("loss.variables", "xy", "must be a list"),
     ("loss.variables", ["x", "t"], "must be x, then y or z or both, then perhaps t"),
     ("loss.class_weights", "balancd", "must be balanced or a list of finite numbers above 0"),
-    ("loss.class_weights", [1.0, 0], "must be balanced or a list of finite numbers above 0"),
     ("search.scale", "normalised", "did you mean normalized?"),
     # The test set judges nothing in a search.
     ("fitness.metric", "test_accuracy", "never one of the test set"),
-    ("fitness.metric", "val_accuracy\n", "must be the name of a validation metric"),
     # Limits; what would fill the memory, or overflow a counter, is refused at the door.
     ("optimizer.lr", 0, "0 is not allowed, must be greater than 0"),
     ("search.popsize", 1, f"{LEAST} 2"),
@@ -79,29 +67,18 @@ BAD_VALUES: list[tuple[str, object, str]] = [
 START = {"start": {"loss": "baikal"}}
 XZ, XYT = {"variables": ["x", "z"]}, {"variables": ["x", "y", "t"]}
 ANCHORED = {"base": "cross_entropy"}
-ADAM = {"name": "adam", "lr": 0.1}
+ADAM, SGD = {"name": "adam", "lr": 0.1}, {"name": "sgd", "lr": 1}
+LONG = {"unit": "steps", "evaluation": 401, "full": 400}
 F1, NLL = {"metric": "val_f1"}, {"metric": "val_nll", "mode": "min"}
 BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
     ({"optimizer": ADAM | {"momentum": 0.9}}, "optimizer.momentum", "adam has no momentum"),
-    (
-        {"optimizer": {"name": "sgd", "lr": 1, "nesterov": True}},
-        "optimizer.nesterov",
-        "with momentum 0.0: it needs a momentum above 0",
-    ),
+    ({"optimizer": SGD | {"nesterov": True}}, "optimizer.nesterov", "it needs a momentum above 0"),
     ({"schedule": {"kind": "cosine", "milestones": [5]}}, "schedule.milestones", "has no milest"),
     ({"schedule": {"kind": "one_cycle", "warmup": 5}}, "schedule.warmup", "rise of its own"),
-    (
-        {"schedule": {"milestones": [5, 9], "warmup": 5}},
-        "schedule.milestones",
-        "[5, 9] is not allowed with warmup 5: they must begin after it",
-    ),
+    ({"schedule": {"milestones": [5, 9], "warmup": 5}}, "schedule.milestones", "begin after it"),
     ({"schedule": {"unit": "steps", "warmup": 4000}}, "schedule.warmup", "below budget.full"),
     ({"trainer": {"gradient_clip_algorithm": "value"}}, "trainer.gradient_clip_algorithm", "needs"),
-    (
-        {"budget": {"unit": "steps", "evaluation": 401, "full": 400}},
-        "budget.evaluation",
-        "401 is not allowed, must be at most budget.full, 400",
-    ),
+    ({"budget": LONG}, "budget.evaluation", "401 is not allowed with full 400: it must be"),
     ({"search": {"overlap": 28}}, "search.overlap", "28 is not allowed with popsize 28"),
     ({"search": {"start": {"at": [0, 1]}}}, "search.start.loss", "give a loss or theta"),
     ({"search": START, "loss": ANCHORED}, "search.start", "starts at cross-entropy"),
@@ -152,12 +129,6 @@ def test_fields_that_do_not_go_together_are_refused(
     assert expected in error.problem
 
 
-@pytest.mark.parametrize("content", [None, [], "text"])
-def test_what_is_no_mapping_is_refused(content: object) -> None:
-    assert "must be a mapping with the fields data, model" in str(refusal(content))
-    assert not SCHEMA.is_valid(content)
-
-
 @pytest.mark.parametrize("path", ["data", "model.class_path", "budget.full"])
 def test_missing_fields_are_named(path: str) -> None:
     content = minimal()
@@ -168,28 +139,19 @@ def test_missing_fields_are_named(path: str) -> None:
 
 
 def test_every_mistake_is_reported_in_a_line_of_its_own() -> None:
-    content = minimal(batch_size=2.5, data_dir="/data", search={"sigma": "wide", "seed": -1, 3: 4})
-    assert [line.split(",")[0] for line in str(refusal(content)).splitlines()] == [
-        "my.yaml: search.3: unknown field",
-        "my.yaml: data_dir: belongs to the machine",
-        "my.yaml: batch_size: 2.5 is not allowed",
-        'my.yaml: search.sigma: "wide" is not allowed',
-        "my.yaml: search.seed: -1 is not allowed",
-    ]
+    values = minimal(batch_size=2.5, data_dir="/data", search={"sigma": "wide", "seed": -1, 3: 4})
     search = {"space": "canonical", "filter": "steady", "scale": "normalized"}
-    rules = refusal(minimal(loss={"order": 4, "variables": ["x", "z"]}, search=search))
-    assert [line.split(": ")[1] for line in str(rules).splitlines()] == [
-        "search.space",
-        "search.filter",
-        "search.scale",
-    ]
+    rules = minimal(loss={"order": 4, "variables": ["x", "z"]}, search=search)
+    for content, fields in (
+        (values, ["search.3", "data_dir", "batch_size", "search.sigma", "search.seed"]),
+        (rules, ["search.space", "search.filter", "search.scale"]),
+    ):
+        assert [line.split(": ")[1] for line in str(refusal(content)).splitlines()] == fields
 
 
 def test_defaults_are_the_papers_search() -> None:
     recipe = recipe_from_dict(minimal(early_abort={}))
-    assert recipe.loss == LossSettings(
-        order=3, variables=("x", "y"), folded=False, class_reduction="mean"
-    )
+    assert recipe.loss == LossSettings(order=3, variables=("x", "y"), class_reduction="mean")
     search = recipe.search
     assert (search.popsize, search.sigma, search.n_generations) == (28, 1.2, 60)
     assert search_size(search) == "60 generations of 28 candidates"
@@ -206,18 +168,14 @@ def test_defaults_are_the_papers_search() -> None:
 @pytest.mark.parametrize(
     "sections",
     [
-        {},
-        {"optimizer": None},
-        {"search": glo(popsize=7)},
-        {"search": START},
+        {"optimizer": None, "fitness": {"metric": "val_balanced_accuracy"}, "early_abort": {}},
+        {"search": START, "schedule": {"kind": "cosine", "unit": "steps", "warmup": 10}},
         {"search": {"sigma": 0.1 + 0.2, "overlap": 14, "filter": "trainable"}},
-        {"checkpoint": {"path": "weights.pt", "skip": ["head."]}},
-        {"schedule": {"kind": "cosine", "unit": "steps", "warmup": 10}},
+        {"search": glo(popsize=7), "checkpoint": {"path": "weights.pt", "skip": ["head."]}},
         {"trainer": {"gradient_clip_val": 1, "callbacks": [{"class_path": "my.Callback"}]}},
         {"loss": {"class_weights": [1, 2.5], "label_smoothing": 0.1, "ignore_index": 0}},
         {"loss": {"class_weights": "balanced", "variables": ["x", "y", "z", "t"]}},
         {"fitness": NLL, "selection": {}, "early_abort": {"threshold": 2.0}},
-        {"fitness": {"metric": "val_balanced_accuracy"}, "early_abort": {}},
     ],
 )
 def test_recipes_round_trip_through_json(sections: dict[str, Any]) -> None:
@@ -237,10 +195,10 @@ def test_sections_are_checked_when_built_or_changed_in_python() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         SearchSettings(sigma=-1)
     recipe = recipe_from_dict(minimal())
-    changed = recipe.changed(budget=recipe.budget.changed(evaluation=7), batch_size=3)
-    assert (changed.budget.evaluation, changed.batch_size) == (7, 3)
-    assert changed.changed(budget=recipe.budget, batch_size=64) == recipe
-    with pytest.raises(RecipeError, match="evaluation: 4001 is not allowed, must be at most"):
+    changed = recipe.changed(budget=recipe.budget.changed(evaluation=7))
+    assert changed.budget.evaluation == 7
+    assert changed.changed(budget=recipe.budget) == recipe
+    with pytest.raises(RecipeError, match="evaluation: 4001 is not allowed with full 4000"):
         recipe.budget.changed(evaluation=4001)
     with pytest.raises(RecipeError, match=r"batch_sise: unknown field, did you mean batch_size\?"):
         recipe.changed(batch_sise=3)
@@ -265,19 +223,8 @@ def test_recipes_are_accepted_by_the_json_schema(path: Any) -> None:
         assert (path.parent / place).resolve() == SCHEMA_FILE
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("serach", {}),
-        ("optimizer.name", "SGD"),
-        ("optimizer.lr", 0),
-        ("batch_size", 2.5),
-        ("schedule.milestones", [0]),
-        ("search.popsize", 10**12),
-        ("trainer.callbacks", [{"init_args": {}}]),
-        ("checkpoint", "weights.pt"),
-    ],
-)
-def test_editors_refuse_wrong_fields(path: str, value: object) -> None:
+def test_editors_refuse_wrong_fields() -> None:
     Draft202012Validator.check_schema(SCHEMA.schema)
-    assert not SCHEMA.is_valid(recipe_with(path, value))
+    wrong = [("serach", {}), ("optimizer.name", "SGD"), ("schedule.milestones", [0])]
+    for path, value in (*wrong, ("batch_size", 2.5), ("trainer.callbacks", [{"init_args": {}}])):
+        assert not SCHEMA.is_valid(recipe_with(path, value)), path

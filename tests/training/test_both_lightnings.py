@@ -1,16 +1,14 @@
 """Modules and data of `lightning` and of `pytorch_lightning` work alike, and together."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
 import pytest
 import pytorch_lightning
 from torch import nn
-from trainings import digits_training, trained
+from trainings import digits_training
 
-from optuna_taylorglo.recipes.class_paths import (
+from optuna_taylorglo.recipes.load import (
     data_module_class,
     data_module_for,
     imported_lightnings,
@@ -35,14 +33,9 @@ def test_models_and_data_of_different_ones_train_alike_bit_for_bit(tmp_path: Pat
     assert [len(values) for values in found.values()] == [1, 1]
 
 
-@pytest.mark.parametrize("model", OWN)
-def test_bundled_data_train_modules_of_either(tmp_path: Path, model: str) -> None:
-    assert trained(digits_training(tmp_path, model), 7).steps_taken == 7
-
-
-@pytest.mark.parametrize("model", [OWN[0], "two_lightnings.PlainNet"])
+@pytest.mark.parametrize("model", [*OWN, "two_lightnings.PlainNet"])
 @pytest.mark.parametrize("callback", ["LightningCounter", "PytorchLightningCounter"])
-def test_callbacks_of_either_are_called(
+def test_callbacks_of_either_are_called_and_bundled_data_train_either(
     tmp_path: Path, model: str, callback: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import two_lightnings
@@ -50,7 +43,8 @@ def test_callbacks_of_either_are_called(
     counter = getattr(two_lightnings, callback)
     monkeypatch.setattr(counter, "batches", 0)
     trainer = {"callbacks": [{"class_path": f"two_lightnings.{callback}"}]}
-    data = {"class_path": "two_lightnings.LightningData"}
+    # A batch of bundled data is several steps of a plain net.
+    data = {} if model in OWN else {"class_path": "two_lightnings.LightningData"}
     digits_training(tmp_path, model, data=data, trainer=trainer).run(CE, seed=0, steps=7)
     assert counter.batches == 7
 

@@ -1,7 +1,6 @@
 """What `trainer` and `schedule` of a recipe do, for plain nets and own modules."""
 
-from __future__ import annotations
-
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from searches import ROOT
-from torch import Tensor, nn
-from trainings import RecordedTraining, Validations, digits_training, trained
+from torch import nn
+from trainings import NotingLoss, RecordedTraining, Validations, digits_training, trained, weights
 
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.training import runtime
+from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 
 CE = nn.CrossEntropyLoss()
@@ -23,10 +24,6 @@ PLAIN, OWN = "two_lightnings.PlainNet", "own_optimizers.Scheduled"
 def training_of(folder: Path, model: str, **changes: Any) -> RecordedTraining:
     optimizer = {"lr": 0.02, "momentum": 0.9}
     return digits_training(folder, model, optimizer=optimizer, **changes)
-
-
-def weights(module: Any) -> Tensor:
-    return torch.cat([value.flatten() for value in module.net.parameters()]).detach()
 
 
 class Reference:
@@ -53,20 +50,20 @@ class Reference:
 @pytest.mark.parametrize(
     ("algorithm", "clip"),
     [
-        ("norm", lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1)),
-        ("value", lambda parameters: nn.utils.clip_grad_value_(parameters, 0.1)),
+        ("norm", lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.03)),
+        ("value", lambda parameters: nn.utils.clip_grad_value_(parameters, 0.03)),
     ],
 )
 def test_gradients_are_clipped(tmp_path: Path, model: str, algorithm: str, clip: Any) -> None:
-    options = {"gradient_clip_val": 0.1, "gradient_clip_algorithm": algorithm}
+    options = {"gradient_clip_val": 0.03, "gradient_clip_algorithm": algorithm}
     training = training_of(tmp_path, model, trainer=options)
     reference, unclipped = Reference(training), Reference(training)
     for _ in range(6):
         reference.step(clip=clip)
         unclipped.step()
     found = weights(trained(training, 6))
-    assert torch.allclose(found, weights(reference), atol=1e-6)
-    assert not torch.allclose(found, weights(unclipped), atol=1e-4)
+    assert torch.allclose(found, weights(reference.net), atol=1e-6)
+    assert not torch.allclose(found, weights(unclipped.net), atol=1e-4)
 
 
 @pytest.mark.parametrize("model", [PLAIN, OWN])
@@ -80,7 +77,7 @@ def test_gradients_of_several_batches_make_one_step(tmp_path: Path, model: str) 
     reference = Reference(training)
     for _ in range(5):
         reference.step(n_batches=3)
-    assert torch.allclose(weights(module), weights(reference), atol=1e-6)
+    assert torch.allclose(weights(module), weights(reference.net), atol=1e-6)
 
 
 @pytest.mark.parametrize("model", ["tabular.MLP", "tabular.LightningMLP"])
@@ -89,50 +86,61 @@ def test_what_an_epoch_of_a_plain_loader_has_left_makes_a_step(
 ) -> None:
     """Five batches an epoch, two a step: three steps, each validated once where asked for."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "examples" / "own_model")
-    training = training_of(
-        tmp_path,
-        model,
-        data={"class_path": "tabular.BreastCancer", "init_args": {}},
-        trainer={"accumulate_grad_batches": 2},
-    )
-    assert training.steps_per_pass == 3
-    calls: list[int] = []
-
-    class Counting(nn.CrossEntropyLoss):
-        def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-            calls.append(int(logits.requires_grad))
-            return super().forward(logits, labels)
-
-    seen = Validations()
-    training.run(Counting(), seed=0, steps=7, check_at=[2, 3, 5], on_validation=seen)
+    data = {"class_path": "tabular.BreastCancer", "init_args": {}}
+    training = training_of(tmp_path, model, data=data, trainer={"accumulate_grad_batches": 2})
+    assert (training.steps_per_pass, training.in_steps(3, "epochs")) == (3, 9)
+    criterion, seen = NotingLoss(), Validations()
+    training.run(criterion, seed=0, steps=7, check_at=[2, 3, 5], on_validation=seen)
     assert seen.steps == [2, 3, 5, 7]
-    assert sum(calls) == 12  # two epochs, and two batches
+    assert len(criterion.told) == 12  # two epochs, and two batches
 
 
 @pytest.mark.parametrize("model", [PLAIN, OWN])
 def test_precision_of_the_recipe_goes_before_the_workers(tmp_path: Path, model: str) -> None:
-    for options, expected in ({}, "32-true"), ({"precision": "bf16-mixed"}, "bf16-mixed"):
-        module = trained(training_of(tmp_path, model, trainer=options), 1)
-        assert module.trainer.precision == expected
-
-
-def test_deterministic_reaches_pytorch(tmp_path: Path) -> None:
     try:
-        trained(training_of(tmp_path, PLAIN, trainer={"deterministic": True}), 1)
+        options = {"precision": "bf16-mixed", "deterministic": True}
+        assert trained(training_of(tmp_path, model), 1).trainer.precision == "32-true"
+        module = trained(training_of(tmp_path, model, trainer=options), 1)
+        assert module.trainer.precision == "bf16-mixed"
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize(
+    ("device", "found", "expected"),
+    [
+        ("cpu", {"amx_bf16": True}, "bf16-mixed"),
+        ("cpu", {"avx512_f": True, "avx512_bf16": False}, "32-true"),
+        ("cuda", (8, 0), "bf16-mixed"),
+        ("cuda", (7, 5), "32-true"),
+        ("mps", None, "32-true"),
+    ],
+)
+def test_auto_takes_bfloat16_where_the_processor_computes_in_it_and_says_so(
+    device: str, found: Any, expected: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: device == "cuda")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: device == "mps")
+    with caplog.at_level(logging.INFO, logger=runtime.__name__):
+        assert RuntimeConfig().torch_device.type == device
+        assert RuntimeConfig().resolved_precision == expected
+    assert f"precision {expected}: this {device}" in caplog.text
+    assert RuntimeConfig(precision="16-mixed").resolved_precision == "16-mixed"
+
+
 def test_loggers_and_checkpoint_callbacks_write_what_they_are_for(tmp_path: Path) -> None:
-    logger, callback = (
-        {"class_path": f"pytorch_lightning.{name}", "init_args": {folder: str(tmp_path / folder)}}
-        for name, folder in (
-            ("loggers.CSVLogger", "save_dir"),
-            ("callbacks.ModelCheckpoint", "dirpath"),
-        )
-    )
-    training = training_of(tmp_path, PLAIN, trainer={"loggers": [logger], "callbacks": [callback]})
+    def part(name: str, folder: str) -> dict[str, Any]:
+        arguments = {folder: str(tmp_path / folder)}
+        return {"class_path": f"pytorch_lightning.{name}", "init_args": arguments}
+
+    options = {
+        "loggers": [part("loggers.CSVLogger", "save_dir")],
+        "callbacks": [part("callbacks.ModelCheckpoint", "dirpath")],
+    }
+    training = training_of(tmp_path, PLAIN, trainer=options)
     trained(training, 2, dry_run=pl.Callback())
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
     trained(training, 2)
@@ -141,20 +149,10 @@ def test_loggers_and_checkpoint_callbacks_write_what_they_are_for(tmp_path: Path
     assert list((tmp_path / "dirpath").glob("*.ckpt"))
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("os.PathLike", "--allow os"),
-        ("two_lightnings.PlainNet", "must be a subclass of Callback"),
-        ("two_lightnings.Nothing", "no such name"),
-        ("pytorch_lightning.callbacks.EarlyStopping", "cannot build .*'monitor'"),
-    ],
-)
-def test_wrong_callbacks_are_refused_before_any_training(
-    tmp_path: Path, name: str, problem: str
-) -> None:
+def test_wrong_callbacks_are_refused_before_any_training(tmp_path: Path) -> None:
+    name = "pytorch_lightning.callbacks.EarlyStopping"
     part = {"class_path": name, "init_args": {"patience": 3}}
-    with pytest.raises(RecipeError, match=problem) as caught:
+    with pytest.raises(RecipeError, match=r"cannot build .*'monitor'") as caught:
         training_of(tmp_path, PLAIN, trainer={"callbacks": [part]})
     assert caught.value.field.startswith("trainer.callbacks")
 

@@ -1,7 +1,5 @@
 """One training: what it returns, when it validates, and what it says about a wrong recipe."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from searches import ROOT
+from own_nets import Squares
 from torch import Tensor, nn
-from trainings import Validations, digits_training, trained
+from trainings import RecordedTraining, Validations, digits_training, trained, weights
 
 from lightning_modules.data import Digits
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.search.candidates import loss_conventions
+from optuna_taylorglo.verdict.tasks import ComparedLoss
 
 STEPS_PER_PASS = 16
 CE = nn.CrossEntropyLoss()
@@ -65,26 +65,12 @@ def test_validations_are_made_when_asked_for_and_change_nothing(tmp_path: Path) 
     assert seen.values[0] == training.run(CE, seed=0, steps=3)
 
 
-def test_plain_loaders_are_validated_at_the_same_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A data module that knows nothing of us, over several epochs of five steps."""
-    monkeypatch.syspath_prepend(ROOT / "docs" / "examples" / "own_model")
-    data = {"class_path": "tabular.BreastCancer"}
-    training = digits_training(tmp_path, "tabular.LightningMLP", data=data)
-    assert (training.steps_per_pass, training.in_steps(3, "epochs")) == (5, 15)
-    seen = Validations()
-    training.run(CE, seed=0, steps=13, check_at=[3, 5, 11], on_validation=seen)
-    assert seen.steps == [3, 5, 11, 13]
-
-
 def test_the_same_seed_gives_the_same_weights_to_the_last_bit(tmp_path: Path) -> None:
     training = digits_training(tmp_path)
     modules = [trained(training, 6, seed) for seed in (1, 1, 2)]
-    first, again, other = (module.state_dict() for module in modules)
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    weights = [name for name in first if name.endswith("weight")]
-    assert not any(torch.equal(first[name], other[name]) for name in weights)
+    first, again, other = map(weights, modules)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
     # The order of the data, too, is the seed's.
     assert [module.trainer.datamodule.seed for module in modules] == [1, 1, 2]
 
@@ -101,16 +87,10 @@ def test_the_test_set_judges_by_the_metric_of_the_same_name(tmp_path: Path) -> N
         hits = kept[0].net.eval()(images).argmax(dim=1) == labels
     assert accuracy == pytest.approx(hits.float().mean().item())
     assert accuracy != training.run(CE, seed=0, steps=20)
-
-
-def test_a_module_without_the_metric_is_told_which_one(tmp_path: Path) -> None:
-    training = digits_training(tmp_path, "own_nets.OwnModule")
-    with pytest.raises(RecipeError, match=r"'test_accuracy'.*OwnModule, which logs test_beauty"):
+    fitness = {"metric": "val_nll", "mode": "min"}
+    training = digits_training(tmp_path, "own_nets.LogsLikelihood", fitness=fitness)
+    with pytest.raises(RecipeError, match=r"'test_nll'.*LogsLikelihood, which logs test_accuracy"):
         training.run(CE, seed=0, steps=2, on_test_set=True)
-    training = digits_training(tmp_path, "own_nets.OwnModule", fitness={"metric": "val_beauty"})
-    with pytest.raises(RecipeError, match="OwnModule, which logs val_accuracy") as caught:
-        training.run(CE, seed=0, steps=2)
-    assert caught.value.field == "fitness.metric"
 
 
 def test_the_likelihood_does_not_depend_on_the_loss_that_trained(tmp_path: Path) -> None:
@@ -125,43 +105,71 @@ def test_the_likelihood_does_not_depend_on_the_loss_that_trained(tmp_path: Path)
 @pytest.mark.parametrize(
     ("metric", "warned"), [("val_accuracy", False), ("val_loss", True), ("MyLoss/val", True)]
 )
-def test_an_own_module_is_warned_of_a_metric_called_loss(
+def test_an_own_module_is_warned_of_a_metric_called_loss_and_of_unused_sections(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, metric: str, warned: bool
 ) -> None:
+    changes: Any = {"schedule": {"milestones": [3]}} if warned else {"optimizer": None}
+    fitness = {"metric": metric, "mode": "min"}
     with caplog.at_level(logging.WARNING):
-        digits_training(tmp_path, "own_nets.OwnModule", fitness={"metric": metric, "mode": "min"})
+        digits_training(tmp_path, "own_nets.OwnModule", fitness=fitness, **changes)
     assert ("cannot compare candidates" in caplog.text) == warned
+    for section in ("optimizer", "schedule"):
+        unused = f"{section}: not used, own_nets.OwnModule configures its own"
+        assert (unused in caplog.text) == warned
+
+
+def test_wrong_arguments_are_named_with_their_field_and_value(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"fraction must be in \(0, 1\], got 2.0") as caught:
+        digits_training(tmp_path, data={"init_args": {"fraction": 2.0}})
+    assert caught.value.field == "data.init_args"
+    assert "{'fraction': 2.0}" in caught.value.problem
+
+
+def test_an_error_inside_a_users_class_is_not_taken_for_a_wrong_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a width of 3 is a bug of mine") as caught:
+        digits_training(tmp_path, "own_nets.RefusesItsWidth")
+    assert caught.type is ValueError
+    with pytest.raises(TypeError, match="positional argument"):
+        digits_training(tmp_path, "own_nets.CallsItselfWrongly")
+
+
+def pixel_training(folder: Path, **changes: Any) -> RecordedTraining:
+    """Logits (N, C, H, W): semantic segmentation with unlabeled pixels."""
+    return digits_training(
+        folder,
+        "own_nets.PixelNet",
+        data={"class_path": "own_nets.Squares", "init_args": {}},
+        optimizer={"lr": 0.3},
+        batch_size=16,
+        loss={"ignore_index": 255, "class_weights": "balanced", "class_reduction": "sum"},
+        **changes,
+    )
 
 
 @pytest.mark.parametrize(
-    ("section", "arguments", "problem"),
+    ("kind", "settings"),
     [
-        ("model", {"color": "red"}, "color"),
-        ("data", {"color": "red"}, "color"),
-        ("data", {"fraction": 2.0}, r"fraction must be in \(0, 1\], got 2.0"),
+        ("taylor", {"theta": [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0], "class_reduction": "sum"}),
+        ("tree", {"tree": ["*", "x", "log", "y"], "class_reduction": "sum"}),
+        ("cross-entropy", {}),
     ],
 )
-def test_wrong_arguments_are_named_with_their_field_and_value(
-    tmp_path: Path, section: str, arguments: dict[str, Any], problem: str
+def test_a_loss_of_each_family_learns_pixels(
+    tmp_path: Path, kind: str, settings: dict[str, Any]
 ) -> None:
-    changes = {section: {"init_args": arguments}}
-    with pytest.raises(RecipeError, match=problem) as caught:
-        digits_training(tmp_path, **changes)
-    assert caught.value.field == f"{section}.init_args"
-    assert repr(arguments) in caught.value.problem
+    training = pixel_training(tmp_path)
+    loss = ComparedLoss("l", "l", kind, settings=settings)
+    criterion = loss.criterion(loss_conventions(training.recipe))
+    assert criterion.ignore_index == 255
+    assert training.run(criterion, seed=0, steps=40) > 0.75
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "message"),
-    [
-        ("RefusesItsWidth", ValueError, "a width of 3 is a bug of mine"),
-        ("CallsItselfWrongly", TypeError, "positional argument"),
-        ("FailsInTraining", KeyError, "a bug of mine"),
-    ],
-)
-def test_an_error_inside_a_users_class_is_not_taken_for_a_wrong_recipe(
-    tmp_path: Path, name: str, kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message) as caught:
-        digits_training(tmp_path, f"own_nets.{name}").run(CE, seed=0, steps=2)
-    assert caught.type is kind
+def test_metrics_are_over_labeled_pixels(tmp_path: Path) -> None:
+    training = pixel_training(tmp_path, fitness={"metric": "val_nll", "mode": "min"})
+    kept: list[Any] = []
+    criterion = nn.CrossEntropyLoss(ignore_index=255)
+    value = training.run(criterion, seed=0, steps=20, on_trained=kept.append)
+    images, labels = map(torch.cat, zip(*Squares(16).val_dataloader(), strict=True))
+    with torch.no_grad():
+        expected = criterion(kept[0].net(images), labels)
+    assert value == pytest.approx(expected.item(), abs=1e-5)
