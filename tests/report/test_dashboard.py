@@ -66,9 +66,10 @@ def test_the_note_is_of_the_selected_loss():
     assert "val_accuracy: 0.7500, mean of" in get_note(study)
 
 
-def test_a_network_is_an_artifact_of_its_trial(tmp_path):
+def test_a_network_is_an_artifact_of_its_trial(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     trial = optuna.create_study().ask()
-    dashboard.save_network(trial, nn.Linear(2, 2), tmp_path)
+    dashboard.save_network(trial, nn.Linear(2, 2))
     (network,) = get_all_artifact_meta(trial)
     assert network.filename == "network.pt"
 
