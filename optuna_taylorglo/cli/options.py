@@ -33,8 +33,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 Action = Callable[[Namespace, threading.Event], int]
 
 # So that a typing error starts no endless work.
-MOST_TRAININGS = 1000
-MOST_PROCESSES = 1000
+MOST_TRAININGS = MOST_PROCESSES = 1000
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +90,7 @@ def add_verbosity_options(parser: ArgumentParser) -> None:
 
 
 def add_version_option(parser: ArgumentParser) -> None:
-    version = f"%(prog)s {__version__}"
-    parser.add_argument("--version", action="version", version=version, help="show the version")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
 
 
 def add_seeds_option(parser: ArgumentParser, default: int, help: str) -> None:
@@ -123,18 +121,11 @@ def add_machine_options(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("this machine").add_argument
     add("--data-dir", type=Path, default=Path("data"), help="where data sets are (%(default)s)")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (%(default)s)")
-    add(
-        "--precision",
-        default="auto",
-        choices=["auto", "32-true", "bf16-mixed", "16-mixed"],
-        help="numeric precision; auto takes bfloat16 where it is faster (%(default)s)",
-    )
-    add(
-        "--threads",
-        type=up_to(MOST_PROCESSES),
-        default=1,
-        help="CPU threads per worker; several workers of 1 beat one of several (%(default)s)",
-    )
+    precisions = ["auto", "32-true", "bf16-mixed", "16-mixed"]
+    help = "numeric precision; auto takes bfloat16 where it is faster (%(default)s)"
+    add("--precision", default="auto", choices=precisions, help=help)
+    help = "CPU threads per worker; several workers of 1 beat one of several (%(default)s)"
+    add("--threads", type=up_to(MOST_PROCESSES), default=1, help=help)
     add(
         "--allow",
         dest="allowed_packages",
@@ -164,13 +155,13 @@ class RuntimeOptions:
 
     def flags(self) -> list[str]:
         """The options that are not at their default, as a command line has them."""
-        flags = []
-        for name in ("data_dir", "device", "precision", "threads"):
-            if getattr(self, name) != getattr(RuntimeOptions, name):
-                flags += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
-        for name in self.allowed_packages:
-            flags += ["--allow", name]
-        return flags + ["-v"] * self.verbose + ["-q"] * self.quiet
+        pairs = [(f"--{name}", getattr(self, name)) for name in ("device", "precision", "threads")]
+        pairs.append(("--data-dir", self.data_dir))
+        defaults = ("auto", 1, RuntimeOptions.data_dir)
+        pairs = [(name, value) for name, value in pairs if value not in defaults]
+        pairs += [("--allow", package) for package in self.allowed_packages]
+        words = [str(word) for pair in pairs for word in pair]
+        return words + ["-v"] * self.verbose + ["-q"] * self.quiet
 
     def machine(self) -> RuntimeConfig:
         """The runtime that they describe, set up for training."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any, Self
 
 from rich.console import Console
@@ -55,7 +54,6 @@ class LiveProgress:
             expand=True,
         )
         self._task = self._bar.add_task("starting", total=None, text="")
-        self._begin: tuple[float, int] | None = None
         self._printed: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -67,7 +65,14 @@ class LiveProgress:
 
     def show(self, history: SearchHistory) -> None:
         """Show how far a search is; the generation in hand counts from 1."""
-        n_generations, text = history.recipe.search.total_generations, self._search_text(history)
+        best, mean, reference = history.best, history.last_mean, history.cross_entropy
+        parts = [
+            f"best {best.values[0]:.4f}" if best else "",
+            "" if mean is None else f"mean {mean:.4f}",
+            f"cross-entropy {reference.mean:.4f}" if reference else "",
+        ]
+        text = ", ".join(filter(None, parts)) or "starting"
+        n_generations = history.recipe.search.total_generations
         stage = f"generation {min(history.n_finished + 1, n_generations)}/{n_generations}"
         self._update(stage, history.n_filled, history.n_slots, text)
         if history.n_finished:
@@ -86,19 +91,3 @@ class LiveProgress:
         if not self._console.is_terminal and key not in self._printed:
             self._printed.add(key)
             self._console.print(line, soft_wrap=True)
-
-    def _search_text(self, history: SearchHistory) -> str:
-        """Best, mean, cross-entropy, and evaluations per minute since the first call."""
-        self._begin = self._begin or (time.monotonic(), history.n_filled)
-        since, filled = self._begin
-        minutes = (time.monotonic() - since) / 60
-        best, mean, reference = history.best, history.last_mean, history.cross_entropy
-        parts = [
-            f"best {best.values[0]:.4f}" if best else "",
-            "" if mean is None else f"mean {mean:.4f}",
-            f"cross-entropy {reference.mean:.4f}" if reference else "",
-            f"{(history.n_filled - filled) / minutes:.0f} evaluations/min"
-            if minutes > 0.05
-            else "",
-        ]
-        return ", ".join(filter(None, parts)) or "starting"

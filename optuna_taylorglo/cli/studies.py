@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from argparse import Namespace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import optuna
@@ -51,14 +51,9 @@ def add_commands(commands: options.Commands) -> None:
 
 def status(arguments: Namespace, stop: threading.Event) -> int:
     """Print the state of a study, or a line for each."""
-    if arguments.study is None:
-        _list_studies(resolve_storage_url(arguments.storage), PlainConsole())
-    else:
-        _show_study(options.open_study_of(arguments), PlainConsole())
-    return DONE
-
-
-def _list_studies(url: str, console: Console) -> None:
+    if arguments.study is not None:
+        return _show_study(options.open_study_of(arguments), PlainConsole())
+    url, console = resolve_storage_url(arguments.storage), PlainConsole()
     check_file_exists(url)
     storage = open_storage(url)
     table = Table("study", "data", "model", "generation", "best", "state")
@@ -69,6 +64,7 @@ def _list_studies(url: str, console: Console) -> None:
     console.print(f"Studies in {shown_url(url)}" + ("" if table.row_count else ": none"))
     if table.row_count:
         console.print(table)
+    return DONE
 
 
 def _cells(study: Study) -> tuple[str, ...]:
@@ -87,7 +83,7 @@ def _cells(study: Study) -> tuple[str, ...]:
     return data, model, f"{history.n_finished} of {recipe.search.total_generations}", best, state
 
 
-def _show_study(opened: options.OpenedStudy, console: Console) -> None:
+def _show_study(opened: options.OpenedStudy, console: Console) -> int:
     """Generations, trials by state, workers, time left, and the best."""
     study, recipe, url = opened
     history, running = SearchHistory(study, recipe), _running(study)
@@ -101,15 +97,17 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
     _show_workers(running, console)
-    left = seconds_left(history)
+    left = time_left(history)
     if running and not history.finished and left is not None:
-        console.print(f"Time left: about {duration(left)} for the search at the current rate")
+        about = str(left).partition(".")[0]
+        console.print(f"Time left: about {about} for the search at the current rate")
     selection = load_selection(study)
     if selection is not None:
         console.print(f"Winner: {selection.winner.name}")
     elif recipe.selection is not None and history.finished:
         console.print("Winner: not selected yet")
     console.print(fitness_line(history, selection))
+    return DONE
 
 
 def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
@@ -133,13 +131,13 @@ def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> N
     table = Table("worker", "does", "for", "last heartbeat", title="Workers that train now")
     for name, trial in running:
         worker, start = WorkerProcess.of(trial), trial.datetime_start
-        since = "" if start is None else duration((datetime.now() - start).total_seconds())
-        heartbeat = "none" if worker is None else f"{duration(worker.silent_seconds)} ago"
+        since = "" if start is None else str(datetime.now() - start).partition(".")[0]
+        heartbeat = "none" if worker is None else f"{worker.silent_seconds:.0f} s ago"
         table.add_row(str(worker or "unknown"), name, since, heartbeat)
     console.print(table)
 
 
-def seconds_left(history: SearchHistory) -> float | None:
+def time_left(history: SearchHistory) -> timedelta | None:
     """Time until the search is over at the rate of its latest evaluations; None if unknown."""
     ended = sorted(
         trial.datetime_complete
@@ -148,16 +146,7 @@ def seconds_left(history: SearchHistory) -> float | None:
     )[-_RECENT:]
     if len(ended) < 2:
         return None
-    seconds = (ended[-1] - ended[0]).total_seconds() / (len(ended) - 1)
-    return (history.n_slots - history.n_filled) * seconds
-
-
-def duration(seconds: float) -> str:
-    """A time for people: "40 s", "12 min", "3 h 20 min"."""
-    if round(seconds) < 120:
-        return f"{round(seconds)} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+    return (history.n_slots - history.n_filled) * (ended[-1] - ended[0]) / (len(ended) - 1)
 
 
 def export(arguments: Namespace, stop: threading.Event) -> int:
@@ -195,9 +184,7 @@ def report(arguments: Namespace, stop: threading.Event) -> int:
 def dashboard(arguments: Namespace, stop: threading.Event) -> int:
     """Serve the Optuna dashboard with our figures, on this machine only, until Ctrl-C."""
     if not is_installed():
-        raise UsageError(
-            "the dashboard is not installed: pip install 'optuna-taylorglo[dashboard]'."
-        )
+        raise UsageError("the dashboard is not installed: pip install optuna-dashboard")
     study = options.open_study_of(arguments).study
     refresh(study)
     try:
