@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from optuna_taylorglo.verdict.sweep import SavedSweep
 
 _VALUES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "fraction": ("above 0 and at most 1, such as 0.1,0.3,1", lambda value: 0 < value <= 1),
-    "label_noise": ("at least 0 and at most 1, such as 0,0.2,0.4", lambda value: 0 <= value <= 1),
-    "length": (
-        "whole numbers of at least 1, such as 100,400",
-        lambda value: value >= 1 and value.is_integer(),
-    ),
+    "fraction": ("above 0 and at most 1", lambda value: 0 < value <= 1),
+    "label_noise": ("from 0 to 1", lambda value: 0 <= value <= 1),
+    "length": ("whole numbers of at least 1", lambda value: value >= 1 and value.is_integer()),
 }
 """What a sweep may vary, and which values are allowed, in words and as a test."""
 
@@ -164,24 +161,18 @@ def _sweep_table(sweep: SavedSweep, values: list[float], seeds: int) -> Table:
         title = f"Rank agreement with {sweep.agreements[0].longest} {sweep.measured}"
         table = Table(sweep.measured, "Spearman", "p", "candidates", title=title)
         for a in sweep.agreements:
-            spearman, p_value = f"{a.spearman:.3f}", f"{a.p_value:.2g}"
-            table.add_row(str(a.length), spearman, p_value, str(a.n_candidates))
+            cells = a.length, f"{a.spearman:.3f}", f"{a.p_value:.2g}", a.n_candidates
+            table.add_row(*map(str, cells))
         return table
-    title = f"{sweep.measured} by {sweep.over}, {seeds} trainings each"
+    title = f"Mean {sweep.measured} by {sweep.over}, {seeds} trainings each"
     table = Table("loss", *(f"{value:g}" for value in values), title=title)
     for label, by_value in sweep.data.accuracies.items():
-        diverged = sweep.data.diverged[label]
-        table.add_row(label, *(_cell(by_value[v], diverged[v]) for v in values))
+        table.add_row(label, *(f"{statistics.fmean(by_value[v]):.4f}" for v in values))
     table.caption = f"The evolved loss is {sweep.loss}."
     if sweep.data.divergence is not None:
-        table.caption += f" Trainings that diverged count as {sweep.data.divergence:.4f}."
+        n = sum(sum(diverged.values()) for diverged in sweep.data.diverged.values())
+        table.caption += f" {n} trainings diverged and count as {sweep.data.divergence:.4f}."
     return table
-
-
-def _cell(values: list[float], diverged: int) -> str:
-    spread = f" ({statistics.stdev(values):.4f})" if len(values) > 1 else ""
-    ended = f", {diverged} of {len(values)} diverged" if diverged else ""
-    return f"{statistics.fmean(values):.4f}{spread}{ended}"
 
 
 def _numbers(text: str) -> list[float]:

@@ -95,10 +95,9 @@ def run(arguments: Namespace, stop: threading.Event) -> int:
         options.dry_run(recipe, options.machine_of(arguments), path)
     study = create_study(name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
-    if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
+    if not _is_complete(name, url):
         _search(opened, arguments, stop, console)
-    _print_winner(study, arguments, console)
-    _print_next_commands(study, url, arguments, console)
+    _print_winner(opened, arguments, console)
     return DONE
 
 
@@ -122,22 +121,21 @@ def _search(
     from optuna_taylorglo import cli
 
     study, recipe, url = opened
-    name, log = study.study_name, new_log(recipe)  # so that each call reads new trials only
+    name, log = study.study_name, new_log(recipe)  # so that each look reads new trials only
     # These words are sent by a pipe: a command line, password included, would be visible to all.
     flags = options.RuntimeOptions.of(arguments).flags()
     baseline = Job(cli.main, (["baseline", "--storage", url, *flags, "--", name],))
     processes, n_workers = local_workers(name, url, arguments, [baseline])
-    size = f"{n_workers} workers, {search_size(recipe.search)}"
-    where = f"{size}. Logs in {log_dir(name)}."
-    console.print(f"Study {name} in {shown_url(url)}: {where}", soft_wrap=True)
+    console.print(
+        f"Study {name} in {shown_url(url)}: {n_workers} workers, {search_size(recipe.search)}. "
+        f"Logs in {log_dir(name)}.",
+        soft_wrap=True,
+    )
 
     def show(live: LiveProgress) -> None:
-        nonlocal recipe, log
-        before, recipe = recipe, attach_recipe(study)
-        if recipe != before:  # another command made the search longer
-            log = new_log(recipe)
-        live.show(SearchHistory(study, recipe, log))
-        if is_undecided(study, recipe):
+        now = attach_recipe(study)  # another command may make the search longer
+        live.show(SearchHistory(study, now, log))
+        if is_undecided(study, now):
             live.show_round("selection of the winner", *_selection_progress(study))
 
     processes.start()
@@ -167,34 +165,27 @@ def _selection_progress(study: Study) -> tuple[int, int]:
     return sum(is_done.values()), len(is_done)
 
 
-def _print_winner(study: Study, arguments: Namespace, console: Console) -> None:
-    """Save the winner, and print what it is and how good."""
+def _print_winner(opened: options.OpenedStudy, arguments: Namespace, console: Console) -> None:
+    """Save the winner, and print what it is, how good, and the commands that come next."""
     from optuna_taylorglo.losses.describe import describe
 
+    study, name = opened.study, opened.study.study_name
     history = SearchHistory(study, attach_recipe(study))
     if history.best is None:
-        helps = "loss.class_reduction: sum"
-        if history.recipe.search.method == "taylor":
-            helps = "search.filter: trainable or " + helps
         raise OperationError(
-            f"no candidate of study {study.study_name!r} trained at all. A larger learning rate, "
-            f"{helps} in the recipe may help."
+            f"no candidate of study {name!r} trained at all. In the recipe, a larger learning "
+            "rate, loss.class_reduction: sum or search.filter: trainable may help."
         )
     selected, selection = selected_loss(study), load_selection(study)
     selected.loss.save(arguments.output)
-    console.print()
-    console.print(f"Winner: {selected.name} of study {study.study_name}")
+    console.print(f"\nWinner: {selected.name} of study {name}")
     console.print(str(describe(selected.loss, selected.loss.n_classes or 2)))
     console.print(fitness_line(history, selection))
     if selection is not None:
         console.print(evaluation_advice(selection, history.recipe))
-    console.print()
-
-
-def _print_next_commands(study: Study, url: str, arguments: Namespace, console: Console) -> None:
-    console.print(f"Saved to {arguments.output}. Next:", soft_wrap=True)
-    name, flags = study.study_name, options.RuntimeOptions.of(arguments).flags()
-    storage = [] if url == resolve_storage_url() else ["--storage", shown_url(url)]
+    console.print(f"\nSaved to {arguments.output}. Next:", soft_wrap=True)
+    flags, default = options.RuntimeOptions.of(arguments).flags(), resolve_storage_url()
+    storage = [] if opened.url == default else ["--storage", shown_url(opened.url)]
     for command, *further in (["evaluate", *flags], ["report", "-o", "report.html"], ["dashboard"]):
         words = ["taylorglo", command, name, *storage, *further]
         console.print("  " + shlex.join(words), soft_wrap=True)

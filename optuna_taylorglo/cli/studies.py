@@ -17,8 +17,8 @@ from rich.table import Table
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX, RECIPE
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.progress import PlainConsole
-from optuna_taylorglo.errors import OperationError, UsageError
-from optuna_taylorglo.process import DONE
+from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.process import DONE, FAILED
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.report.dashboard import fitness_line, is_installed, refresh, serve
 from optuna_taylorglo.search.history import SearchHistory, trial_loss
@@ -110,26 +110,21 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> int:
     return DONE
 
 
-def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
-    """Running trials of a search and of its evaluation study, each with what it is."""
-    found, evaluation_study = [], find_evaluation_study(study)
-    for each in filter(None, (study, evaluation_study)):
-        for trial in each.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            attrs, name = trial.user_attrs, f"trial {trial.number}"
-            if GENERATION in attrs:
-                name = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
-            elif each is evaluation_study:
-                name = f"training {trial.number}: {attrs.get('loss')}"
-            found.append((name, trial))
-    return found
+def _running(study: Study) -> list[FrozenTrial]:
+    """Running trials of a search and of its evaluation study."""
+    studies, running = filter(None, (study, find_evaluation_study(study))), (TrialState.RUNNING,)
+    return [t for each in studies for t in each.get_trials(deepcopy=False, states=running)]
 
 
-def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> None:
+def _show_workers(running: list[FrozenTrial], console: Console) -> None:
     if not running:
         console.print("Workers: none is training")
         return
     table = Table("worker", "does", "for", "last heartbeat", title="Workers that train now")
-    for name, trial in running:
+    for trial in running:
+        attrs, name = trial.user_attrs, f"training {trial.number}"
+        if GENERATION in attrs:
+            name = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
         worker, start = WorkerProcess.of(trial), trial.datetime_start
         since = "" if start is None else str(datetime.now() - start).partition(".")[0]
         heartbeat = "none" if worker is None else f"{worker.silent_seconds:.0f} s ago"
@@ -196,7 +191,6 @@ def dashboard(arguments: Namespace, stop: threading.Event) -> int:
     address = f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study_id_of(study)}"
     PlainConsole().print(f"Dashboard of study {study.study_name}: {address}\nCtrl-C ends it.")
     server.start()
-    while not stop.wait(0.5):
-        if not server.is_alive():
-            raise OperationError("the dashboard's server has ended; its message is above.")
-    return DONE
+    while server.is_alive() and not stop.wait(0.5):
+        pass
+    return DONE if stop.is_set() else FAILED

@@ -53,11 +53,11 @@ def test_on_a_terminal_the_line_is_live(history):
     output = io.StringIO()
     with LiveProgress(Console(file=output, force_terminal=True, width=200)) as live:
         live.show(read_history(searched_study(2)))
-        live._bar.refresh()
+        live.refresh()
         assert f"generation 1/{GENERATIONS}" in output.getvalue()
         live.show(history)
     assert f"generation {GENERATIONS}/{GENERATIONS}" in output.getvalue()
-    assert live._bar.finished
+    assert live.finished
 
 
 @pytest.mark.parametrize("width", [80, 60])
@@ -66,9 +66,9 @@ def test_on_a_narrow_terminal_count_bar_and_time_stay_readable(width):
     console = Console(file=output, force_terminal=True, width=width, color_system=None)
     live = LiveProgress(console)
     live.show(read_history(searched_study(POPULATION * 3 + 1)))
-    console.print(live._bar.get_renderable())
+    console.print(live.get_renderable())
     live.show_round("selection of the winner, round 1", 13, 48)
-    console.print(live._bar.get_renderable())
+    console.print(live.get_renderable())
     first, second = output.getvalue().splitlines()
     assert first.startswith(f"generation 4/{GENERATIONS}")
     for line, count in (

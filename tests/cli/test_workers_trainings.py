@@ -27,7 +27,7 @@ class OneAtATime:
         """Workers are there from the beginning."""
 
     def poll(self) -> bool:
-        (line,) = self.live._bar.tasks
+        (line,) = self.live.tasks
         self.shown.append(f"{line.description} {line.completed}/{line.total}")
         trial = self.queue.claim()
         assert trial is not None
