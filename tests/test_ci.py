@@ -1,6 +1,7 @@
 """`.ci/run`, with stand-ins for its programs: a step that fails is named and fails the whole."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -55,6 +56,11 @@ def test_all_steps_run_and_succeed(checkout: Path) -> None:
     assert "FAILED" not in done.stderr
     for program in STEPS:
         assert f"ran {program.split('*')[0]}" in done.stdout
+
+
+def test_ci_runs_the_readme_s_test_command() -> None:
+    (command,) = re.findall(r"^.*/pytest$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
 @pytest.mark.parametrize("program", STEPS)

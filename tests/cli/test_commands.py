@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import socket
+import sys
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import optuna
 import pytest
 import sqlalchemy
+import torch
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 from searches import small_recipe
@@ -19,7 +21,7 @@ from optuna_taylorglo import cli, load_loss, worker
 from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
-from optuna_taylorglo.cli.studies import duration, seconds_left
+from optuna_taylorglo.cli.studies import time_left
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe, ranked_trials
@@ -34,8 +36,6 @@ COMMANDS = [["status"], ["status", NAME], ["export", NAME], ["report", NAME]]
 
 @pytest.fixture
 def make_search(tmp_path, monkeypatch):
-    """Makes a search of two generations of four, in the storage that commands look at."""
-
     def make(url: str) -> optuna.Study:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("OPTUNA_STORAGE", url)
@@ -97,22 +97,16 @@ def test_status_without_a_name_has_a_line_for_each_study(study, sqlite_url, caps
 
 
 def test_the_time_left_follows_from_the_rate():
-    def ended(n):
-        trial = create_trial(value=0.5)
+    trials = [create_trial(value=0.5) for _ in range(5)]
+    for n, trial in enumerate(trials):
         trial.datetime_complete = datetime(2026, 1, 1) + timedelta(seconds=10 * n)
-        return trial
-
-    def history(count):
-        return SimpleNamespace(trials=[ended(n) for n in range(count)], n_slots=10, n_filled=4)
-
-    assert seconds_left(history(5)) == 60
-    assert seconds_left(history(1)) is None
-    said = [duration(s) for s in (0.4, 119, 150, 3600 * 3 + 1200)]
-    assert said == ["0 s", "119 s", "2 min", "3 h 20 min"]
+    history = SimpleNamespace(trials=trials, n_slots=10, n_filled=4)
+    assert time_left(history) == timedelta(seconds=60)
+    history.trials = trials[:1]
+    assert time_left(history) is None
 
 
 def test_only_looking_writes_nothing_and_shows_names_as_they_are(study, capsys):
-    """So it works on a database that we may only read."""
     written: list[str] = []
 
     def watch(conn, cursor, statement, parameters, context, executemany):
@@ -198,11 +192,11 @@ def test_a_trial_s_loss_is_exported_into_a_folder_that_is_made(study, tmp_path, 
         ("baseline empty", "has no recipe yet"),
         ("status s --storage oracle://host/db", "oracle"),
         # What cannot be written is told before anything else.
-        *((f"{command} -o file/out", "cannot be written") for command in ("run r", "evaluate s")),
+        ("run r -o file/out", "cannot be written"),
+        ("evaluate s -o file/out", "cannot be written"),
         ("sweep s --over length --values 1 -o file/out", "cannot be written"),
         ("report s -o .", "it is a folder"),
-        ("sweep s --over fraction --values 0.1,2,nan", "2, nan not allowed for fraction, must be"),
-        ("sweep s --over fraction --values 0,0.5", "0 not allowed for fraction"),
+        ("sweep s --over fraction --values 0,0.1,2,nan", "0, 2, nan not allowed for fraction"),
         ("sweep s --over label_noise --values 0,1,1.5,-1", "1.5, -1 not allowed for label_noise"),
         ("sweep s --over length --values 100,0.5,inf", "0.5, inf not allowed for length"),
     ],
@@ -227,13 +221,8 @@ def test_wrong_usage(tmp_path, monkeypatch, caplog, words, message):
         (cli.main, "run r --n-generations 0", "0 is not allowed, must be at least 1"),
         (cli.main, "sweep s --over length --values 1,a", "no list such as"),
         (worker.main, "--study-name s --timeout nan", "--timeout"),
-        (worker.main, "--study-name s --timeout inf", "--timeout"),
         (worker.main, "--study-name s --grace-period 0", "--grace-period"),
-        (
-            worker.main,
-            "--study-name s --heartbeat-interval 9 --grace-period 9",
-            "--heartbeat-interval 9 must be shorter than --grace-period 9",
-        ),
+        (worker.main, "--study-name s --grace-period 60", "must be shorter than --grace-period"),
     ],
 )
 def test_wrong_options(main, words, message, capsys):
@@ -267,11 +256,6 @@ def test_options_of_the_machine_reach_workers_and_other_commands(words):
 def test_options_become_a_machine_whose_modules_may_lie_in_the_working_directory(
     tmp_path, monkeypatch
 ):
-    """As for ``python -m``; the script's own folder is what stands in the path otherwise."""
-    import sys
-
-    import torch
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["/somewhere"])
     parse, threads = worker.build_parser().parse_args, torch.get_num_threads()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -12,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
-from optuna_taylorglo.cli import progress
 from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole
 from optuna_taylorglo.report.dashboard import fitness_line
 from optuna_taylorglo.search.history import SearchHistory, read_history
@@ -25,8 +23,6 @@ def history():
 
 
 def test_without_a_terminal_there_is_a_line_per_generation_and_stage(monkeypatch, capsys):
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(progress, "time", clock)
     # Jupyter asks what a cell starts for colors, but shows each move of a bar as a new line.
     monkeypatch.setenv("FORCE_COLOR", "1")
     begun = read_history(searched_study(2))
@@ -35,7 +31,6 @@ def test_without_a_terminal_there_is_a_line_per_generation_and_stage(monkeypatch
         live.show(SearchHistory(fresh, begun.recipe))
         live.show(begun)
         assert capsys.readouterr().out == ""
-        clock.now += 120
         history = read_history(searched_study(POPULATION * 2))
         live.show(history)
         live.show(history)
@@ -44,7 +39,7 @@ def test_without_a_terminal_there_is_a_line_per_generation_and_stage(monkeypatch
     best, mean = history.best.value, history.generations[-1].mean
     assert capsys.readouterr().out.splitlines() == [
         f"generation 2/{GENERATIONS} complete: best {best:.4f}, mean {mean:.4f}, "
-        f"cross-entropy 0.5000, {POPULATION} evaluations/min",
+        "cross-entropy 0.5000",
         "selection of the winner: 22 trainings",
     ]
 
@@ -60,25 +55,17 @@ def test_on_a_terminal_the_line_is_live(history):
     assert live.finished
 
 
-@pytest.mark.parametrize("width", [80, 60])
-def test_on_a_narrow_terminal_count_bar_and_time_stay_readable(width):
+def test_on_a_narrow_terminal_count_bar_and_time_stay_readable():
     output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=width, color_system=None)
+    console = Console(file=output, force_terminal=True, width=60, color_system=None)
     live = LiveProgress(console)
     live.show(read_history(searched_study(POPULATION * 3 + 1)))
     console.print(live.get_renderable())
-    live.show_round("selection of the winner, round 1", 13, 48)
-    console.print(live.get_renderable())
-    first, second = output.getvalue().splitlines()
-    assert first.startswith(f"generation 4/{GENERATIONS}")
-    for line, count in (
-        (first, f"{POPULATION * 3 + 1}/{POPULATION * GENERATIONS}"),
-        (second, "13/48"),
-    ):
-        assert count in line
-        assert "-:--:--" in line, "the time left has no place"
-        assert "━" in line
-        assert len(line) <= width
+    (line,) = output.getvalue().splitlines()
+    assert line.startswith(f"generation 4/{GENERATIONS}")
+    for part in (f"{POPULATION * 3 + 1}/{POPULATION * GENERATIONS}", "-:--:--", "━"):
+        assert part in line
+    assert len(line) <= 60
 
 
 def test_the_console_takes_nothing_for_an_instruction(capsys):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import threading
 
+import optuna
 import pytest
 import torch
+from rich.console import Console
 
 from optuna_taylorglo import cli
-from optuna_taylorglo.cli.workers import _environments, local_workers
+from optuna_taylorglo.cli.options import RuntimeOptions
+from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.cli.workers import LocalTrainings, _environments, local_workers
 from optuna_taylorglo.local import Job
+from optuna_taylorglo.verdict.runner import TaskQueue
+from optuna_taylorglo.verdict.tasks import Task, cross_entropy
 from optuna_taylorglo.worker import WorkerConfig
 
 
@@ -32,23 +40,16 @@ def _two_gpus(monkeypatch):
 
 
 @pytest.mark.usefixtures("_two_gpus")
-def test_every_worker_sees_one_gpu_and_they_take_turns():
-    assert gpus_of() == ["0", "1"]
-    assert gpus_of("--device", "cuda") == ["0", "1"]
+def test_workers_take_turns_on_the_gpus_that_we_may_use(monkeypatch):
+    assert gpus_of() == gpus_of("--device", "cuda") == ["0", "1"]
     assert gpus_of("--workers", "1") == ["0"]
     assert gpus_of("--workers", "5") == ["0", "1", "0", "1", "0"]
-
-
-@pytest.mark.usefixtures("_two_gpus")
-def test_only_gpus_that_we_may_use_are_handed_on(monkeypatch):
+    assert gpus_of("--device", "cpu", "--workers", "2") == [None, None]
+    assert gpus_of("--device", "cuda:1", "--workers", "2") == [None, None]
+    for device in ("cuda:1", "mps"):
+        assert gpus_of("--device", device) == [None], "one worker for a device that was named"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-7f")
     assert gpus_of("--workers", "3") == ["4", "GPU-7f", "4"]
-
-
-@pytest.mark.usefixtures("_two_gpus")
-@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
-def test_a_device_that_was_named_stays_as_it_was_named(device):
-    assert gpus_of("--device", device, "--workers", "2") == [None, None]
 
 
 def test_without_gpus_there_is_a_worker_per_core_that_we_may_use(monkeypatch):
@@ -67,22 +68,59 @@ def test_workers_are_told_the_users_options(tmp_path, monkeypatch):
     url = "postgresql://me:secret@host/db"
     arguments = started_with("-v", "--allow", "mine", "--threads", "2")
     processes, count = local_workers("s", url, arguments, [Job(print, ())])
-    assert count == 2
     first, *workers = processes._jobs
-    assert first.run is print
+    assert (first.run, first.environment, count) == (print, {}, 2)
     for number, job in enumerate(workers):
         (config,) = job.arguments
-        assert isinstance(config, WorkerConfig)
-        assert (config.study_name, config.storage, config.check) == ("s", url, False)
-        assert (config.runtime.allowed_packages, config.runtime.threads) == (["mine"], 2)
-        assert config.runtime.verbose
+        runtime = RuntimeOptions(threads=2, allowed_packages=["mine"], verbose=True)
+        assert config == WorkerConfig("s", url, runtime, check=False)
         assert job.environment == {"CUDA_VISIBLE_DEVICES": str(number)}
         assert pickle.loads(pickle.dumps(config)) == config
-    assert first.environment == {}
     assert (tmp_path / "taylorglo-logs" / "s").is_dir()
 
 
-@pytest.mark.parametrize("device", ["cuda:1", "mps"])
-def test_one_device_that_was_named_gets_one_worker_unless_told_otherwise(device):
-    assert gpus_of("--device", device) == [None]
-    assert gpus_of("--device", device, "--workers", "2") == [None] * 2
+class OneAtATime:
+    """A supervisor whose worker does one task at each look, and takes down what is shown."""
+
+    def __init__(self, evaluation_study: optuna.Study, live: LiveProgress) -> None:
+        self.queue = TaskQueue(evaluation_study)
+        self.live = live
+        self.shown: list[str] = []
+
+    def start(self) -> None:
+        """Workers are there from the beginning."""
+
+    def poll(self) -> bool:
+        (line,) = self.live.tasks
+        self.shown.append(f"{line.description} {line.completed}/{line.total}")
+        self.queue.finish(self.queue.claim(), 0.5)
+        return True
+
+
+def tasks(name: str, label: str, seeds: range, *, on_test_set: bool = False) -> list[Task]:
+    loss = cross_entropy(name, label)
+    return [Task(loss, seed, 10, "steps", on_test_set) for seed in seeds]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_stages_are_named_and_counted_over_several_calls(terminal):
+    evaluation_study = optuna.create_study(direction="maximize")
+    output = io.StringIO()
+    with LiveProgress(Console(file=output, force_terminal=terminal, width=80)) as live:
+        supervisor = OneAtATime(evaluation_study, live)
+        train = LocalTrainings(evaluation_study, supervisor, threading.Event(), live)
+        train(tasks("label-smoothing", "a", range(2)))
+        train(tasks("label-smoothing", "b", range(2, 3)))
+        ends = tasks("ce", "cross-entropy", range(2), on_test_set=True)
+        train([*ends, *tasks("winner", "evolved loss", range(5, 6), on_test_set=True)])
+        assert train(ends) == [0.5, 0.5]
+    assert supervisor.shown == [
+        *("tuning label smoothing 0/2", "tuning label smoothing 1/2", "tuning label smoothing 2/3"),
+        *("testing cross-entropy 0/2", "testing cross-entropy 1/2", "testing evolved loss 0/1"),
+    ]
+    if not terminal:
+        assert output.getvalue().splitlines() == [
+            "tuning label smoothing: 2 trainings",
+            "testing cross-entropy: 2 trainings",
+            "testing evolved loss: 1 trainings",
+        ]

