@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import optuna
+import pytest
 import torch
 from databases import PostgreSQL
 from optuna.trial import TrialState
@@ -42,7 +43,7 @@ class Run:
     def workers(self) -> set[WorkerProcess]:
         """Those that have a candidate in hand."""
         running = self.study().get_trials(states=(TrialState.RUNNING,))
-        return {worker for trial in running if (worker := WorkerProcess.of(trial)) is not None}
+        return set(filter(None, map(WorkerProcess.of, running)))
 
     def _is_at_work(self) -> bool:
         assert self.command.poll() is None, self.command.communicate()[0]
@@ -127,14 +128,10 @@ def test_ctrl_c_is_heard_while_the_database_is_away(
     own_postgresql.start()
 
 
-def test_a_command_under_nohup_goes_on_when_its_terminal_is_closed() -> None:
-    numbers = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        for ignored in (True, False):
-            signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-            stop_on_signals()
-            assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) is ignored
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_command_under_nohup_goes_on_when_its_terminal_is_closed(monkeypatch, handler) -> None:
+    taken = []
+    monkeypatch.setattr(signal, "signal", lambda number, _: taken.append(number))
+    monkeypatch.setattr(signal, "getsignal", lambda _: handler)
+    stop_on_signals()
+    assert (signal.SIGHUP in taken) is (handler == signal.SIG_DFL)

@@ -80,21 +80,21 @@ def test_the_console_takes_nothing_for_an_instruction(capsys):
 
 
 def test_the_line_at_the_end_says_how_its_numbers_came_about(history):
-    first, second = fitness_line(history).splitlines()
     complete = len(history.ranked)
     assert 0 < complete < POPULATION * GENERATIONS
-    assert first.startswith(f"val_accuracy: {history.best.value:.4f}, one training of the best of ")
-    assert f"the best of {complete} candidates" in first
-    assert second == (
-        "cross-entropy at the same budget: 0.5000, mean of 2 seeds (0.4000 to 0.6000)"
-    )
+    assert fitness_line(history).splitlines() == [
+        f"val_accuracy: {history.best.value:.4f}, one training of the best of {complete} "
+        "candidates (expect worse on other seeds)",
+        "cross-entropy at the same budget: 0.5000, mean of 2 seeds (0.4000 to 0.6000)",
+    ]
     winner = Finalist(None, (0.0,), None, (0.5, 0.75), 0.625)
     first, second = fitness_line(history, Selection((winner,))).splitlines()
-    assert first == (
-        "val_accuracy: 0.6250, mean of 2 full trainings of the mean of the final distribution, "
-        "the best of 1 losses"
-    )
+    assert first.startswith("val_accuracy: 0.6250, mean of 2 full trainings of the mean of")
     assert second.startswith("cross-entropy at the evaluations' budget: 0.5000")
+    study = searched_study(0)
+    assert fitness_line(read_history(study)).startswith("cross-entropy at the same budget")
+    study.set_user_attr(CROSS_ENTROPY, {})
+    assert fitness_line(read_history(study)) == "No candidate is complete yet."
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,3 @@ def test_a_winner_behind_cross_entropy_is_called_so(mean, length, told):
     history = read_history(searched_study(budget=budget))
     winner = Finalist(None, (0.0,), None, (mean, mean), mean)
     assert ("found no loss to use instead" in fitness_line(history, Selection((winner,)))) is told
-
-
-def test_the_line_at_the_end_leaves_out_what_is_not_there():
-    study = searched_study(0)
-    assert fitness_line(read_history(study)).startswith("cross-entropy at the same budget")
-    study.set_user_attr(CROSS_ENTROPY, {})
-    assert fitness_line(read_history(study)) == "No candidate is complete yet."

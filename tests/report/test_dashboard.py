@@ -80,23 +80,21 @@ def test_drawing_takes_no_more_than_its_share_of_the_time(monkeypatch):
 
     def draw(study):
         clock.now += 3.0
-        drawn.append(completed)
+        drawn.append(clock.completed)
 
     monkeypatch.setattr(dashboard, "refresh", draw)
-    completed = 1
-    refresher = dashboard.DashboardRefresher(optuna.create_study(), lambda: completed)
-    refresher.refresh_if_due()
-    assert drawn == []
-    clock.now += 1.0 / dashboard.DRAWING_SHARE
-    refresher.refresh_if_due()
-    completed = 2
-    refresher.refresh_if_due()
-    clock.now += 3.0 / dashboard.DRAWING_SHARE
-    refresher.refresh_if_due()
-    refresher.refresh_if_due()  # there is nothing new
-    completed = 3
-    clock.now += 0.9 * 3.0 / dashboard.DRAWING_SHARE
-    refresher.refresh_if_due()
+    refresher = dashboard.DashboardRefresher(optuna.create_study(), lambda: clock.completed)
+    share = 1 / dashboard.DRAWING_SHARE
+    for passed, clock.completed in (
+        (0, 1),
+        (share, 1),
+        (0, 2),
+        (3 * share, 2),
+        (0, 2),
+        (2.7 * share, 3),
+    ):
+        clock.now += passed
+        refresher.refresh_if_due()
     assert drawn == [1, 2]
     refresher.refresh_at_end()
     assert drawn == [1, 2, 3]
@@ -111,8 +109,7 @@ def test_a_drawing_that_fails_is_only_logged(monkeypatch, caplog):
 def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
     study = searched_study(0)
     dashboard.refresh(study)
-    assert get_note(study) == "No candidate is complete yet."
-    assert graph_ids(study) == set()
+    assert (get_note(study), graph_ids(study)) == ("No candidate is complete yet.", set())
 
 
 @browser.needs_browser
