@@ -76,12 +76,8 @@ def add_command(
 
 
 def add_storage_option(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--storage",
-        metavar="URL",
-        help="sqlite:///…, postgresql://…, mysql://… or a journal file; default: $OPTUNA_STORAGE, "
-        "else sqlite:///taylorglo.db",
-    )
+    help = "database or journal file; default: $OPTUNA_STORAGE, else sqlite:///taylorglo.db"
+    parser.add_argument("--storage", metavar="URL", help=help)
 
 
 def add_verbosity_options(parser: ArgumentParser) -> None:
@@ -126,14 +122,9 @@ def add_machine_options(parser: ArgumentParser) -> None:
     add("--precision", default="auto", choices=precisions, help=help)
     help = "CPU threads per worker; several workers of 1 beat one of several (%(default)s)"
     add("--threads", type=up_to(MOST_PROCESSES), default=1, help=help)
-    add(
-        "--allow",
-        dest="allowed_packages",
-        action="append",
-        default=[],
-        metavar="PACKAGE",
-        help="package whose classes the recipe may name, besides the bundled ones; repeatable",
-    )
+    help = "package whose classes the recipe may name, besides the bundled ones; repeatable"
+    dest, metavar = "allowed_packages", "PACKAGE"
+    add("--allow", action="append", default=[], dest=dest, metavar=metavar, help=help)
 
 
 @dataclass(frozen=True)
@@ -155,13 +146,13 @@ class RuntimeOptions:
 
     def flags(self) -> list[str]:
         """The options that are not at their default, as a command line has them."""
-        pairs = [(f"--{name}", getattr(self, name)) for name in ("device", "precision", "threads")]
-        pairs.append(("--data-dir", self.data_dir))
-        defaults = ("auto", 1, RuntimeOptions.data_dir)
-        pairs = [(name, value) for name, value in pairs if value not in defaults]
-        pairs += [("--allow", package) for package in self.allowed_packages]
-        words = [str(word) for pair in pairs for word in pair]
-        return words + ["-v"] * self.verbose + ["-q"] * self.quiet
+        flags = []
+        for name in ("data_dir", "device", "precision", "threads"):
+            if getattr(self, name) != getattr(RuntimeOptions, name):
+                flags += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        for name in self.allowed_packages:
+            flags += ["--allow", name]
+        return flags + ["-v"] * self.verbose + ["-q"] * self.quiet
 
     def machine(self) -> RuntimeConfig:
         """The runtime that they describe, set up for training."""

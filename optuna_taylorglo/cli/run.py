@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 import threading
-import time
 from argparse import Namespace
 from pathlib import Path
 
 from optuna.study import Study
-from rich.console import Console
 
 from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli import options
@@ -39,18 +37,10 @@ def add_commands(commands: options.Commands) -> None:
     parser = options.add_command(commands, run, help, study=False, machine=True)
     add = parser.add_argument
     add("recipe", type=Path, help="recipe file, or the name of a bundled one, such as digits_cnn")
-    add("--study-name", help="name of the study; default: the recipe's")
-    add(
-        "--seed",
-        type=int,
-        help="search.seed in place of the recipe's, for another search of the same kind; the "
-        "study's default name then ends in it",
-    )
-    add(
-        "--n-generations",
-        type=options.positive,
-        help="search.n_generations in place of the recipe's; a study that has fewer is continued",
-    )
+    add("--study-name", help="name of the study; default: the recipe's, and --seed")
+    add("--seed", type=int, help="search.seed in place of the recipe's")
+    help = "search.n_generations in place of the recipe's; a study that has fewer is continued"
+    add("--n-generations", type=options.positive, help=help)
     options.add_output_option(parser, Path("best_loss.json"))
     add_workers_option(parser)
 
@@ -72,7 +62,7 @@ def check(arguments: Namespace, stop: threading.Event) -> int:
     ):
         console.print(f"{name:<8} {fact}", soft_wrap=True)
     console.print(
-        "OK: the recipe works." if not found.warnings else "It works, with the warnings above."
+        "It works, with the warnings above." if found.warnings else "OK: the recipe works."
     )
     return DONE
 
@@ -82,27 +72,24 @@ def run(arguments: Namespace, stop: threading.Event) -> int:
     options.check_output(arguments.output)
     url = resolve_storage_url(arguments.storage)
     path = find_recipe(arguments.recipe)
-    recipe, name = resolve_start(load_recipe(path)), arguments.recipe.stem
-    if arguments.seed is not None:
-        recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
-        name += f"_seed_{arguments.seed}"
-    if (n_generations := arguments.n_generations) is not None:
-        recipe = recipe.changed(search=recipe.search.changed(n_generations=n_generations))
-    name = arguments.study_name or name
-    console = PlainConsole()
+    recipe, name, seed = resolve_start(load_recipe(path)), arguments.recipe.stem, arguments.seed
+    given = {"seed": seed, "n_generations": arguments.n_generations}
+    changes = {field: value for field, value in given.items() if value is not None}
+    recipe = recipe.changed(search=recipe.search.changed(**changes))
+    name = arguments.study_name or (name if seed is None else f"{name}_seed_{seed}")
     if not _is_complete(name, url):
         prepare()
         options.dry_run(recipe, options.machine_of(arguments), path)
     study = create_study(name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     if not _is_complete(name, url):
-        _search(opened, arguments, stop, console)
-    _print_winner(opened, arguments, console)
+        _search(opened, arguments, stop)
+    _print_winner(opened, arguments)
     return DONE
 
 
 def _is_complete(name: str, url: str) -> bool:
-    """Whether a study exists and is complete, so that its recipe need not be tried."""
+    """Whether a study exists and is complete, so that there is nothing to try or search."""
     try:
         study = open_study(name, url)
         recipe = attach_recipe(study)
@@ -111,17 +98,13 @@ def _is_complete(name: str, url: str) -> bool:
     return SearchHistory(study, recipe).finished and not is_undecided(study, recipe)
 
 
-def _search(
-    opened: options.OpenedStudy,
-    arguments: Namespace,
-    stop: threading.Event,
-    console: Console,
-) -> None:
+def _search(opened: options.OpenedStudy, arguments: Namespace, stop: threading.Event) -> None:
     """Let workers search until the end, and select the winner."""
     from optuna_taylorglo import cli
 
     study, recipe, url = opened
-    name, log = study.study_name, new_log(recipe)  # so that each look reads new trials only
+    name, console = study.study_name, PlainConsole()
+    log = new_log(recipe)  # so that each look reads new trials only
     # These words are sent by a pipe: a command line, password included, would be visible to all.
     flags = options.RuntimeOptions.of(arguments).flags()
     baseline = Job(cli.main, (["baseline", "--storage", url, *flags, "--", name],))
@@ -141,12 +124,8 @@ def _search(
     processes.start()
     try:
         with LiveProgress(console) as live:
-            due = 0.0
-            # Polling processes is cheap, reading the study is not.
-            while processes.poll() and not stop.wait(0.25):
-                if time.monotonic() >= due:
-                    show(live)
-                    due = time.monotonic() + 1.0
+            while processes.poll() and not stop.wait(1.0):
+                show(live)
             show(live)
     finally:
         processes.stop()
@@ -157,19 +136,19 @@ def _search(
 def _selection_progress(study: Study) -> tuple[int, int]:
     """How many trainings of a selection are done, of how many."""
     evaluation_study = find_evaluation_study(study)
-    is_done: dict[str, bool] = {}
-    for trial in [] if evaluation_study is None else counted_trials(evaluation_study):
-        attrs = trial.user_attrs
-        if KEY in attrs and attrs[TASK]["loss"]["name"] == "finalist":
-            is_done[attrs[KEY]] = trial.state.is_finished() and is_done.get(attrs[KEY], True)
+    is_done = {
+        trial.user_attrs[KEY]: trial.state.is_finished()  # of its last attempt
+        for trial in ([] if evaluation_study is None else counted_trials(evaluation_study))
+        if KEY in trial.user_attrs and trial.user_attrs[TASK]["loss"]["name"] == "finalist"
+    }
     return sum(is_done.values()), len(is_done)
 
 
-def _print_winner(opened: options.OpenedStudy, arguments: Namespace, console: Console) -> None:
+def _print_winner(opened: options.OpenedStudy, arguments: Namespace) -> None:
     """Save the winner, and print what it is, how good, and the commands that come next."""
     from optuna_taylorglo.losses.describe import describe
 
-    study, name = opened.study, opened.study.study_name
+    study, name, console = opened.study, opened.study.study_name, PlainConsole()
     history = SearchHistory(study, attach_recipe(study))
     if history.best is None:
         raise OperationError(

@@ -74,12 +74,11 @@ def _cells(study: Study) -> tuple[str, ...]:
     history, running = SearchHistory(study, recipe), _running(study)
     data, model = (part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model))
     best = "" if history.best is None else f"{history.best.values[0]:.4f}"
+    state = "winner not selected" if is_undecided(study, recipe) else "complete"
     if running:
         state = f"{len(running)} training"
     elif not history.finished:
         state = "interrupted" if history.trials else "not begun"
-    else:
-        state = "winner not selected" if is_undecided(study, recipe) else "complete"
     return data, model, f"{history.n_finished} of {recipe.search.total_generations}", best, state
 
 
@@ -148,16 +147,15 @@ def export(arguments: Namespace, stop: threading.Event) -> int:
     """Write the winner, or a trial's loss, to a file."""
     options.check_output(arguments.output)
     study = options.open_study_of(arguments).study
-    if arguments.trial is None:
+    if (number := arguments.trial) is None:
         selected = selected_loss(study)
         loss, name = selected.loss, selected.name
     else:
         trials = study.get_trials(deepcopy=False)
-        if not 0 <= arguments.trial < len(trials):
+        if not 0 <= number < len(trials):
             which = f"study {study.study_name!r}, which has {len(trials)} trials, numbered from 0"
-            raise UsageError(f"--trial {arguments.trial} is not in {which}.")
-        trial = trials[arguments.trial]
-        loss, name = trial_loss(study, trial), f"trial {trial.number}"
+            raise UsageError(f"--trial {number} is not in {which}.")
+        loss, name = trial_loss(study, trials[number]), f"trial {number}"
     loss.save(arguments.output)
     PlainConsole().print(f"Loss of {name} written to {arguments.output}.", soft_wrap=True)
     return DONE
@@ -188,9 +186,9 @@ def dashboard(arguments: Namespace, stop: threading.Event) -> int:
         raise UsageError(f"--port {arguments.port} cannot be used: {error.strerror}.") from error
     # The server blocks in a thread of its own, so that this one can wait for a signal.
     server = threading.Thread(target=serve, args=(study, arguments.port), daemon=True)
+    server.start()
     address = f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study_id_of(study)}"
     PlainConsole().print(f"Dashboard of study {study.study_name}: {address}\nCtrl-C ends it.")
-    server.start()
     while server.is_alive() and not stop.wait(0.5):
         pass
     return DONE if stop.is_set() else FAILED
