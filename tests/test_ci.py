@@ -70,7 +70,6 @@ def test_a_step_that_fails_is_named(checkout: Path, program: str) -> None:
     assert f"== FAILED: {STEPS[program]}\n" in done.stderr
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120)  # the package holds the pipe that is read here
 def test_a_linter_that_fails_ends_the_package_too(checkout: Path) -> None:
-    """The package holds the pipe that is read here, so this would take as long as it does."""
     assert run(checkout, FAIL="mypy*", PACKAGE_TAKES="3600").returncode != 0
