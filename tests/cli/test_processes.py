@@ -10,7 +10,6 @@ from pathlib import Path
 
 import optuna
 import pytest
-import torch
 from databases import PostgreSQL
 from optuna.trial import TrialState
 from searches import descendants_of, is_alive, load, process, small_recipe, wait_until
@@ -19,9 +18,6 @@ from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.attributes import CROSS_ENTROPY, RECIPE, RELEASED
 from optuna_taylorglo.process import stop_on_signals
 from optuna_taylorglo.study.heartbeat import WorkerProcess
-
-# Far below the grace period and the patience in an outage; a busy machine may need much of it.
-LONGEST_END = 100
 
 
 class Run:
@@ -54,7 +50,8 @@ class Run:
     def wait_until_nobody_is_left(self) -> None:
         begin = time.monotonic()
         wait_until(lambda: not any(map(is_alive, self.started)))
-        assert time.monotonic() - begin < LONGEST_END
+        # Far below the grace period; a busy machine may need much of it.
+        assert time.monotonic() - begin < 100
 
 
 def test_a_search_survives_a_killed_worker_and_ends_with_the_winner(
@@ -79,9 +76,6 @@ def test_a_search_survives_a_killed_worker_and_ends_with_the_winner(
     assert (loss.n_classes, loss.origin.study) == (10, "tiny")
     assert loss.origin.validation_accuracy == best.value
     assert loss.origin.recipe == study.user_attrs[RECIPE]["recipe"]
-    logits = torch.randn(4, 10, requires_grad=True)
-    loss(logits, torch.arange(4)).backward()
-    assert logits.grad.abs().sum() > 0
 
 
 def test_however_the_command_ends_its_processes_do_and_it_can_be_repeated(

@@ -44,18 +44,7 @@ def test_without_a_terminal_there_is_a_line_per_generation_and_stage(monkeypatch
     ]
 
 
-def test_on_a_terminal_the_line_is_live(history):
-    output = io.StringIO()
-    with LiveProgress(Console(file=output, force_terminal=True, width=200)) as live:
-        live.show(read_history(searched_study(2)))
-        live.refresh()
-        assert f"generation 1/{GENERATIONS}" in output.getvalue()
-        live.show(history)
-    assert f"generation {GENERATIONS}/{GENERATIONS}" in output.getvalue()
-    assert live.finished
-
-
-def test_on_a_narrow_terminal_count_bar_and_time_stay_readable():
+def test_on_a_terminal_the_line_is_live_and_stays_readable_if_it_is_narrow(history):
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=60, color_system=None)
     live = LiveProgress(console)
@@ -66,6 +55,8 @@ def test_on_a_narrow_terminal_count_bar_and_time_stay_readable():
     for part in (f"{POPULATION * 3 + 1}/{POPULATION * GENERATIONS}", "-:--:--", "━"):
         assert part in line
     assert len(line) <= 60
+    live.show(history)
+    assert live.finished
 
 
 def test_the_console_takes_nothing_for_an_instruction(capsys):

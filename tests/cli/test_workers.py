@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import threading
+from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -79,25 +80,7 @@ def test_workers_are_told_the_users_options(tmp_path, monkeypatch):
     assert (tmp_path / "taylorglo-logs" / "s").is_dir()
 
 
-class OneAtATime:
-    """A supervisor whose worker does one task at each look, and takes down what is shown."""
-
-    def __init__(self, evaluation_study: optuna.Study, live: LiveProgress) -> None:
-        self.queue = TaskQueue(evaluation_study)
-        self.live = live
-        self.shown: list[str] = []
-
-    def start(self) -> None:
-        """Workers are there from the beginning."""
-
-    def poll(self) -> bool:
-        (line,) = self.live.tasks
-        self.shown.append(f"{line.description} {line.completed}/{line.total}")
-        self.queue.finish(self.queue.claim(), 0.5)
-        return True
-
-
-def tasks(name: str, label: str, seeds: range, *, on_test_set: bool = False) -> list[Task]:
+def tasks(name, label, seeds, *, on_test_set=False):
     loss = cross_entropy(name, label)
     return [Task(loss, seed, 10, "steps", on_test_set) for seed in seeds]
 
@@ -106,15 +89,23 @@ def tasks(name: str, label: str, seeds: range, *, on_test_set: bool = False) -> 
 def test_stages_are_named_and_counted_over_several_calls(terminal):
     evaluation_study = optuna.create_study(direction="maximize")
     output = io.StringIO()
+    queue, shown = TaskQueue(evaluation_study), []
+
+    def do_one_task():
+        (line,) = live.tasks
+        shown.append(f"{line.description} {line.completed}/{line.total}")
+        queue.finish(queue.claim(), 0.5)
+        return True
+
     with LiveProgress(Console(file=output, force_terminal=terminal, width=80)) as live:
-        supervisor = OneAtATime(evaluation_study, live)
-        train = LocalTrainings(evaluation_study, supervisor, threading.Event(), live)
+        workers = Mock(poll=do_one_task)
+        train = LocalTrainings(evaluation_study, workers, threading.Event(), live)
         train(tasks("label-smoothing", "a", range(2)))
         train(tasks("label-smoothing", "b", range(2, 3)))
         ends = tasks("ce", "cross-entropy", range(2), on_test_set=True)
         train([*ends, *tasks("winner", "evolved loss", range(5, 6), on_test_set=True)])
         assert train(ends) == [0.5, 0.5]
-    assert supervisor.shown == [
+    assert shown == [
         *("tuning label smoothing 0/2", "tuning label smoothing 1/2", "tuning label smoothing 2/3"),
         *("testing cross-entropy 0/2", "testing cross-entropy 1/2", "testing evolved loss 0/1"),
     ]
