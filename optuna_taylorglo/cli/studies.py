@@ -28,9 +28,6 @@ from optuna_taylorglo.study.optuna_private import study_id_of
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.selection import is_undecided, load_selection, selected_loss
 
-_RECENT = 50
-"""Evaluations by which the rate of a search is measured."""
-
 
 def add_commands(commands: options.Commands) -> None:
     help = "how far a search is and who works on it, or which studies there are"
@@ -137,7 +134,7 @@ def time_left(history: SearchHistory) -> timedelta | None:
         trial.datetime_complete
         for trial in history.trials
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.datetime_complete
-    )[-_RECENT:]
+    )[-50:]
     if len(ended) < 2:
         return None
     return (history.n_slots - history.n_filled) * (ended[-1] - ended[0]) / (len(ended) - 1)

@@ -75,9 +75,8 @@ def test_commands_and_figures_show_trees(study, tmp_path, capsys):
     assert cli.main(["export", "tiny", "--trial", "0", "-o", str(path)]) == cli.DONE
     assert load_loss(path).tree.to_prefix() == study.trials[0].user_attrs[TREE]
 
-    assert visualization.plot_evolution(study).data
-    assert visualization.plot_loss_functions(study).data
-    assert visualization.plot_candidates(study).data
+    for plot in ("plot_evolution", "plot_loss_functions", "plot_candidates"):
+        assert getattr(visualization, plot)(study).data
     # Of the second stage, which begins with the fourth generation.
     assert list(visualization.plot_search_state(study).data[-1].x) == [4, 5, 6]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from unittest.mock import call, create_autospec
 
 import optuna
@@ -20,6 +21,7 @@ from optuna_taylorglo.local import LocalProcesses
 from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.study.open import create_evaluation_study
+from optuna_taylorglo.worker import WorkerConfig
 
 
 @pytest.fixture
@@ -35,29 +37,30 @@ def idle_run(tmp_path, monkeypatch, sqlite_url):
         monkeypatch.setattr(workers, "LocalProcesses", processes)
         code = cli.main(["run", "tiny.yaml", *words])
         jobs = processes.call_args.args[0] if processes.called else None
-        assert jobs is None or processes.return_value.method_calls == [
-            call.start(),
-            call.poll(),
-            call.stop(),
-        ]
+        calls = [call.start(), call.poll(), call.stop()] if processes.called else []
+        assert processes.return_value.method_calls == calls
         return code, jobs
 
     return run
 
 
 @pytest.mark.parametrize("said", [[], ["-v"]])
-def test_workers_and_baseline_are_told_what_the_command_was(idle_run, sqlite_url, tmp_path, said):
-    """They find the recipe in the study."""
-    machine = ["--workers", "2", "--device", "cpu"]
-    _, (baseline, *workers) = idle_run("--study-name", "other", *machine, *said)
+def test_workers_and_baseline_are_told_what_the_command_was(
+    idle_run, monkeypatch, sqlite_url, tmp_path, said
+):
+    environments = [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    monkeypatch.setattr(workers, "_environments", lambda *_: environments)
+    machine = ["--device", "cpu", "--threads", "2", "--allow", "mine", *said]
+    _, (baseline, *others) = idle_run("--study-name", "other", *machine)
     assert baseline.run is cli.main
     heard = cli.build_parser().parse_args(baseline.arguments[0])
     assert (heard.command, heard.study, heard.storage) == ("baseline", "other", sqlite_url)
-    told = [RuntimeOptions.of(heard), *(job.arguments[0].runtime for job in workers)]
-    expected = RuntimeOptions.of(cli.build_parser().parse_args(["run", "r", *machine, *said]))
-    assert told == [expected] * 3
-    config = workers[0].arguments[0]
-    assert (config.study_name, config.recipe, config.check) == ("other", None, False)
+    expected = RuntimeOptions.of(cli.build_parser().parse_args(["run", "r", *machine]))
+    assert RuntimeOptions.of(heard) == expected
+    # Workers find the recipe in the study.
+    config = WorkerConfig("other", sqlite_url, expected, check=False)
+    assert [pickle.loads(pickle.dumps(job.arguments)) for job in others] == [(config,)] * 2
+    assert [job.environment for job in others] == environments
     assert attach_recipe(load(sqlite_url, "other")) == load_recipe(tmp_path / "tiny.yaml")
 
 

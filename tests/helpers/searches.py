@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 import urllib.request
 from collections.abc import Callable
@@ -63,6 +64,11 @@ def wait_until(condition: Callable[[], object]) -> None:
     """Wait for something to come true, as long as the test's own time limit allows."""
     while not condition():
         time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def answer(url: str) -> str:

@@ -1,7 +1,5 @@
 """The Optuna dashboard with our figures, notes and artifacts, in a real browser."""
 
-import contextlib
-import socket
 from types import SimpleNamespace
 
 import browser
@@ -12,7 +10,7 @@ from kept_studies import keep_complete_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
-from searches import answer, process, wait_until
+from searches import answer, free_port, process, wait_until
 from torch import nn
 from verdicts import Recorder
 
@@ -115,9 +113,7 @@ def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
 @browser.needs_browser
 def test_the_study_page_shows_our_figures_in_a_browser(searched):
     directory, _ = searched
-    with contextlib.closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = process(
         "optuna_taylorglo.cli", "dashboard", "digits", "--port", str(port), cwd=directory
     )
