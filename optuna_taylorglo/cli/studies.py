@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.table import Table
 
-from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX, RECIPE
+from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.progress import PlainConsole
 from optuna_taylorglo.errors import UsageError
@@ -65,8 +65,7 @@ def status(arguments: Namespace, stop: threading.Event) -> int:
 
 
 def _cells(study: Study) -> tuple[str, ...]:
-    recipe = settled_recipe(study) if RECIPE in study.user_attrs else None
-    if recipe is None:
+    if (recipe := settled_recipe(study)) is None:
         return "", "", "", "", "no worker has begun"
     history, running = SearchHistory(study, recipe), _running(study)
     data, model = (part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model))
@@ -93,15 +92,13 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> int:
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
     _show_workers(running, console)
-    left = time_left(history)
-    if running and not history.finished and left is not None:
+    if running and not history.finished and (left := time_left(history)) is not None:
         about = str(left).partition(".")[0]
         console.print(f"Time left: about {about} for the search at the current rate")
     selection = load_selection(study)
-    if selection is not None:
-        console.print(f"Winner: {selection.winner.name}")
-    elif recipe.selection is not None and history.finished:
-        console.print("Winner: not selected yet")
+    if recipe.selection is not None and history.finished:
+        winner = "not selected yet" if selection is None else selection.winner.name
+        console.print(f"Winner: {winner}")
     console.print(fitness_line(history, selection))
     return DONE
 

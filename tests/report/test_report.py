@@ -168,9 +168,8 @@ def test_text_from_a_database_is_never_markup(tmp_path):
     study = searched_study(
         name=EVIL, fitness={"metric": f"val{EVIL}"}, model={"init_args": {"text": EVIL}}
     )
-    verdict = made_verdict()
-    evil = tuple(dataclasses.replace(s, label=s.label + EVIL) for s in verdict.samples)
-    verdict = dataclasses.replace(verdict, samples=evil, text=EVIL, test_metric=EVIL)
+    evil = tuple(dataclasses.replace(s, label=s.label + EVIL) for s in made_verdict().samples)
+    verdict = dataclasses.replace(made_verdict(), samples=evil, text=EVIL, test_metric=EVIL)
     save_verdict(evaluation_study_of(study), verdict)
     build.write_report(study, tmp_path / "report.html", storage=f"journal{EVIL}")
     page = (tmp_path / "report.html").read_text()
@@ -191,11 +190,11 @@ def test_a_browser_draws_every_figure_without_a_complaint_and_a_phone_too(report
     )
     verdict_with_curves(study)
     save_sweeps(study)
-    text = report(study)
+    text, page = report(study), tmp_path / "report.html"
     assert text.index('id="figure-learning-curves"') < text.index('id="search"')
     assert "with trial 3,\ncalled evolved loss here" in text
     assert text.count("Trainings that diverged count as 0.1000.") == 1
-    seen = browser.visit((tmp_path / "report.html").as_uri())
+    seen = browser.visit(page.as_uri())
     assert seen.console == []
     places = re.split(r'<div id="figure-', seen.dom)[1:]
     sweeps = "sweep-fraction", "sweep-label_noise", "sweep-length"
@@ -206,17 +205,13 @@ def test_a_browser_draws_every_figure_without_a_complaint_and_a_phone_too(report
         # A trace that was drawn, not axes only.
         assert re.search(r'class="(trace|contour|points|bars)', place), place[:40]
 
-    # A phone shows it without scrolling sideways.
-    question = """[document.documentElement.clientWidth, document.documentElement.scrollWidth,
+    # A phone shows it without scrolling sideways; figures are as wide as the text.
+    question = """[document.documentElement.scrollWidth,
       ...[...document.querySelectorAll("figure .main-svg:first-child")].map(s => s.clientWidth)]"""
-    (answer,) = ask([(tmp_path / "report.html").as_uri()], question, width=400)
-    page, needed, *figures = answer
-    assert page == needed == 400
-    # Figures are as wide as the text; a wider table scrolls inside its own box.
+    ((needed, *figures),) = ask([page.as_uri()], question, width=400)
+    assert needed == 400
     assert len(figures) == len(expected)
     assert all(330 < width <= 400 for width in figures)
-    # Its console would tell, also that the page's policy forbids a script of a database.
-    page = tmp_path / "report.html"
+    # The page's policy forbids a script of a database.
     page.write_text(page.read_text() + "<script>alert(1)</script>")
-    said = "\n".join(browser.visit(page.as_uri()).console)
-    assert "Content Security Policy" in said
+    assert "Content Security Policy" in "\n".join(browser.visit(page.as_uri()).console)
