@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.cli import options
@@ -132,29 +133,29 @@ def sweep(arguments: Namespace, stop: threading.Event) -> int:
             content = data.accuracies
         save_sweep(train.evaluation_study, saved)
     refresh_if_installed(study)
-    console.print(_sweep_table(saved, values, seeds))
+    _print_sweep(saved, values, seeds, console)
     write_atomically(path, json.dumps(content, indent=2) + "\n")
     console.print(f"Written to {path}")
     return DONE
 
 
-def _sweep_table(sweep: SavedSweep, values: list[float], seeds: int) -> Table:
+def _print_sweep(sweep: SavedSweep, values: list[float], seeds: int, console: Console) -> None:
     if sweep.data is None:
         title = f"Rank agreement with {sweep.agreements[0].longest} {sweep.measured}"
         table = Table(sweep.measured, "Spearman", "p", "candidates", title=title)
         for a in sweep.agreements:
             cells = a.length, f"{a.spearman:.3f}", f"{a.p_value:.2g}", a.n_candidates
             table.add_row(*map(str, cells))
-        return table
+        console.print(table)
+        return
     title = f"Mean {sweep.measured} by {sweep.over}, {seeds} trainings each"
     table = Table("loss", *(f"{value:g}" for value in values), title=title)
     for label, by_value in sweep.data.accuracies.items():
         table.add_row(label, *(f"{statistics.fmean(by_value[v]):.4f}" for v in values))
-    table.caption = f"The evolved loss is {sweep.loss}."
+    console.print(table, f"The evolved loss is {sweep.loss}.", sep="\n")
     if sweep.data.divergence is not None:
         n = sum(sum(diverged.values()) for diverged in sweep.data.diverged.values())
-        table.caption += f" {n} trainings diverged and count as {sweep.data.divergence:.4f}."
-    return table
+        console.print(f"{n} trainings diverged and count as {sweep.data.divergence:.4f}.")
 
 
 def _numbers(text: str) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import os
 import socket
@@ -9,6 +11,7 @@ import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -19,7 +22,7 @@ from searches import small_recipe
 
 from optuna_taylorglo import cli, load_loss, worker
 from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli import evaluate, options
 from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
 from optuna_taylorglo.cli.studies import time_left
 from optuna_taylorglo.recipes.load import load_recipe
@@ -173,6 +176,25 @@ def test_a_trial_s_loss_is_exported_into_a_folder_that_is_made(study, caplog):
     assert load_loss("new/folder/loss.json").origin.trial == 3
     assert cli.main([*words, "10000"]) == cli.USAGE
     assert "--trial 10000 is not in study" in caplog.text
+
+
+def test_a_sweep_is_shown_and_written(study, monkeypatch, capsys):
+    @contextlib.contextmanager
+    def at_once(opened, *_):
+        run = Mock(
+            side_effect=lambda tasks: [None, *(0.5 + i / 100 for i, _ in enumerate(tasks[1:]))]
+        )
+        run.evaluation_study = create_evaluation_study(opened.study, opened.url)
+        yield run
+
+    monkeypatch.setattr(evaluate, "trained_by_workers", at_once)
+    words = ["sweep", NAME, "--seeds", "2", "--over"]
+    assert cli.main([*words, "label_noise", "--values", "0,0.4"]) == cli.DONE
+    assert "1 trainings diverged and count as 0.1000" in capsys.readouterr().out
+    assert cli.main([*words, "length", "--values", "1,2"]) == cli.DONE
+    assert "Spearman" in capsys.readouterr().out
+    assert json.loads(Path("sweep-length.json").read_text())[0]["n_candidates"] == 3
+    assert json.loads(Path("sweep-label_noise.json").read_text()).keys() >= {"cross-entropy"}
 
 
 @pytest.mark.parametrize(
