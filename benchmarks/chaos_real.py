@@ -100,7 +100,7 @@ class Stage:
         logs.mkdir(exist_ok=True)
         with (logs / f"{uuid.uuid4().hex}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module, *words],
+                [sys.executable, "-c", f"import sys, {module} as m; sys.exit(m.main())", *words],
                 env=os.environ | own | {"OPTUNA_STORAGE": url or self.url},
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,6 +1,7 @@
 """`.ci/run`, with stand-ins for its programs: a step that fails is named and fails the whole."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -57,6 +58,11 @@ def test_all_steps_run_and_succeed(checkout: Path) -> None:
         assert f"ran {program.split('*')[0]}" in done.stdout
 
 
+def test_ci_runs_the_readme_s_test_command() -> None:
+    (command,) = re.findall(r"^.*/pytest$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
 @pytest.mark.parametrize("program", STEPS)
 def test_a_step_that_fails_is_named(checkout: Path, program: str) -> None:
     done = run(checkout, FAIL=program)
@@ -64,7 +70,6 @@ def test_a_step_that_fails_is_named(checkout: Path, program: str) -> None:
     assert f"== FAILED: {STEPS[program]}\n" in done.stderr
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120)  # the package holds the pipe that is read here
 def test_a_linter_that_fails_ends_the_package_too(checkout: Path) -> None:
-    """The package holds the pipe that is read here, so this would take as long as it does."""
     assert run(checkout, FAIL="mypy*", PACKAGE_TAKES="3600").returncode != 0

@@ -23,8 +23,6 @@ from optuna_taylorglo.process import (
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "USAGE", "build_parser", "main"]
 
-logger = logging.getLogger("optuna_taylorglo.cli")
-
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `taylorglo`."""
@@ -44,4 +42,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(verbose=arguments.verbose, quiet=arguments.quiet)
     stop = stop_on_signals()
     study = getattr(arguments, "study", None) or getattr(arguments, "study_name", None)
-    return exit_code(lambda: arguments.action(arguments, stop), logger, study)
+    return exit_code(lambda: arguments.action(arguments, stop), logging.getLogger(__name__), study)

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.cli import options
@@ -18,21 +19,19 @@ from optuna_taylorglo.cli.progress import PlainConsole
 from optuna_taylorglo.cli.workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.process import DONE
-from optuna_taylorglo.report.dashboard import fitness_line
+from optuna_taylorglo.report.dashboard import fitness_line, refresh_if_installed
 from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.text import write_atomically
-from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES
+from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES, LearningRates
+from optuna_taylorglo.verdict.selection import loss_name, selected_loss
 
 if TYPE_CHECKING:
     from optuna_taylorglo.verdict.sweep import SavedSweep
 
 _VALUES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "fraction": ("above 0 and at most 1, such as 0.1,0.3,1", lambda value: 0 < value <= 1),
-    "label_noise": ("at least 0 and at most 1, such as 0,0.2,0.4", lambda value: 0 <= value <= 1),
-    "length": (
-        "whole numbers of at least 1, such as 100,400",
-        lambda value: value >= 1 and value.is_integer(),
-    ),
+    "fraction": ("above 0 and at most 1", lambda value: 0 < value <= 1),
+    "label_noise": ("from 0 to 1", lambda value: 0 <= value <= 1),
+    "length": ("whole numbers of at least 1", lambda value: value >= 1 and value.is_integer()),
 }
 """What a sweep may vary, and which values are allowed, in words and as a test."""
 
@@ -45,26 +44,16 @@ def add_commands(commands: options.Commands) -> None:
     help = "compare the winner with baselines by full trainings on the test set"
     parser = options.add_command(commands, evaluate, help, machine=True)
     options.add_seeds_option(parser, 10, "trainings per loss")
-    parser.add_argument(
-        "--against",
-        default=",".join(DEFAULT_BASELINES),
-        help=f"what to compare with: {', '.join(BASELINES)} or loss files, separated by commas; "
-        "best-standard is the best of all standard losses, tuned with the budget that the search "
-        "had (%(default)s)",
-    )
+    help = f"baselines or loss files, separated by commas: {', '.join(BASELINES)} (%(default)s)"
+    parser.add_argument("--against", default=",".join(DEFAULT_BASELINES), help=help)
     options.add_output_option(parser, Path("verdict"), "files to write (%(default)s.*)")
     add_workers_option(parser)
 
     help = "vary training data, label noise or evaluation length"
     parser = options.add_command(commands, sweep, help, machine=True)
     add = parser.add_argument
-    add(
-        "--over",
-        required=True,
-        choices=list(_VALUES),
-        help="fraction of the training data, share of wrong labels, or length of an evaluation "
-        "(does a short one rank candidates as a long one does?)",
-    )
+    help = "share of the training data, or of wrong labels, or how long candidates are trained"
+    add("--over", required=True, choices=list(_VALUES), help=help)
     add("--values", required=True, type=_numbers, help="values, separated by commas")
     options.add_seeds_option(parser, 3, "trainings per point")
     most, help = options.up_to(options.MOST_TRAININGS), "candidates for length (%(default)s)"
@@ -81,13 +70,11 @@ def baseline(arguments: Namespace, stop: threading.Event) -> int:
     study, recipe, _ = options.open_study_of(arguments)
     training = Training(recipe, options.machine_of(arguments))
     values = evaluate_cross_entropy(study, training, arguments.seeds, stop)
-    console = PlainConsole()
-    console.print(fitness_line(SearchHistory(study, recipe)))
+    lines = [fitness_line(SearchHistory(study, recipe))]
     if diverged := values.count(None):
-        console.print(
-            f"{diverged} of {len(values)} trainings with cross-entropy diverged, and are not in "
-            "its mean: a smaller learning rate may help."
-        )
+        lines.append(f"{diverged} of {len(values)} trainings with cross-entropy diverged.")
+        lines.append("They are not in its mean. A smaller learning rate may help.")
+    PlainConsole().print(*lines, sep="\n")
     return DONE
 
 
@@ -96,10 +83,7 @@ def evaluate(arguments: Namespace, stop: threading.Event) -> int:
     options.check_output(arguments.output.with_name(arguments.output.name + ".md"))
     opened = options.open_study_of(arguments)
 
-    from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.verdict import compare, output
-    from optuna_taylorglo.verdict.baselines import LearningRates
-    from optuna_taylorglo.verdict.selection import loss_name
 
     (study, recipe, _), seeds = opened, arguments.seeds
     against = arguments.against.split(",")
@@ -114,11 +98,9 @@ def evaluate(arguments: Namespace, stop: threading.Event) -> int:
     table = Table(*output.SHORT_HEADER, title=f"{verdict.test_metric} {length}")
     for row in output.short_rows(verdict):
         table.add_row(*row)
-    console.print(table)
-    console.print(f"Winner: {loss_name(verdict.trial)} of study {study.study_name}")
-    console.print(verdict.text)
-    files = output.write_verdict(verdict, arguments.output)
-    console.print("Written to " + ", ".join(map(str, files)))
+    winner = f"Winner: {loss_name(verdict.trial)} of study {study.study_name}"
+    files = ", ".join(map(str, output.write_verdict(verdict, arguments.output)))
+    console.print(table, winner, verdict.text, f"Written to {files}", sep="\n")
     return DONE
 
 
@@ -133,9 +115,7 @@ def sweep(arguments: Namespace, stop: threading.Event) -> int:
     opened = options.open_study_of(arguments)
     study, recipe, _ = opened
 
-    from optuna_taylorglo.report.dashboard import refresh_if_installed
     from optuna_taylorglo.training.training import test_metric
-    from optuna_taylorglo.verdict.selection import selected_loss
     from optuna_taylorglo.verdict.sweep import SavedSweep, rank_agreement, save_sweep, sweep_data
 
     console = PlainConsole()
@@ -153,35 +133,29 @@ def sweep(arguments: Namespace, stop: threading.Event) -> int:
             content = data.accuracies
         save_sweep(train.evaluation_study, saved)
     refresh_if_installed(study)
-    console.print(_sweep_table(saved, values, seeds))
+    _print_sweep(saved, values, seeds, console)
     write_atomically(path, json.dumps(content, indent=2) + "\n")
     console.print(f"Written to {path}")
     return DONE
 
 
-def _sweep_table(sweep: SavedSweep, values: list[float], seeds: int) -> Table:
+def _print_sweep(sweep: SavedSweep, values: list[float], seeds: int, console: Console) -> None:
     if sweep.data is None:
         title = f"Rank agreement with {sweep.agreements[0].longest} {sweep.measured}"
         table = Table(sweep.measured, "Spearman", "p", "candidates", title=title)
         for a in sweep.agreements:
-            spearman, p_value = f"{a.spearman:.3f}", f"{a.p_value:.2g}"
-            table.add_row(str(a.length), spearman, p_value, str(a.n_candidates))
-        return table
-    title = f"{sweep.measured} by {sweep.over}, {seeds} trainings each"
+            cells = a.length, f"{a.spearman:.3f}", f"{a.p_value:.2g}", a.n_candidates
+            table.add_row(*map(str, cells))
+        console.print(table)
+        return
+    title = f"Mean {sweep.measured} by {sweep.over}, {seeds} trainings each"
     table = Table("loss", *(f"{value:g}" for value in values), title=title)
     for label, by_value in sweep.data.accuracies.items():
-        diverged = sweep.data.diverged[label]
-        table.add_row(label, *(_cell(by_value[v], diverged[v]) for v in values))
-    table.caption = f"The evolved loss is {sweep.loss}."
+        table.add_row(label, *(f"{statistics.fmean(by_value[v]):.4f}" for v in values))
+    console.print(table, f"The evolved loss is {sweep.loss}.", sep="\n")
     if sweep.data.divergence is not None:
-        table.caption += f" Trainings that diverged count as {sweep.data.divergence:.4f}."
-    return table
-
-
-def _cell(values: list[float], diverged: int) -> str:
-    spread = f" ({statistics.stdev(values):.4f})" if len(values) > 1 else ""
-    ended = f", {diverged} of {len(values)} diverged" if diverged else ""
-    return f"{statistics.fmean(values):.4f}{spread}{ended}"
+        n = sum(sum(diverged.values()) for diverged in sweep.data.diverged.values())
+        console.print(f"{n} trainings diverged and count as {sweep.data.divergence:.4f}.")
 
 
 def _numbers(text: str) -> list[float]:

@@ -33,8 +33,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 Action = Callable[[Namespace, threading.Event], int]
 
 # So that a typing error starts no endless work.
-MOST_TRAININGS = 1000
-MOST_PROCESSES = 1000
+MOST_TRAININGS = MOST_PROCESSES = 1000
 
 logger = logging.getLogger(__name__)
 
@@ -77,12 +76,8 @@ def add_command(
 
 
 def add_storage_option(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--storage",
-        metavar="URL",
-        help="sqlite:///…, postgresql://…, mysql://… or a journal file; default: $OPTUNA_STORAGE, "
-        "else sqlite:///taylorglo.db",
-    )
+    help = "database or journal file; default: $OPTUNA_STORAGE, else sqlite:///taylorglo.db"
+    parser.add_argument("--storage", metavar="URL", help=help)
 
 
 def add_verbosity_options(parser: ArgumentParser) -> None:
@@ -91,8 +86,7 @@ def add_verbosity_options(parser: ArgumentParser) -> None:
 
 
 def add_version_option(parser: ArgumentParser) -> None:
-    version = f"%(prog)s {__version__}"
-    parser.add_argument("--version", action="version", version=version, help="show the version")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
 
 
 def add_seeds_option(parser: ArgumentParser, default: int, help: str) -> None:
@@ -123,26 +117,14 @@ def add_machine_options(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("this machine").add_argument
     add("--data-dir", type=Path, default=Path("data"), help="where data sets are (%(default)s)")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (%(default)s)")
-    add(
-        "--precision",
-        default="auto",
-        choices=["auto", "32-true", "bf16-mixed", "16-mixed"],
-        help="numeric precision; auto takes bfloat16 where it is faster (%(default)s)",
-    )
-    add(
-        "--threads",
-        type=up_to(MOST_PROCESSES),
-        default=1,
-        help="CPU threads per worker; several workers of 1 beat one of several (%(default)s)",
-    )
-    add(
-        "--allow",
-        dest="allowed_packages",
-        action="append",
-        default=[],
-        metavar="PACKAGE",
-        help="package whose classes the recipe may name, besides the bundled ones; repeatable",
-    )
+    precisions = ["auto", "32-true", "bf16-mixed", "16-mixed"]
+    help = "numeric precision; auto takes bfloat16 where it is faster (%(default)s)"
+    add("--precision", default="auto", choices=precisions, help=help)
+    help = "CPU threads per worker; several workers of 1 beat one of several (%(default)s)"
+    add("--threads", type=up_to(MOST_PROCESSES), default=1, help=help)
+    help = "package whose classes the recipe may name, besides the bundled ones; repeatable"
+    dest, metavar = "allowed_packages", "PACKAGE"
+    add("--allow", action="append", default=[], dest=dest, metavar=metavar, help=help)
 
 
 @dataclass(frozen=True)

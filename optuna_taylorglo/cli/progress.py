@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -36,14 +35,13 @@ class PlainConsole(Console):
         return super().render_str(visible(text), **options)
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """One live line about a run; plain lines where there is no terminal."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
         # On a narrow terminal the stage and the text are cut short, the count and the time are not.
         elastic = Column(no_wrap=True, overflow="ellipsis", ratio=2)
-        self._bar = Progress(
+        super().__init__(
             TextColumn("{task.description}", markup=False, table_column=elastic),
             BarColumn(bar_width=None, table_column=Column(min_width=8, max_width=24, ratio=1)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
@@ -54,51 +52,36 @@ class LiveProgress:
             disable=not console.is_terminal,
             expand=True,
         )
-        self._task = self._bar.add_task("starting", total=None, text="")
-        self._begin: tuple[float, int] | None = None
+        self._line = self.add_task("starting", total=None, text="")
         self._printed: set[str] = set()
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
 
     def show(self, history: SearchHistory) -> None:
         """Show how far a search is; the generation in hand counts from 1."""
-        n_generations, text = history.recipe.search.total_generations, self._search_text(history)
+        best, mean, reference = history.best, history.last_mean, history.cross_entropy
+        parts = [
+            f"best {best.values[0]:.4f}" if best else "",
+            "" if mean is None else f"mean {mean:.4f}",
+            f"cross-entropy {reference.mean:.4f}" if reference else "",
+        ]
+        n_generations, text = (
+            history.recipe.search.total_generations,
+            ", ".join(filter(None, parts)),
+        )
         stage = f"generation {min(history.n_finished + 1, n_generations)}/{n_generations}"
-        self._update(stage, history.n_filled, history.n_slots, text)
+        self._show(stage, history.n_filled, history.n_slots, text)
         if history.n_finished:
             done = f"generation {history.n_finished}/{n_generations} complete"
             self._print_once(done, f"{done}: {text}")
 
     def show_round(self, stage: str, done: int, total: int) -> None:
         """Show how far trainings outside the search are."""
-        self._update(stage, done, total, "trainings")
+        self._show(stage, done, total, "trainings")
         self._print_once(stage, f"{stage}: {total} trainings")
 
-    def _update(self, stage: str, done: int, total: int, text: str) -> None:
-        self._bar.update(self._task, description=stage, completed=done, total=total, text=text)
+    def _show(self, stage: str, done: int, total: int, text: str) -> None:
+        self.update(self._line, description=stage, completed=done, total=total, text=text)
 
     def _print_once(self, key: str, line: str) -> None:
-        if not self._console.is_terminal and key not in self._printed:
+        if not self.console.is_terminal and key not in self._printed:
             self._printed.add(key)
-            self._console.print(line, soft_wrap=True)
-
-    def _search_text(self, history: SearchHistory) -> str:
-        """Best, mean, cross-entropy, and evaluations per minute since the first call."""
-        self._begin = self._begin or (time.monotonic(), history.n_filled)
-        since, filled = self._begin
-        minutes = (time.monotonic() - since) / 60
-        best, mean, reference = history.best, history.last_mean, history.cross_entropy
-        parts = [
-            f"best {best.values[0]:.4f}" if best else "",
-            "" if mean is None else f"mean {mean:.4f}",
-            f"cross-entropy {reference.mean:.4f}" if reference else "",
-            f"{(history.n_filled - filled) / minutes:.0f} evaluations/min"
-            if minutes > 0.05
-            else "",
-        ]
-        return ", ".join(filter(None, parts)) or "starting"
+            self.console.print(line, soft_wrap=True)

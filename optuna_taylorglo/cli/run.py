@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 import threading
-import time
 from argparse import Namespace
 from pathlib import Path
 
 from optuna.study import Study
-from rich.console import Console
 
 from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli import options
@@ -39,18 +37,10 @@ def add_commands(commands: options.Commands) -> None:
     parser = options.add_command(commands, run, help, study=False, machine=True)
     add = parser.add_argument
     add("recipe", type=Path, help="recipe file, or the name of a bundled one, such as digits_cnn")
-    add("--study-name", help="name of the study; default: the recipe's")
-    add(
-        "--seed",
-        type=int,
-        help="search.seed in place of the recipe's, for another search of the same kind; the "
-        "study's default name then ends in it",
-    )
-    add(
-        "--n-generations",
-        type=options.positive,
-        help="search.n_generations in place of the recipe's; a study that has fewer is continued",
-    )
+    add("--study-name", help="name of the study; default: the recipe's, and --seed")
+    add("--seed", type=int, help="search.seed in place of the recipe's")
+    help = "search.n_generations in place of the recipe's; a study that has fewer is continued"
+    add("--n-generations", type=options.positive, help=help)
     options.add_output_option(parser, Path("best_loss.json"))
     add_workers_option(parser)
 
@@ -72,7 +62,7 @@ def check(arguments: Namespace, stop: threading.Event) -> int:
     ):
         console.print(f"{name:<8} {fact}", soft_wrap=True)
     console.print(
-        "OK: the recipe works." if not found.warnings else "It works, with the warnings above."
+        "It works, with the warnings above." if found.warnings else "OK: the recipe works."
     )
     return DONE
 
@@ -82,28 +72,24 @@ def run(arguments: Namespace, stop: threading.Event) -> int:
     options.check_output(arguments.output)
     url = resolve_storage_url(arguments.storage)
     path = find_recipe(arguments.recipe)
-    recipe, name = resolve_start(load_recipe(path)), arguments.recipe.stem
-    if arguments.seed is not None:
-        recipe = recipe.changed(search=recipe.search.changed(seed=arguments.seed))
-        name += f"_seed_{arguments.seed}"
-    if (n_generations := arguments.n_generations) is not None:
-        recipe = recipe.changed(search=recipe.search.changed(n_generations=n_generations))
-    name = arguments.study_name or name
-    console = PlainConsole()
+    recipe, name, seed = resolve_start(load_recipe(path)), arguments.recipe.stem, arguments.seed
+    given = {"seed": seed, "n_generations": arguments.n_generations}
+    changes = {field: value for field, value in given.items() if value is not None}
+    recipe = recipe.changed(search=recipe.search.changed(**changes))
+    name = arguments.study_name or (name if seed is None else f"{name}_seed_{seed}")
     if not _is_complete(name, url):
         prepare()
         options.dry_run(recipe, options.machine_of(arguments), path)
     study = create_study(name, url, direction=direction_of(recipe))
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
-    if not SearchHistory(study, opened.recipe).finished or is_undecided(study, opened.recipe):
-        _search(opened, arguments, stop, console)
-    _print_winner(study, arguments, console)
-    _print_next_commands(study, url, arguments, console)
+    if not _is_complete(name, url):
+        _search(opened, arguments, stop)
+    _print_winner(opened, arguments)
     return DONE
 
 
 def _is_complete(name: str, url: str) -> bool:
-    """Whether a study exists and is complete, so that its recipe need not be tried."""
+    """Whether a study exists and is complete, so that there is nothing to try or search."""
     try:
         study = open_study(name, url)
         recipe = attach_recipe(study)
@@ -112,43 +98,34 @@ def _is_complete(name: str, url: str) -> bool:
     return SearchHistory(study, recipe).finished and not is_undecided(study, recipe)
 
 
-def _search(
-    opened: options.OpenedStudy,
-    arguments: Namespace,
-    stop: threading.Event,
-    console: Console,
-) -> None:
+def _search(opened: options.OpenedStudy, arguments: Namespace, stop: threading.Event) -> None:
     """Let workers search until the end, and select the winner."""
     from optuna_taylorglo import cli
 
     study, recipe, url = opened
-    name, log = study.study_name, new_log(recipe)  # so that each call reads new trials only
+    name, console = study.study_name, PlainConsole()
+    log = new_log(recipe)  # so that each look reads new trials only
     # These words are sent by a pipe: a command line, password included, would be visible to all.
     flags = options.RuntimeOptions.of(arguments).flags()
     baseline = Job(cli.main, (["baseline", "--storage", url, *flags, "--", name],))
     processes, n_workers = local_workers(name, url, arguments, [baseline])
-    size = f"{n_workers} workers, {search_size(recipe.search)}"
-    where = f"{size}. Logs in {log_dir(name)}."
-    console.print(f"Study {name} in {shown_url(url)}: {where}", soft_wrap=True)
+    console.print(
+        f"Study {name} in {shown_url(url)}: {n_workers} workers, {search_size(recipe.search)}. "
+        f"Logs in {log_dir(name)}.",
+        soft_wrap=True,
+    )
 
     def show(live: LiveProgress) -> None:
-        nonlocal recipe, log
-        before, recipe = recipe, attach_recipe(study)
-        if recipe != before:  # another command made the search longer
-            log = new_log(recipe)
-        live.show(SearchHistory(study, recipe, log))
-        if is_undecided(study, recipe):
+        now = attach_recipe(study)  # another command may make the search longer
+        live.show(SearchHistory(study, now, log))
+        if is_undecided(study, now):
             live.show_round("selection of the winner", *_selection_progress(study))
 
     processes.start()
     try:
         with LiveProgress(console) as live:
-            due = 0.0
-            # Polling processes is cheap, reading the study is not.
-            while processes.poll() and not stop.wait(0.25):
-                if time.monotonic() >= due:
-                    show(live)
-                    due = time.monotonic() + 1.0
+            while processes.poll() and not stop.wait(1.0):
+                show(live)
             show(live)
     finally:
         processes.stop()
@@ -159,42 +136,35 @@ def _search(
 def _selection_progress(study: Study) -> tuple[int, int]:
     """How many trainings of a selection are done, of how many."""
     evaluation_study = find_evaluation_study(study)
-    is_done: dict[str, bool] = {}
-    for trial in [] if evaluation_study is None else counted_trials(evaluation_study):
-        attrs = trial.user_attrs
-        if KEY in attrs and attrs[TASK]["loss"]["name"] == "finalist":
-            is_done[attrs[KEY]] = trial.state.is_finished() and is_done.get(attrs[KEY], True)
+    is_done = {
+        trial.user_attrs[KEY]: trial.state.is_finished()  # of its last attempt
+        for trial in ([] if evaluation_study is None else counted_trials(evaluation_study))
+        if KEY in trial.user_attrs and trial.user_attrs[TASK]["loss"]["name"] == "finalist"
+    }
     return sum(is_done.values()), len(is_done)
 
 
-def _print_winner(study: Study, arguments: Namespace, console: Console) -> None:
-    """Save the winner, and print what it is and how good."""
+def _print_winner(opened: options.OpenedStudy, arguments: Namespace) -> None:
+    """Save the winner, and print what it is, how good, and the commands that come next."""
     from optuna_taylorglo.losses.describe import describe
 
+    study, name, console = opened.study, opened.study.study_name, PlainConsole()
     history = SearchHistory(study, attach_recipe(study))
     if history.best is None:
-        helps = "loss.class_reduction: sum"
-        if history.recipe.search.method == "taylor":
-            helps = "search.filter: trainable or " + helps
         raise OperationError(
-            f"no candidate of study {study.study_name!r} trained at all. A larger learning rate, "
-            f"{helps} in the recipe may help."
+            f"no candidate of study {name!r} trained at all. In the recipe, a larger learning "
+            "rate, loss.class_reduction: sum or search.filter: trainable may help."
         )
     selected, selection = selected_loss(study), load_selection(study)
     selected.loss.save(arguments.output)
-    console.print()
-    console.print(f"Winner: {selected.name} of study {study.study_name}")
+    console.print(f"\nWinner: {selected.name} of study {name}")
     console.print(str(describe(selected.loss, selected.loss.n_classes or 2)))
     console.print(fitness_line(history, selection))
     if selection is not None:
         console.print(evaluation_advice(selection, history.recipe))
-    console.print()
-
-
-def _print_next_commands(study: Study, url: str, arguments: Namespace, console: Console) -> None:
-    console.print(f"Saved to {arguments.output}. Next:", soft_wrap=True)
-    name, flags = study.study_name, options.RuntimeOptions.of(arguments).flags()
-    storage = [] if url == resolve_storage_url() else ["--storage", shown_url(url)]
+    console.print(f"\nSaved to {arguments.output}. Next:", soft_wrap=True)
+    flags, default = options.RuntimeOptions.of(arguments).flags(), resolve_storage_url()
+    storage = [] if opened.url == default else ["--storage", shown_url(opened.url)]
     for command, *further in (["evaluate", *flags], ["report", "-o", "report.html"], ["dashboard"]):
         words = ["taylorglo", command, name, *storage, *further]
         console.print("  " + shlex.join(words), soft_wrap=True)

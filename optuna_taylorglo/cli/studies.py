@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from argparse import Namespace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import optuna
@@ -14,11 +14,11 @@ from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.table import Table
 
-from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX, RECIPE
+from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.cli.progress import PlainConsole
-from optuna_taylorglo.errors import OperationError, UsageError
-from optuna_taylorglo.process import DONE
+from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.process import DONE, FAILED
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.report.dashboard import fitness_line, is_installed, refresh, serve
 from optuna_taylorglo.search.history import SearchHistory, trial_loss
@@ -27,9 +27,6 @@ from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study
 from optuna_taylorglo.study.optuna_private import study_id_of
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
 from optuna_taylorglo.verdict.selection import is_undecided, load_selection, selected_loss
-
-_RECENT = 50
-"""Evaluations by which the rate of a search is measured."""
 
 
 def add_commands(commands: options.Commands) -> None:
@@ -51,14 +48,9 @@ def add_commands(commands: options.Commands) -> None:
 
 def status(arguments: Namespace, stop: threading.Event) -> int:
     """Print the state of a study, or a line for each."""
-    if arguments.study is None:
-        _list_studies(resolve_storage_url(arguments.storage), PlainConsole())
-    else:
-        _show_study(options.open_study_of(arguments), PlainConsole())
-    return DONE
-
-
-def _list_studies(url: str, console: Console) -> None:
+    if arguments.study is not None:
+        return _show_study(options.open_study_of(arguments), PlainConsole())
+    url, console = resolve_storage_url(arguments.storage), PlainConsole()
     check_file_exists(url)
     storage = open_storage(url)
     table = Table("study", "data", "model", "generation", "best", "state")
@@ -69,25 +61,24 @@ def _list_studies(url: str, console: Console) -> None:
     console.print(f"Studies in {shown_url(url)}" + ("" if table.row_count else ": none"))
     if table.row_count:
         console.print(table)
+    return DONE
 
 
 def _cells(study: Study) -> tuple[str, ...]:
-    recipe = settled_recipe(study) if RECIPE in study.user_attrs else None
-    if recipe is None:
+    if (recipe := settled_recipe(study)) is None:
         return "", "", "", "", "no worker has begun"
     history, running = SearchHistory(study, recipe), _running(study)
     data, model = (part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model))
     best = "" if history.best is None else f"{history.best.values[0]:.4f}"
+    state = "winner not selected" if is_undecided(study, recipe) else "complete"
     if running:
         state = f"{len(running)} training"
     elif not history.finished:
         state = "interrupted" if history.trials else "not begun"
-    else:
-        state = "winner not selected" if is_undecided(study, recipe) else "complete"
     return data, model, f"{history.n_finished} of {recipe.search.total_generations}", best, state
 
 
-def _show_study(opened: options.OpenedStudy, console: Console) -> None:
+def _show_study(opened: options.OpenedStudy, console: Console) -> int:
     """Generations, trials by state, workers, time left, and the best."""
     study, recipe, url = opened
     history, running = SearchHistory(study, recipe), _running(study)
@@ -101,79 +92,64 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> None:
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
     _show_workers(running, console)
-    left = seconds_left(history)
-    if running and not history.finished and left is not None:
-        console.print(f"Time left: about {duration(left)} for the search at the current rate")
+    if running and not history.finished and (left := time_left(history)) is not None:
+        about = str(left).partition(".")[0]
+        console.print(f"Time left: about {about} for the search at the current rate")
     selection = load_selection(study)
-    if selection is not None:
-        console.print(f"Winner: {selection.winner.name}")
-    elif recipe.selection is not None and history.finished:
-        console.print("Winner: not selected yet")
+    if recipe.selection is not None and history.finished:
+        winner = "not selected yet" if selection is None else selection.winner.name
+        console.print(f"Winner: {winner}")
     console.print(fitness_line(history, selection))
+    return DONE
 
 
-def _running(study: Study) -> list[tuple[str, FrozenTrial]]:
-    """Running trials of a search and of its evaluation study, each with what it is."""
-    found, evaluation_study = [], find_evaluation_study(study)
-    for each in filter(None, (study, evaluation_study)):
-        for trial in each.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            attrs, name = trial.user_attrs, f"trial {trial.number}"
-            if GENERATION in attrs:
-                name = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
-            elif each is evaluation_study:
-                name = f"training {trial.number}: {attrs.get('loss')}"
-            found.append((name, trial))
-    return found
+def _running(study: Study) -> list[FrozenTrial]:
+    """Running trials of a search and of its evaluation study."""
+    studies, running = filter(None, (study, find_evaluation_study(study))), (TrialState.RUNNING,)
+    return [t for each in studies for t in each.get_trials(deepcopy=False, states=running)]
 
 
-def _show_workers(running: list[tuple[str, FrozenTrial]], console: Console) -> None:
+def _show_workers(running: list[FrozenTrial], console: Console) -> None:
     if not running:
         console.print("Workers: none is training")
         return
     table = Table("worker", "does", "for", "last heartbeat", title="Workers that train now")
-    for name, trial in running:
+    for trial in running:
+        attrs, name = trial.user_attrs, f"training {trial.number}"
+        if GENERATION in attrs:
+            name = f"generation {attrs[GENERATION] + 1}, candidate {attrs[INDEX] + 1}"
         worker, start = WorkerProcess.of(trial), trial.datetime_start
-        since = "" if start is None else duration((datetime.now() - start).total_seconds())
-        heartbeat = "none" if worker is None else f"{duration(worker.silent_seconds)} ago"
+        since = "" if start is None else str(datetime.now() - start).partition(".")[0]
+        heartbeat = "none" if worker is None else f"{worker.silent_seconds:.0f} s ago"
         table.add_row(str(worker or "unknown"), name, since, heartbeat)
     console.print(table)
 
 
-def seconds_left(history: SearchHistory) -> float | None:
+def time_left(history: SearchHistory) -> timedelta | None:
     """Time until the search is over at the rate of its latest evaluations; None if unknown."""
     ended = sorted(
         trial.datetime_complete
         for trial in history.trials
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.datetime_complete
-    )[-_RECENT:]
+    )[-50:]
     if len(ended) < 2:
         return None
-    seconds = (ended[-1] - ended[0]).total_seconds() / (len(ended) - 1)
-    return (history.n_slots - history.n_filled) * seconds
-
-
-def duration(seconds: float) -> str:
-    """A time for people: "40 s", "12 min", "3 h 20 min"."""
-    if round(seconds) < 120:
-        return f"{round(seconds)} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+    return (history.n_slots - history.n_filled) * (ended[-1] - ended[0]) / (len(ended) - 1)
 
 
 def export(arguments: Namespace, stop: threading.Event) -> int:
     """Write the winner, or a trial's loss, to a file."""
     options.check_output(arguments.output)
     study = options.open_study_of(arguments).study
-    if arguments.trial is None:
+    if (number := arguments.trial) is None:
         selected = selected_loss(study)
         loss, name = selected.loss, selected.name
     else:
         trials = study.get_trials(deepcopy=False)
-        if not 0 <= arguments.trial < len(trials):
+        if not 0 <= number < len(trials):
             which = f"study {study.study_name!r}, which has {len(trials)} trials, numbered from 0"
-            raise UsageError(f"--trial {arguments.trial} is not in {which}.")
-        trial = trials[arguments.trial]
-        loss, name = trial_loss(study, trial), f"trial {trial.number}"
+            raise UsageError(f"--trial {number} is not in {which}.")
+        loss, name = trial_loss(study, trials[number]), f"trial {number}"
     loss.save(arguments.output)
     PlainConsole().print(f"Loss of {name} written to {arguments.output}.", soft_wrap=True)
     return DONE
@@ -195,9 +171,7 @@ def report(arguments: Namespace, stop: threading.Event) -> int:
 def dashboard(arguments: Namespace, stop: threading.Event) -> int:
     """Serve the Optuna dashboard with our figures, on this machine only, until Ctrl-C."""
     if not is_installed():
-        raise UsageError(
-            "the dashboard is not installed: pip install 'optuna-taylorglo[dashboard]'."
-        )
+        raise UsageError("the dashboard is not installed: pip install optuna-dashboard")
     study = options.open_study_of(arguments).study
     refresh(study)
     try:
@@ -206,10 +180,9 @@ def dashboard(arguments: Namespace, stop: threading.Event) -> int:
         raise UsageError(f"--port {arguments.port} cannot be used: {error.strerror}.") from error
     # The server blocks in a thread of its own, so that this one can wait for a signal.
     server = threading.Thread(target=serve, args=(study, arguments.port), daemon=True)
+    server.start()
     address = f"http://127.0.0.1:{arguments.port}/dashboard/studies/{study_id_of(study)}"
     PlainConsole().print(f"Dashboard of study {study.study_name}: {address}\nCtrl-C ends it.")
-    server.start()
-    while not stop.wait(0.5):
-        if not server.is_alive():
-            raise OperationError("the dashboard's server has ended; its message is above.")
-    return DONE
+    while server.is_alive() and not stop.wait(0.5):
+        pass
+    return DONE if stop.is_set() else FAILED

@@ -10,19 +10,18 @@ import shlex
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from optuna.study import Study
-from optuna.trial import TrialState
 
 from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.tree import formula
 from optuna_taylorglo.report.dashboard import draw_figures, fitness_line
-from optuna_taylorglo.search.history import SearchHistory, read_history
+from optuna_taylorglo.search.history import read_history
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.storages import shown_url
 from optuna_taylorglo.text import write_atomically
@@ -49,14 +48,6 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("optuna", "cmaes", "torch", "pytorch-lightning", "numpy", "scipy", "plotly")
 
-_OUTCOMES = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "aborted or stopped early",
-    TrialState.FAIL: "failed or requeued",
-    TrialState.RUNNING: "running",
-    TrialState.WAITING: "waiting",
-}
-
 
 def write_report(study: Study, path: str | PathLike[str], *, storage: str | None = None) -> None:
     """Write the report of a study, with its newest verdict and sweeps.
@@ -69,21 +60,17 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
     """
     from plotly.offline import get_plotlyjs
 
+    from optuna_taylorglo.losses.describe import describe
+
     history = read_history(study)
     if history is None:
-        raise StudyError(
-            f"study {study.study_name!r}: no worker has begun on it, so there is nothing to report."
-        )
+        raise StudyError(f"study {study.study_name!r}: no worker has begun on it.")
     recipe = history.recipe
     evaluation_study = find_evaluation_study(study)
     verdict = None if evaluation_study is None else load_verdict(evaluation_study)
     sweeps = [] if evaluation_study is None else load_sweeps(evaluation_study)
     winner = None if history.best is None else selected_loss(study)
     selection = load_selection(study)
-    own_optimizer = has_own_optimizer(study, recipe) is True
-    counts = [f"{n} {_OUTCOMES[state]}" for state, n in history.counts.items() if n]
-    started = [t.datetime_start for t in history.trials if t.datetime_start]
-    ended = [t.datetime_complete for t in history.trials if t.datetime_complete]
     # Text comes from a database that others write to: the template escapes all of it.
     environment = Environment(
         loader=PackageLoader("optuna_taylorglo", "report"),
@@ -92,6 +79,7 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         trim_blocks=True,
     )
     environment.filters["quote"] = shlex.quote
+    attributes = {} if winner is None or winner.trial is None else winner.trial.user_attrs
     page = environment.get_template("page.html.j2").render(
         name=study.study_name,
         written=f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
@@ -99,19 +87,20 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         recipe=recipe,
         fitness=fitness_line(history, selection).splitlines(),
         recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
-        own_optimizer=own_optimizer,
-        winner=None if winner is None else _winner(history, winner),
+        own_optimizer=has_own_optimizer(study, recipe) is True,
+        winner=winner,
+        # People count from 1.
+        place=[attributes[key] + 1 for key in (GENERATION, INDEX) if key in attributes],
+        description=None if winner is None else describe(winner.loss, history.n_classes),
+        parameters=[] if winner is None else _parameters(winner.loss),
         undecided=is_undecided(study, recipe),
         selection=selection,
         advice=None if selection is None else evaluation_advice(selection, recipe),
-        outcomes=", ".join(counts) or "none yet",
         verdict=verdict,
         other_loss=_about_another(verdict, winner),
         verdict_table=None if verdict is None else (HEADER, rows(verdict)),
         sweeps=sweeps,
         storage=None if storage is None else shown_url(storage),
-        started=min(started, default=None),
-        ended=max(ended, default=None),
         versions=[
             ("Python", platform.python_version()),
             ("optuna-taylorglo", __version__),
@@ -137,25 +126,6 @@ def _about_another(verdict: Verdict | None, winner: SelectedLoss | None) -> str:
     if before == now:
         difference = f"{before} as it was before the search went on"
     return f"The verdict is about {difference}: it was made when that was the winner."
-
-
-def _winner(history: SearchHistory, winner: SelectedLoss) -> dict[str, Any]:
-    """The reported loss."""
-    from optuna_taylorglo.losses.describe import describe
-
-    attributes = {} if winner.trial is None else winner.trial.user_attrs
-    described, facts = describe(winner.loss, history.n_classes)
-    first_line, *description = described.splitlines()
-    # People count from 1.
-    place = [attributes[key] + 1 for key in (GENERATION, INDEX) if key in attributes]
-    return {
-        "name": winner.name[0].upper() + winner.name[1:],
-        "place": "(generation {}, candidate {})".format(*place) if place else "",
-        "formula": first_line,
-        "description": description,
-        "parameters": _parameters(winner.loss),
-        "folded": facts.get("folded"),
-    }
 
 
 def _parameters(loss: EvolvedLoss) -> list[tuple[str, str, str]]:

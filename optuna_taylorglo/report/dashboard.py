@@ -172,24 +172,23 @@ def _description(loss: EvolvedLoss) -> list[str]:
     return str(describe(loss, loss.n_classes or 2)).splitlines()
 
 
-def save_network(trial: Trial, module: LightningModule, artifact_dir: Path = ARTIFACT_DIR) -> None:
+def save_network(trial: Trial, module: LightningModule) -> None:
     """Save the weights of a trained module as an artifact of its trial, for ``torch.load``."""
     import torch
 
     with tempfile.TemporaryDirectory() as directory:
-        file, store = Path(directory) / "network.pt", _artifact_store(artifact_dir)
+        file = Path(directory) / "network.pt"
         torch.save(module.state_dict(), file)
-        upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+        upload_artifact(artifact_store=_artifact_store(), file_path=str(file), study_or_trial=trial)
 
 
-def _artifact_store(artifact_dir: Path) -> FileSystemArtifactStore:
-    artifact_dir.mkdir(parents=True, exist_ok=True)
-    return FileSystemArtifactStore(str(artifact_dir))
+def _artifact_store() -> FileSystemArtifactStore:
+    ARTIFACT_DIR.mkdir(parents=True, exist_ok=True)
+    return FileSystemArtifactStore(str(ARTIFACT_DIR))
 
 
-def serve(study: Study, port: int, artifact_dir: Path = ARTIFACT_DIR) -> None:
+def serve(study: Study, port: int) -> None:
     """Serve the dashboard on this machine only, until interrupted."""
     from optuna_dashboard import run_server
 
-    store = _artifact_store(artifact_dir)
-    run_server(storage_of(study), host="127.0.0.1", port=port, artifact_store=store)
+    run_server(storage_of(study), host="127.0.0.1", port=port, artifact_store=_artifact_store())

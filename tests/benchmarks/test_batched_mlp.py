@@ -20,20 +20,12 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 STEPS = 40
 THETA = from_canonical((2.0, -1.0, 1.5, 0.7))
 ANCHOR = {"base": "cross_entropy", "log_scale": -0.4, "smoothing": 0.2}
+TREES = ["- square - y x log + y x", "/ sqrt + y 1 - -1 * y x", "+ log / y + 1 x sqrt x"]
 EVOLVED = [
     TaylorLoss(THETA, class_reduction="sum", **ANCHOR),
     TaylorLoss(THETA, class_reduction="sum"),
     TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS, class_reduction="sum"),
-    *(
-        TreeLoss(tree.split(), class_reduction="sum")
-        for tree in (
-            "* x log y",
-            "- square - y x log + y x",
-            "/ sqrt + y 1 - -1 * y x",
-            "* log square y + sqrt square - y x -1",
-            "+ log / y + 1 x sqrt x",
-        )
-    ),
+    *(TreeLoss(tree.split(), class_reduction="sum") for tree in TREES),
 ]
 STANDARD = {
     "cross-entropy": {"label_smoothing": 0.1},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import optuna
 import pytest
 import torch
@@ -23,7 +21,7 @@ GLO["coefficients"] = {"popsize": 4, "n_generations": 2, "sigma": 0.2}
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory):
     """Where a search has run to its end."""
     directory = tmp_path_factory.mktemp("glo")
     content = yaml.safe_load((ROOT / "studies" / "digits_mlp_glo.yaml").read_text())
@@ -42,14 +40,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def study(directory: Path, monkeypatch: pytest.MonkeyPatch) -> optuna.Study:
+def study(directory, monkeypatch):
     monkeypatch.chdir(directory)
     return load(f"sqlite:///{directory}/taylorglo.db", "tiny")
 
 
-def test_the_winner_is_a_tree_that_trains(
-    directory: Path, study: optuna.Study, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_winner_is_a_tree_that_trains(directory, study, capsys):
     assert "5 of 5 generations" in get_note(study), "the worker drew nothing"
     # All that can become of a candidate is in it.
     assert {trial.user_attrs[GENERATION] for trial in study.trials} == {0, 1, 2, 3, 4}
@@ -58,20 +54,14 @@ def test_the_winner_is_a_tree_that_trains(
     assert "Winner" in capsys.readouterr().out
     loss = load_loss(directory / "best_loss.json")
     assert isinstance(loss, TreeLoss)
-    selection = load_selection(study)
-    assert selection is not None
-    assert tuple(loss.tree.to_prefix()) == selection.winner.parameters.prefix
-    assert loss.origin is not None
+    assert tuple(loss.tree.to_prefix()) == load_selection(study).winner.parameters.prefix
     assert loss.origin.study == "tiny"
     logits = torch.randn(4, 10, requires_grad=True)
     loss(logits, torch.arange(4)).backward()
-    assert logits.grad is not None
     assert logits.grad.abs().sum() > 0
 
 
-def test_commands_and_figures_show_trees(
-    study: optuna.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_and_figures_show_trees(study, tmp_path, capsys):
     assert cli.main(["status", "tiny"]) == cli.DONE
     said = " ".join(capsys.readouterr().out.split())
     history = SearchHistory(study, attach_recipe(study))
@@ -85,16 +75,13 @@ def test_commands_and_figures_show_trees(
     assert cli.main(["export", "tiny", "--trial", "0", "-o", str(path)]) == cli.DONE
     assert load_loss(path).tree.to_prefix() == study.trials[0].user_attrs[TREE]
 
-    assert visualization.plot_evolution(study).data
-    assert visualization.plot_loss_functions(study).data
-    assert visualization.plot_candidates(study).data
+    for plot in ("plot_evolution", "plot_loss_functions", "plot_candidates"):
+        assert getattr(visualization, plot)(study).data
     # Of the second stage, which begins with the fourth generation.
     assert list(visualization.plot_search_state(study).data[-1].x) == [4, 5, 6]
 
 
-def test_verdict_report_and_dashboard_are_about_the_tree(
-    study: optuna.Study, tmp_path: Path
-) -> None:
+def test_verdict_report_and_dashboard_are_about_the_tree(study, tmp_path):
     words = ["evaluate", "tiny", "--seeds", "2", "--against", "ce", "--workers", "1"]
     assert cli.main([*words, "-o", str(tmp_path / "verdict")]) == cli.DONE
     assert cli.main(["report", "tiny", "-o", str(tmp_path / "report.html")]) == cli.DONE
@@ -104,9 +91,7 @@ def test_verdict_report_and_dashboard_are_about_the_tree(
     assert selected_loss(study).name in get_note(study)
 
 
-def test_the_baseline_is_not_trained_twice(
-    study: optuna.Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_baseline_is_not_trained_twice(study, monkeypatch, capsys):
     words = ["baseline", "tiny", "--seeds", "2"]
     assert cli.main(words) == cli.DONE
     values = study.user_attrs[CROSS_ENTROPY]

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import optuna
-import torch
+import pytest
 from databases import PostgreSQL
 from optuna.trial import TrialState
 from searches import descendants_of, is_alive, load, process, small_recipe, wait_until
@@ -18,9 +18,6 @@ from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.attributes import CROSS_ENTROPY, RECIPE, RELEASED
 from optuna_taylorglo.process import stop_on_signals
 from optuna_taylorglo.study.heartbeat import WorkerProcess
-
-# Far below the grace period and the patience in an outage; a busy machine may need much of it.
-LONGEST_END = 100
 
 
 class Run:
@@ -42,7 +39,7 @@ class Run:
     def workers(self) -> set[WorkerProcess]:
         """Those that have a candidate in hand."""
         running = self.study().get_trials(states=(TrialState.RUNNING,))
-        return {worker for trial in running if (worker := WorkerProcess.of(trial)) is not None}
+        return set(filter(None, map(WorkerProcess.of, running)))
 
     def _is_at_work(self) -> bool:
         assert self.command.poll() is None, self.command.communicate()[0]
@@ -53,7 +50,8 @@ class Run:
     def wait_until_nobody_is_left(self) -> None:
         begin = time.monotonic()
         wait_until(lambda: not any(map(is_alive, self.started)))
-        assert time.monotonic() - begin < LONGEST_END
+        # Far below the grace period; a busy machine may need much of it.
+        assert time.monotonic() - begin < 100
 
 
 def test_a_search_survives_a_killed_worker_and_ends_with_the_winner(
@@ -78,9 +76,6 @@ def test_a_search_survives_a_killed_worker_and_ends_with_the_winner(
     assert (loss.n_classes, loss.origin.study) == (10, "tiny")
     assert loss.origin.validation_accuracy == best.value
     assert loss.origin.recipe == study.user_attrs[RECIPE]["recipe"]
-    logits = torch.randn(4, 10, requires_grad=True)
-    loss(logits, torch.arange(4)).backward()
-    assert logits.grad.abs().sum() > 0
 
 
 def test_however_the_command_ends_its_processes_do_and_it_can_be_repeated(
@@ -127,14 +122,10 @@ def test_ctrl_c_is_heard_while_the_database_is_away(
     own_postgresql.start()
 
 
-def test_a_command_under_nohup_goes_on_when_its_terminal_is_closed() -> None:
-    numbers = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        for ignored in (True, False):
-            signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-            stop_on_signals()
-            assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) is ignored
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_command_under_nohup_goes_on_when_its_terminal_is_closed(monkeypatch, handler) -> None:
+    taken = []
+    monkeypatch.setattr(signal, "signal", lambda number, _: taken.append(number))
+    monkeypatch.setattr(signal, "getsignal", lambda _: handler)
+    stop_on_signals()
+    assert (signal.SIGHUP in taken) is (handler == signal.SIG_DFL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -12,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
-from optuna_taylorglo.cli import progress
 from optuna_taylorglo.cli.progress import LiveProgress, PlainConsole
 from optuna_taylorglo.report.dashboard import fitness_line
 from optuna_taylorglo.search.history import SearchHistory, read_history
@@ -25,8 +23,6 @@ def history():
 
 
 def test_without_a_terminal_there_is_a_line_per_generation_and_stage(monkeypatch, capsys):
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(progress, "time", clock)
     # Jupyter asks what a cell starts for colors, but shows each move of a bar as a new line.
     monkeypatch.setenv("FORCE_COLOR", "1")
     begun = read_history(searched_study(2))
@@ -35,7 +31,6 @@ def test_without_a_terminal_there_is_a_line_per_generation_and_stage(monkeypatch
         live.show(SearchHistory(fresh, begun.recipe))
         live.show(begun)
         assert capsys.readouterr().out == ""
-        clock.now += 120
         history = read_history(searched_study(POPULATION * 2))
         live.show(history)
         live.show(history)
@@ -44,41 +39,24 @@ def test_without_a_terminal_there_is_a_line_per_generation_and_stage(monkeypatch
     best, mean = history.best.value, history.generations[-1].mean
     assert capsys.readouterr().out.splitlines() == [
         f"generation 2/{GENERATIONS} complete: best {best:.4f}, mean {mean:.4f}, "
-        f"cross-entropy 0.5000, {POPULATION} evaluations/min",
+        "cross-entropy 0.5000",
         "selection of the winner: 22 trainings",
     ]
 
 
-def test_on_a_terminal_the_line_is_live(history):
+def test_on_a_terminal_the_line_is_live_and_stays_readable_if_it_is_narrow(history):
     output = io.StringIO()
-    with LiveProgress(Console(file=output, force_terminal=True, width=200)) as live:
-        live.show(read_history(searched_study(2)))
-        live._bar.refresh()
-        assert f"generation 1/{GENERATIONS}" in output.getvalue()
-        live.show(history)
-    assert f"generation {GENERATIONS}/{GENERATIONS}" in output.getvalue()
-    assert live._bar.finished
-
-
-@pytest.mark.parametrize("width", [80, 60])
-def test_on_a_narrow_terminal_count_bar_and_time_stay_readable(width):
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=width, color_system=None)
+    console = Console(file=output, force_terminal=True, width=60, color_system=None)
     live = LiveProgress(console)
     live.show(read_history(searched_study(POPULATION * 3 + 1)))
-    console.print(live._bar.get_renderable())
-    live.show_round("selection of the winner, round 1", 13, 48)
-    console.print(live._bar.get_renderable())
-    first, second = output.getvalue().splitlines()
-    assert first.startswith(f"generation 4/{GENERATIONS}")
-    for line, count in (
-        (first, f"{POPULATION * 3 + 1}/{POPULATION * GENERATIONS}"),
-        (second, "13/48"),
-    ):
-        assert count in line
-        assert "-:--:--" in line, "the time left has no place"
-        assert "━" in line
-        assert len(line) <= width
+    console.print(live.get_renderable())
+    (line,) = output.getvalue().splitlines()
+    assert line.startswith(f"generation 4/{GENERATIONS}")
+    for part in (f"{POPULATION * 3 + 1}/{POPULATION * GENERATIONS}", "-:--:--", "━"):
+        assert part in line
+    assert len(line) <= 60
+    live.show(history)
+    assert live.finished
 
 
 def test_the_console_takes_nothing_for_an_instruction(capsys):
@@ -93,21 +71,21 @@ def test_the_console_takes_nothing_for_an_instruction(capsys):
 
 
 def test_the_line_at_the_end_says_how_its_numbers_came_about(history):
-    first, second = fitness_line(history).splitlines()
     complete = len(history.ranked)
     assert 0 < complete < POPULATION * GENERATIONS
-    assert first.startswith(f"val_accuracy: {history.best.value:.4f}, one training of the best of ")
-    assert f"the best of {complete} candidates" in first
-    assert second == (
-        "cross-entropy at the same budget: 0.5000, mean of 2 seeds (0.4000 to 0.6000)"
-    )
+    assert fitness_line(history).splitlines() == [
+        f"val_accuracy: {history.best.value:.4f}, one training of the best of {complete} "
+        "candidates (expect worse on other seeds)",
+        "cross-entropy at the same budget: 0.5000, mean of 2 seeds (0.4000 to 0.6000)",
+    ]
     winner = Finalist(None, (0.0,), None, (0.5, 0.75), 0.625)
     first, second = fitness_line(history, Selection((winner,))).splitlines()
-    assert first == (
-        "val_accuracy: 0.6250, mean of 2 full trainings of the mean of the final distribution, "
-        "the best of 1 losses"
-    )
+    assert first.startswith("val_accuracy: 0.6250, mean of 2 full trainings of the mean of")
     assert second.startswith("cross-entropy at the evaluations' budget: 0.5000")
+    study = searched_study(0)
+    assert fitness_line(read_history(study)).startswith("cross-entropy at the same budget")
+    study.set_user_attr(CROSS_ENTROPY, {})
+    assert fitness_line(read_history(study)) == "No candidate is complete yet."
 
 
 @pytest.mark.parametrize(
@@ -119,10 +97,3 @@ def test_a_winner_behind_cross_entropy_is_called_so(mean, length, told):
     history = read_history(searched_study(budget=budget))
     winner = Finalist(None, (0.0,), None, (mean, mean), mean)
     assert ("found no loss to use instead" in fitness_line(history, Selection((winner,)))) is told
-
-
-def test_the_line_at_the_end_leaves_out_what_is_not_there():
-    study = searched_study(0)
-    assert fitness_line(read_history(study)).startswith("cross-entropy at the same budget")
-    study.set_user_attr(CROSS_ENTROPY, {})
-    assert fitness_line(read_history(study)) == "No candidate is complete yet."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from unittest.mock import call, create_autospec
+
 import optuna
 import pytest
 import yaml
@@ -14,74 +17,64 @@ from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli import workers
 from optuna_taylorglo.cli.options import RuntimeOptions
 from optuna_taylorglo.cli.run import _selection_progress
+from optuna_taylorglo.local import LocalProcesses
 from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.study.open import create_evaluation_study
-
-
-class Idle:
-    """Processes that have nothing to do; they remember what they were to do."""
-
-    def __init__(self, jobs, log_dir):
-        self.jobs = jobs
-        self.calls = []
-        Idle.last = self
-
-    def start(self):
-        self.calls.append("start")
-
-    def poll(self):
-        return False
-
-    def stop(self):
-        self.calls.append("stop")
+from optuna_taylorglo.worker import WorkerConfig
 
 
 @pytest.fixture
 def idle_run(tmp_path, monkeypatch, sqlite_url):
-    """Runs the command with words, on a recipe, without workers."""
+    """Runs the command with words, on a recipe, with processes that have nothing to do."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPTUNA_STORAGE", sqlite_url)
-    monkeypatch.setattr(workers, "LocalProcesses", Idle)
     small_recipe(tmp_path / "tiny.yaml")
 
     def run(*words):
-        return cli.main(["run", "tiny.yaml", *words]), Idle.last
+        processes = create_autospec(LocalProcesses)
+        processes.return_value.poll.return_value = False
+        monkeypatch.setattr(workers, "LocalProcesses", processes)
+        code = cli.main(["run", "tiny.yaml", *words])
+        jobs = processes.call_args.args[0] if processes.called else None
+        calls = [call.start(), call.poll(), call.stop()] if processes.called else []
+        assert processes.return_value.method_calls == calls
+        return code, jobs
 
     return run
 
 
-@pytest.mark.parametrize("said", [[], ["-v"], ["-q"]])
-def test_workers_and_baseline_are_told_what_the_command_was(idle_run, sqlite_url, tmp_path, said):
-    """They find the recipe in the study."""
-    machine = ["--workers", "2", "--device", "cpu"]
-    _, processes = idle_run("--study-name", "other", *machine, *said)
-    assert processes.calls == ["start", "stop"]
-    baseline, *workers = processes.jobs
+@pytest.mark.parametrize("said", [[], ["-v"]])
+def test_workers_and_baseline_are_told_what_the_command_was(
+    idle_run, monkeypatch, sqlite_url, tmp_path, said
+):
+    environments = [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    monkeypatch.setattr(workers, "_environments", lambda *_: environments)
+    machine = ["--device", "cpu", "--threads", "2", "--allow", "mine", *said]
+    _, (baseline, *others) = idle_run("--study-name", "other", *machine)
     assert baseline.run is cli.main
     heard = cli.build_parser().parse_args(baseline.arguments[0])
     assert (heard.command, heard.study, heard.storage) == ("baseline", "other", sqlite_url)
-    told = [RuntimeOptions.of(heard), *(job.arguments[0].runtime for job in workers)]
-    expected = RuntimeOptions.of(cli.build_parser().parse_args(["run", "r", *machine, *said]))
-    assert told == [expected] * 3
-    config = workers[0].arguments[0]
-    assert (config.study_name, config.recipe, config.check) == ("other", None, False)
+    expected = RuntimeOptions.of(cli.build_parser().parse_args(["run", "r", *machine]))
+    assert RuntimeOptions.of(heard) == expected
+    # Workers find the recipe in the study.
+    config = WorkerConfig("other", sqlite_url, expected, check=False)
+    assert [pickle.loads(pickle.dumps(job.arguments)) for job in others] == [(config,)] * 2
+    assert [job.environment for job in others] == environments
     assert attach_recipe(load(sqlite_url, "other")) == load_recipe(tmp_path / "tiny.yaml")
 
 
-def test_a_study_gets_the_direction_of_its_fitness(idle_run, sqlite_url, tmp_path, caplog):
+def test_a_study_gets_the_direction_of_its_fitness_and_may_end_without_a_result(
+    idle_run, sqlite_url, tmp_path, caplog
+):
     changes = {"model": {"class_path": "own_nets.LogsItsLoss", "init_args": {}}, "optimizer": None}
     fitness = {"metric": "val_loss", "mode": "min"}
     small_recipe(tmp_path / "tiny.yaml", fitness=fitness, **changes)
-    idle_run("--workers", "1", "--allow", "own_nets")
+    code, _ = idle_run("--workers", "1", "--allow", "own_nets")
+    assert code == cli.FAILED
     assert load(sqlite_url, "tiny").direction == optuna.study.StudyDirection.MINIMIZE
     # Which is warned of, as it may be each candidate's own loss.
     assert "fitness.metric val_loss: if it is computed by self.criterion" in caplog.text
-
-
-def test_a_search_without_a_result_says_what_may_help(idle_run, caplog, tmp_path):
-    code, _ = idle_run("--workers", "1")
-    assert code == cli.FAILED
     assert "no candidate of study 'tiny' trained at all" in caplog.text
     assert "Traceback" not in caplog.text
     assert not (tmp_path / "best_loss.json").exists()
@@ -102,8 +95,8 @@ def test_workers_are_started_to_select_the_winner(idle_run, sqlite_url, tmp_path
         attributes = {KEY: key, TASK: {"loss": {"name": "finalist"}}}
         evaluation_study.add_trial(create_trial(state=state, user_attrs=attributes))
     assert _selection_progress(study) == (1, 2)
-    _, processes = idle_run("--workers", "1")
-    assert processes.calls == ["start", "stop"]
+    _, jobs = idle_run("--workers", "1")
+    assert len(jobs) == 2
     assert "selection of the winner: 2 trainings" in capsys.readouterr().out
 
 
@@ -111,10 +104,8 @@ def test_a_complete_search_is_not_run_again_unless_it_is_made_longer(
     idle_run, sqlite_url, tmp_path, capsys, monkeypatch
 ):
     study = kept_search(sqlite_url, tmp_path / "tiny.yaml")
-    Idle.last = None
     monkeypatch.setattr(cli.options, "dry_run", lambda *_: pytest.fail("tried again"))
-    code, processes = idle_run("--allow", "my_nets", "--threads", "2")
-    assert (code, processes) == (cli.DONE, None)
+    assert idle_run("--allow", "my_nets", "--threads", "2") == (cli.DONE, None)
     out = capsys.readouterr().out
     assert "Winner: trial" in out
     assert "one training of the best of" in out
@@ -123,8 +114,8 @@ def test_a_complete_search_is_not_run_again_unless_it_is_made_longer(
     assert "taylorglo evaluate tiny --threads 2 --allow my_nets\n" in out
     assert load_loss("best_loss.json").origin.study == "tiny"
 
-    code, processes = idle_run("--n-generations", str(GENERATIONS + 1), "--workers", "1")
-    assert (code, processes.calls) == (cli.DONE, ["start", "stop"])
+    code, jobs = idle_run("--n-generations", str(GENERATIONS + 1), "--workers", "1")
+    assert (code, len(jobs)) == (cli.DONE, 2)
     history = SearchHistory(study, attach_recipe(study))
     assert (history.n_finished, history.finished) == (GENERATIONS, False)
     assert history.n_slots == POPULATION * (GENERATIONS + 1)

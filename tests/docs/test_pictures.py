@@ -1,12 +1,17 @@
-"""Pictures: one command draws them all, pages show them, and they read on light and dark pages."""
+"""Pictures: commands and the gallery's code draw them all, and pages show them."""
 
 import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import plotly.graph_objects as go
 import pytest
 from searches import ROOT
+
+from optuna_taylorglo import visualization
+from optuna_taylorglo.attributes import WORKER
+from optuna_taylorglo.study.open import find_evaluation_study
 
 pytestmark = pytest.mark.pages
 
@@ -14,12 +19,13 @@ DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
 
 from figures import KINDS  # noqa: E402
-from pictures import architecture  # noqa: E402
+from pictures import architecture, gallery, saved_studies  # noqa: E402
 from pictures.style import LUMINANCE, luminance, on_any_page  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"
 PAGES = [ROOT / "README.md", *DOCS.rglob("*.md")]
 PICTURES = sorted(DOCS.rglob("*.svg"))
+EXAMPLES = gallery.examples()
 
 
 def test_the_command_draws_every_picture_and_pages_show_it() -> None:
@@ -52,3 +58,22 @@ def test_a_picture_stands_alone(picture: Path) -> None:
 def test_colors_are_moved_to_where_light_and_dark_pages_show_them(color: tuple[int, ...]) -> None:
     low, high = LUMINANCE
     assert low - 0.005 < luminance(on_any_page(color)) < high + 0.005
+
+
+@pytest.mark.filterwarnings("error:.*:UserWarning:optuna_taylorglo")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_of_the_gallery_draw_what_it_shows(name: str) -> None:
+    figure = gallery.draw(EXAMPLES[name])
+    assert isinstance(figure, go.Figure)
+    assert figure.data
+    assert figure.layout.title.text in (DOCS / "gallery" / f"{name}.svg").read_text()
+
+
+def test_the_gallery_shows_every_figure_from_small_finished_studies() -> None:
+    code = "\n".join(EXAMPLES.values())
+    assert [name for name in visualization.__all__ if f"{name}(" not in code] == []
+    assert saved_studies.FILE.stat().st_size < 300_000
+    for study in saved_studies.load().values():
+        for trial in [*study.trials, *find_evaluation_study(study).trials]:
+            assert trial.state.is_finished()
+            assert WORKER not in trial.user_attrs

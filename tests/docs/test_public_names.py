@@ -46,11 +46,8 @@ def test_a_public_name_is_documented_and_its_example_runs(
     text = inspect.getdoc(thing) or ""
     parsed = griffe.parse_google(griffe.Docstring(text), warnings=False)
     sections: dict[str, Any] = {section.kind.value: section.value for section in parsed}
-    documented = {
-        field.name.lstrip("*")
-        for kind in ("parameters", "attributes")
-        for field in sections.get(kind, [])
-    }
+    fields = [*sections.get("parameters", []), *sections.get("attributes", [])]
+    documented = {field.name.lstrip("*") for field in fields}
     assert set(inspect.signature(thing).parameters) <= documented
     assert not inspect.isfunction(thing) or "returns" in sections
     code = "\n".join(t for kind, t in sections.get("examples", []) if kind.value == "examples")
@@ -59,11 +56,8 @@ def test_a_public_name_is_documented_and_its_example_runs(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     torch.manual_seed(0)
     example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
-    report: list[str] = []
-    result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(
-        example, out=report.append
-    )
-    assert result.failed == 0, "".join(report)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(example).failed == 0
 
 
 @pytest.mark.parametrize("module", REFERENCE)

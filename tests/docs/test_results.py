@@ -33,15 +33,12 @@ def test_the_pages_show_what_the_verdicts_say(capsys):
     assert f"<!-- results -->\n{capsys.readouterr().out}<!-- end of results -->" in readme
 
 
-def test_the_page_of_glo_shows_what_the_outcomes_say(capsys):
+def test_the_page_shows_the_outcomes_of_glo_and_the_verdict_on_mnist(capsys):
     from glo import print_table, read_file
 
     files = sorted((RESULTS / "glo").glob("*.jsonl"))
     print_table([outcome for file in files for outcome in read_file(file)])
     assert f"<!-- glo -->\n{capsys.readouterr().out}<!-- end of glo -->" in PAGE
-
-
-def test_the_page_of_the_search_on_mnist_shows_its_verdict():
     verdict = from_json(json.loads((RESULTS / "mnist" / "judged.json").read_text()))
     assert to_markdown(verdict).strip() in PAGE
 

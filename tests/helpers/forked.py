@@ -78,14 +78,7 @@ def _reset_streams_and_signals() -> None:
 
 
 class Command:
-    """A process as `subprocess.Popen` has it, output captured.
-
-    Args:
-        module: Module with a function ``main``, as ``python -m`` takes it.
-        words: Its arguments.
-        cwd: Working directory.
-        environment: Environment variables.
-    """
+    """The `main` of a module in a process as `subprocess.Popen` has it, output captured."""
 
     def __init__(
         self, module: str, words: Sequence[str], cwd: Path, environment: Mapping[str, str]
@@ -100,12 +93,10 @@ class Command:
         self.pid = self._process.pid
         self.kill, self.terminate = self._process.kill, self._process.terminate
 
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
     def poll(self) -> int | None:
         return self._process.exitcode
+
+    returncode = property(poll)
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)

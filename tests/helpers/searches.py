@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import optuna
 import yaml
 from forked import Command
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
 from optuna_taylorglo.study.open import open_storage
@@ -37,11 +39,9 @@ def small_recipe(path: Path, **changes: dict[str, Any]) -> Path:
 
 
 def process(module: str, *words: str, cwd: Path, storage: str | None = None) -> Command:
-    """Run the `main` of a module in a process of its own, as ``python -m`` does."""
-    environment = dict(os.environ)
-    if storage is not None:
-        environment["OPTUNA_STORAGE"] = storage
-    return Command(module, words, cwd, environment)
+    """Run the `main` of a module in a process of its own."""
+    own = {} if storage is None else {"OPTUNA_STORAGE": storage}
+    return Command(module, words, cwd, os.environ | own)
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -60,24 +60,34 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     """Wait for something to come true, as long as the test's own time limit allows."""
     while not condition():
         time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def answer(url: str) -> str:
+    """What a server answers; nothing while it is just starting."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as response:
+        return str(response.read().decode())
+    return ""
 
 
 def load(url: str, name: str) -> optuna.Study:
     return optuna.load_study(study_name=name, storage=open_storage(url))
 
 
-def results(study: optuna.Study) -> dict[tuple[int, int, int], tuple[Any, ...]]:
+def results(study: optuna.Study) -> dict[tuple[int, ...], tuple[Any, ...]]:
     """Candidate and outcome at each (generation, index, attempt), lost trials left out."""
-
-    def outcome(trial: FrozenTrial) -> tuple[Any, ...]:
-        return trial.params, trial.state, trial.value, trial.intermediate_values
-
     return {
-        (t.user_attrs[GENERATION], t.user_attrs[INDEX], t.user_attrs[ATTEMPT]): outcome(t)
+        tuple(t.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT)): (
+            *(t.params, t.state, t.value, t.intermediate_values),
+        )
         for t in study.trials
         if t.state in (TrialState.COMPLETE, TrialState.PRUNED)
     }

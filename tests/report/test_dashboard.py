@@ -1,8 +1,5 @@
 """The Optuna dashboard with our figures, notes and artifacts, in a real browser."""
 
-import contextlib
-import socket
-import urllib.request
 from types import SimpleNamespace
 
 import browser
@@ -13,7 +10,7 @@ from kept_studies import keep_complete_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import list_graph_object_ids
-from searches import process, wait_until
+from searches import answer, free_port, process, wait_until
 from torch import nn
 from verdicts import Recorder
 
@@ -66,9 +63,10 @@ def test_the_note_is_of_the_selected_loss():
     assert "val_accuracy: 0.7500, mean of" in get_note(study)
 
 
-def test_a_network_is_an_artifact_of_its_trial(tmp_path):
+def test_a_network_is_an_artifact_of_its_trial(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     trial = optuna.create_study().ask()
-    dashboard.save_network(trial, nn.Linear(2, 2), tmp_path)
+    dashboard.save_network(trial, nn.Linear(2, 2))
     (network,) = get_all_artifact_meta(trial)
     assert network.filename == "network.pt"
 
@@ -80,23 +78,21 @@ def test_drawing_takes_no_more_than_its_share_of_the_time(monkeypatch):
 
     def draw(study):
         clock.now += 3.0
-        drawn.append(completed)
+        drawn.append(clock.completed)
 
     monkeypatch.setattr(dashboard, "refresh", draw)
-    completed = 1
-    refresher = dashboard.DashboardRefresher(optuna.create_study(), lambda: completed)
-    refresher.refresh_if_due()
-    assert drawn == []
-    clock.now += 1.0 / dashboard.DRAWING_SHARE
-    refresher.refresh_if_due()
-    completed = 2
-    refresher.refresh_if_due()
-    clock.now += 3.0 / dashboard.DRAWING_SHARE
-    refresher.refresh_if_due()
-    refresher.refresh_if_due()  # there is nothing new
-    completed = 3
-    clock.now += 0.9 * 3.0 / dashboard.DRAWING_SHARE
-    refresher.refresh_if_due()
+    refresher = dashboard.DashboardRefresher(optuna.create_study(), lambda: clock.completed)
+    share = 1 / dashboard.DRAWING_SHARE
+    for passed, clock.completed in (
+        (0, 1),
+        (share, 1),
+        (0, 2),
+        (3 * share, 2),
+        (0, 2),
+        (2.7 * share, 3),
+    ):
+        clock.now += passed
+        refresher.refresh_if_due()
     assert drawn == [1, 2]
     refresher.refresh_at_end()
     assert drawn == [1, 2, 3]
@@ -111,28 +107,19 @@ def test_a_drawing_that_fails_is_only_logged(monkeypatch, caplog):
 def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
     study = searched_study(0)
     dashboard.refresh(study)
-    assert get_note(study) == "No candidate is complete yet."
-    assert graph_ids(study) == set()
+    assert (get_note(study), graph_ids(study)) == ("No candidate is complete yet.", set())
 
 
 @browser.needs_browser
 def test_the_study_page_shows_our_figures_in_a_browser(searched):
     directory, _ = searched
-    with contextlib.closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = process(
         "optuna_taylorglo.cli", "dashboard", "digits", "--port", str(port), cwd=directory
     )
     try:
         page = f"http://127.0.0.1:{port}/dashboard/studies/1"
-
-        def answers():
-            with contextlib.suppress(OSError):
-                return urllib.request.urlopen(page, timeout=5).status == 200
-            return False
-
-        wait_until(answers)
+        wait_until(lambda: answer(page))
         seen = browser.visit(page)
         assert [message for message in seen.console if "rror" in message] == []
         # Our figures, each with its title as plotly draws it.
