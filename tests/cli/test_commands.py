@@ -27,6 +27,7 @@ from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
 from optuna_taylorglo.cli.studies import time_left
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler
+from optuna_taylorglo.search.candidates import parameter_names
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe, ranked_trials
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.open import create_evaluation_study, create_study
@@ -131,7 +132,7 @@ def test_only_looking_creates_no_file(tmp_path, monkeypatch, caplog, storage):
 
 
 def test_trials_that_are_no_candidates_are_never_the_best(study, capsys):
-    names = SearchHistory(study, attach_recipe(study)).names
+    names = parameter_names(attach_recipe(study))
     for value, params in (
         (99.0, {}),
         (98.0, {"lr": 0.1}),
