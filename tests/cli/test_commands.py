@@ -26,8 +26,7 @@ from optuna_taylorglo.cli import evaluate, options
 from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
 from optuna_taylorglo.cli.studies import time_left
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.search.candidates import make_sampler
-from optuna_taylorglo.search.candidates import parameter_names
+from optuna_taylorglo.search.candidates import make_sampler, parameter_names
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe, ranked_trials
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.open import create_evaluation_study, create_study
