@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
-from pytorch_lightning import LightningModule
+from pytorch_lightning import Callback, LightningModule
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn, optim
@@ -15,6 +15,9 @@ from torchmetrics import Metric
 
 from lightning_modules.metrics import build_metric
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings, TrainerSettings
+
+# Calling those that do nothing takes as long as the optimizer of a small network.
+HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step")
 
 
 class Classifier(LightningModule):
@@ -106,6 +109,16 @@ class Classifier(LightningModule):
             batches = self.trainer.estimated_stepping_batches
             self.total_steps = batches / self.trainer_settings.accumulate_grad_batches
         self._n_accumulated = 0
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        scales = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        self._needs_hooks = (
+            scales
+            or type(self) is not Classifier
+            or self.trainer_settings.gradient_clip_val is not None
+            or any(
+                getattr(type(c), h) is not getattr(Callback, h) for c in callbacks for h in HOOKS
+            )
+        )
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Take one optimizer step on each mini-batch, or on several whose gradients add up.
@@ -120,22 +133,35 @@ class Classifier(LightningModule):
         assert self.total_steps is not None
         optimizer = cast(LightningOptimizer, self.optimizers())
         n_accumulate = self.trainer_settings.accumulate_grad_batches
-        losses, step = [], self.trainer.global_step
+        losses, step, n_accumulated = [], self.trainer.global_step, self._n_accumulated
         for number, (inputs, labels) in enumerate(mini_batches, start=1):
             set_progress(self.criterion, step / self.total_steps)
             loss = self.criterion(self(inputs), labels)
             losses.append(loss.detach())
-            if self._n_accumulated == 0:
+            if n_accumulated == 0:
                 optimizer.zero_grad()
-            self.manual_backward(loss if n_accumulate == 1 else loss / n_accumulate)
-            self._n_accumulated += 1
+            loss = loss if n_accumulate == 1 else loss / n_accumulate
+            if self._needs_hooks:
+                self.manual_backward(loss)
+            else:
+                loss.backward()
+            n_accumulated += 1
             epoch_ends = number == len(mini_batches) and self.trainer.is_last_batch
-            if self._n_accumulated == n_accumulate or epoch_ends:
-                optimizer.step()
-                self._n_accumulated = 0
+            if n_accumulated == n_accumulate or epoch_ends:
+                self._step(optimizer)
+                n_accumulated = 0
                 self._step_schedule("steps")
                 step += 1
+        self._n_accumulated = n_accumulated
         return {"loss": torch.stack(losses)}
+
+    def _step(self, optimizer: LightningOptimizer) -> None:
+        if self._needs_hooks:
+            optimizer.step()
+        else:  # Lightning has no public way to count a step that it does not make
+            optimizer._on_before_step()
+            optimizer.optimizer.step()
+            optimizer._on_after_step()
 
     def on_before_optimizer_step(self, optimizer: optim.Optimizer) -> None:
         """Clip gradients, which are not scaled any more here."""

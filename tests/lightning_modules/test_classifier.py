@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning import Trainer
+from pytorch_lightning import Callback, Trainer
 from sklearn.metrics import balanced_accuracy_score
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -50,10 +50,21 @@ def classifier(**settings: Any) -> Classifier:
     return Classifier(linear(), optimizer=SGD, batch_size=20, **settings)
 
 
+class Rates(Callback):
+    """Has a hook, which is called before every step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Any, model: Any, optimizer: Any) -> None:
+        self.seen.append(optimizer.param_groups[0]["lr"])
+
+
 def test_batches_of_any_number_of_steps_and_a_bare_loop_train_alike(tmp_path: Path) -> None:
+    """With and without hooks around a step."""
     weights = []
-    for steps_per_batch in (1, 4):
-        model, trainer = classifier(), make_trainer(max_epochs=2)
+    for steps_per_batch, callbacks in ((1, []), (4, []), (4, [Rates()])):
+        model, trainer = classifier(), make_trainer(max_epochs=2, callbacks=callbacks)
         trainer.fit(model, mnist(tmp_path, steps_per_batch))
         assert trainer.global_step == 18
         weights.append(model.net[1].weight.detach())  # type: ignore[index, union-attr]
@@ -66,7 +77,8 @@ def test_batches_of_any_number_of_steps_and_a_bare_loop_train_alike(tmp_path: Pa
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(images), labels).backward()
         optimizer.step()
-    assert torch.equal(*weights)
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2])
     assert torch.allclose(weights[0], net[1].weight, atol=1e-6)
 
 
@@ -102,14 +114,12 @@ def test_reported_accuracy_and_loss_are_those_of_the_whole_set(tmp_path: Path) -
 def test_schedules_count_optimizer_steps_or_epochs(
     schedule: Any, expected: list[float], tmp_path: Path
 ) -> None:
-    rates: list[float] = []
+    rates = Rates()
     settings = {"optimizer": SGD.changed(lr=1.0), "schedule": ScheduleSettings(**schedule)}
     model = Classifier(linear(), batch_size=20, **settings)
-    model.on_before_optimizer_step = (  # type: ignore[method-assign]
-        lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
-    )
-    make_trainer(max_epochs=2).fit(model, mnist(tmp_path, steps_per_batch=4))
-    assert rates == pytest.approx(expected)
+    trainer = make_trainer(max_epochs=2, callbacks=[rates])
+    trainer.fit(model, mnist(tmp_path, steps_per_batch=4))
+    assert rates.seen == pytest.approx(expected)
 
 
 def test_progress_runs_from_zero_to_one_in_float32_logits(tmp_path: Path) -> None:
