@@ -110,9 +110,8 @@ class Classifier(LightningModule):
             self.total_steps = batches / self.trainer_settings.accumulate_grad_batches
         self._n_accumulated = 0
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        scales = getattr(self.trainer.precision_plugin, "scaler", None) is not None
         self._needs_hooks = (
-            scales
+            getattr(self.trainer.precision_plugin, "scaler", None) is not None
             or type(self) is not Classifier
             or self.trainer_settings.gradient_clip_val is not None
             or any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import math
 import os
@@ -74,7 +75,10 @@ def run(config: WorkerConfig) -> int:
     configure_logging(verbose=config.runtime.verbose, quiet=config.runtime.quiet)
     stop = stop_on_signals()
     logger.info("worker %d starts on study %s", os.getpid(), config.study_name)
-    return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
+    try:
+        return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
+    finally:
+        gc.unfreeze()
 
 
 class Worker:
@@ -207,6 +211,7 @@ class Worker:
     ) -> None:
         """Evaluate trials until the queue is over or a limit is reached."""
         failures: list[Failure] = []
+        gc.freeze()  # or each collection goes through all objects of PyTorch
         while not self.stop.is_set() and not self._limit_reached:
             trial = queue.wait_for_trial(self.stop, deadline=self._deadline)
             if trial is None:
