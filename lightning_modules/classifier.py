@@ -17,15 +17,15 @@ from lightning_modules.metrics import build_metric
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings, TrainerSettings
 
 # Calling those that do nothing takes as long as the optimizer of a small network.
-HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step")
+_NAMES = ("on_before_backward", "on_after_backward", "on_before_optimizer_step")
+HOOKS = [(name, getattr(Callback, name)) for name in _NAMES]
 
 
 class Classifier(LightningModule):
     """Trains a network with any criterion that is called as ``nn.CrossEntropyLoss`` is.
 
-    Optimization is manual (in Lightning's sense), because a training batch may hold several
-    mini-batches: Lightning's cost is per batch, and greater than that of a small network.
-    ``trainer.global_step`` counts optimizer steps.
+    Optimization is manual in Lightning's sense: a batch may hold several mini-batches, because a
+    batch costs Lightning more than a small network. ``trainer.global_step`` counts steps.
 
     Logged: ``val_accuracy``, ``val_balanced_accuracy`` (the mean of the classes' accuracies) and
     ``val_loss``, and the metric that is asked for; the same with ``test_``.
@@ -38,18 +38,15 @@ class Classifier(LightningModule):
         schedule: Learning-rate schedule, epochs being those of the Trainer; None: constant.
         schedule_length: Units of the schedule that a full training has.
         trainer_settings: Clipping and accumulation of gradients, which a Trainer cannot do here;
-            None: neither. The gradients of so many mini-batches, or of what an epoch has left,
-            make one step.
+            None: neither. What an epoch has left makes a step too.
         channels_last: Keep 4-D weights and inputs in PyTorch's channels_last memory format.
         metric: One of `metrics.MODES` to log besides.
         num_classes: Number of classes, for such a metric.
         ignore_index: Label that no metric counts.
-        batch_size: Examples of a mini-batch, into which training batches are cut; None: each
-            batch is one.
+        batch_size: Examples of a mini-batch, into which batches are cut; None: they are not.
 
     Attributes:
-        total_steps: Optimizer steps of the whole training, for the criterion's progress; None:
-            as many as the Trainer has batches to accumulate.
+        total_steps: Optimizer steps of the whole training; None: as the Trainer has batches.
     """
 
     def __init__(
@@ -114,9 +111,7 @@ class Classifier(LightningModule):
             getattr(self.trainer.precision_plugin, "scaler", None) is not None
             or type(self) is not Classifier
             or self.trainer_settings.gradient_clip_val is not None
-            or any(
-                getattr(type(c), h) is not getattr(Callback, h) for c in callbacks for h in HOOKS
-            )
+            or any(getattr(type(c), hook) is not plain for c in callbacks for hook, plain in HOOKS)
         )
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:

@@ -26,8 +26,7 @@ from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree_loss import EvolvedLoss, TreeLoss
 
-# Gradients of known losses with respect to the target's logit where the target has probability p
-# and the others share the rest evenly: dL/dz = p (1-p) L'(p). Their scale does not matter here.
+# dL/dz = p (1-p) L'(p) at the target, whose probability is p; the others share the rest evenly.
 KNOWN_LOSSES: dict[str, Callable[[FloatArray, int], FloatArray]] = {
     "mean absolute error on probabilities": lambda p, n: -p * (1 - p),
     "squared error on probabilities (Brier)": lambda p, n: -p * (1 - p) ** 2,
