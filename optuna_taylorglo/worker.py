@@ -161,6 +161,7 @@ class Worker:
         save_optimizer_owner(self.study, training)
         if self.recipe.loss.class_weights == "balanced":
             self.study.set_user_attr(attributes.CLASS_WEIGHTS, training.recipe.loss.class_weights)
+        if training.recipe != self.recipe:
             self.recipe = attach_recipe(self.study, None)
         return training
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
-from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, OPTIMIZER, RECIPE
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
 from optuna_taylorglo.recipes.settings import DOTTED_PATH
@@ -170,11 +170,16 @@ def frozen_recipe(study: optuna.Study) -> Recipe | None:
 
 
 def settled_recipe(study: optuna.Study) -> Recipe | None:
-    """The frozen recipe, with balanced class weights as the first worker computed them."""
-    recipe, weights = frozen_recipe(study), study.user_attrs.get(CLASS_WEIGHTS)
-    if recipe is None or recipe.loss.class_weights != "balanced" or not weights:
-        return recipe
-    return recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
+    """The frozen recipe, with the class weights and the optimizer that the first worker found."""
+    recipe = frozen_recipe(study)
+    if recipe is None:
+        return None
+    found = study.user_attrs
+    if recipe.loss.class_weights == "balanced" and (weights := found.get(CLASS_WEIGHTS)):
+        recipe = recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
+    if recipe.optimizer is None and (optimizer := found.get(OPTIMIZER, "module")) != "module":
+        recipe = recipe.changed(optimizer=optimizer)
+    return recipe
 
 
 BUNDLED_PACKAGE = "lightning_modules"
