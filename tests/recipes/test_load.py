@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 from recipe_cases import minimal, recipe_with
 from searches import ROOT
 
-from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, OPTIMIZER, RECIPE
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.load import (
     bundled_recipes,
@@ -29,6 +29,7 @@ from optuna_taylorglo.recipes.load import (
     settled_recipe,
 )
 from optuna_taylorglo.recipes.schema import recipe_from_dict
+from optuna_taylorglo.recipes.settings import DEFAULT_OPTIMIZER
 
 MINIMAL = "".join(f"{name}: {json.dumps(value)}\n" for name, value in minimal().items())
 
@@ -148,6 +149,22 @@ def test_balanced_weights_are_those_of_the_first_worker(study: optuna.Study) -> 
         settled = settled_recipe(study)
         assert settled is not None
         assert settled.loss.class_weights == expected
+
+
+def test_the_optimizer_that_no_recipe_names_is_the_one_that_the_first_worker_found(
+    study: optuna.Study,
+) -> None:
+    named, unnamed = recipe_from_dict(minimal()), recipe_from_dict(minimal(optimizer=None))
+    for recipe, stored, expected in (
+        (unnamed, "module", None),
+        (unnamed, DEFAULT_OPTIMIZER.to_dict(), DEFAULT_OPTIMIZER),
+        (named, "module", named.optimizer),
+        (named, DEFAULT_OPTIMIZER.to_dict(), named.optimizer),
+    ):
+        replace_recipe(study, recipe)
+        study.set_user_attr(OPTIMIZER, stored)
+        assert settled_recipe(study) == recipe.changed(optimizer=expected)
+    assert frozen_recipe(study) == named
 
 
 @pytest.mark.parametrize(
