@@ -115,7 +115,6 @@ def sweep(arguments: Namespace, stop: threading.Event) -> int:
     opened = options.open_study_of(arguments)
     study, recipe, _ = opened
 
-    from optuna_taylorglo.training.training import test_metric
     from optuna_taylorglo.verdict.sweep import SavedSweep, rank_agreement, save_sweep, sweep_data
 
     console = PlainConsole()
@@ -129,7 +128,7 @@ def sweep(arguments: Namespace, stop: threading.Event) -> int:
         else:
             selected = selected_loss(study)
             data = sweep_data(selected.loss, recipe, over, values, seeds, train)
-            saved = SavedSweep(over, test_metric(recipe), data, loss=selected.name)
+            saved = SavedSweep(over, recipe.fitness.test_metric, data, loss=selected.name)
             content = data.accuracies
         save_sweep(train.evaluation_study, saved)
     refresh_if_installed(study)

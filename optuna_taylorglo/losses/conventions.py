@@ -71,6 +71,7 @@ class EvolvedLossModule(ClassificationLoss):
         super().__init__(**settings)
         self.n_classes: int | None = None
         self.origin: Origin | None = None
+        self.lr_factor: float | None = None
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:

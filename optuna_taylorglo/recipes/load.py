@@ -18,9 +18,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
-from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE, SCALE
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
+from optuna_taylorglo.recipes.schema import (
+    FunctionRecipe,
+    Recipe,
+    TrainingRecipe,
+    recipe_from_dict,
+)
 from optuna_taylorglo.recipes.settings import DOTTED_PATH
 from optuna_taylorglo.validation import show
 
@@ -50,7 +55,7 @@ def find_recipe(path_or_name: str | os.PathLike[str]) -> Path:
     raise RecipeError("", f"No such file, and no bundled recipe has this name; {hint}", str(path))
 
 
-def load_recipe(path: str | os.PathLike[str]) -> Recipe:
+def load_recipe(path: str | os.PathLike[str]) -> TrainingRecipe:
     """Read a recipe from a YAML file, or raise a `RecipeError` that says what is wrong with it."""
     source = os.fspath(path)
     try:
@@ -166,15 +171,24 @@ def frozen_recipe(study: optuna.Study) -> Recipe | None:
         problem = f"{show(version)} is not allowed, this version of optuna-taylorglo reads "
         problem += f"{SCHEMA_VERSION}: install the version that started the study"
         raise RecipeError("schema", problem, source)
-    return recipe_from_dict(envelope.get("recipe"), source)
+    content = envelope.get("recipe")
+    if isinstance(content, dict) and "n_classes" in content:
+        return FunctionRecipe.from_plain(content)
+    return recipe_from_dict(content, source)
 
 
 def settled_recipe(study: optuna.Study) -> Recipe | None:
-    """The frozen recipe, with balanced class weights as the first worker computed them."""
-    recipe, weights = frozen_recipe(study), study.user_attrs.get(CLASS_WEIGHTS)
-    if recipe is None or recipe.loss.class_weights != "balanced" or not weights:
-        return recipe
-    return recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
+    """The frozen recipe, with what the first worker found in place of "balanced" and "auto"."""
+    recipe, attributes = frozen_recipe(study), study.user_attrs
+    if recipe is None:
+        return None
+    loss, search = recipe.loss, recipe.search
+    if loss.class_weights == "balanced" and (weights := attributes.get(CLASS_WEIGHTS)):
+        loss = loss.changed(class_weights=tuple(weights))
+    if search.scale == "auto" and (scale := attributes.get(SCALE)):
+        search = search.changed(scale=scale)
+    is_settled = loss is recipe.loss and search is recipe.search
+    return recipe if is_settled else recipe.changed(loss=loss, search=search)
 
 
 BUNDLED_PACKAGE = "lightning_modules"

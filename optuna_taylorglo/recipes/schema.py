@@ -47,7 +47,15 @@ def _class_weights(value: object) -> object:
     return weights
 
 
-class BudgetSettings(Section):
+class Budget(Section):
+    """How long trainings last; without settings a training is a call of the user's function."""
+
+    unit: str = "calls"
+    evaluation: int = 1
+    full: int = 1
+
+
+class BudgetSettings(Budget):
     """How long trainings last."""
 
     unit: Unit
@@ -76,6 +84,11 @@ class FitnessSettings(Section):
     def sign(self) -> int:
         """The factor that makes greater values better."""
         return 1 if self.mode == "max" else -1
+
+    @property
+    def test_metric(self) -> str:
+        """Name of the metric on the test set: ``test_accuracy`` for ``val_accuracy``."""
+        return "test_" + self.metric.removeprefix("val_")
 
 
 class EarlyAbortSettings(Section):
@@ -145,19 +158,9 @@ class SelectionSettings(Section):
 
 
 class Recipe(Section):
-    """Everything scientific about a study."""
+    """What every study of a search has: how candidates are judged, which are tried, who wins."""
 
-    data: Component
-    model: Component
-    checkpoint: CheckpointSettings | None = None
-    """Left out: fresh weights."""
-    optimizer: OptimizerSettings | None = None
-    """Left out: that of a LightningModule; a plain net needs it."""
-    schedule: ScheduleSettings = ScheduleSettings()
-    trainer: TrainerSettings = TrainerSettings()
-    batch_size: WholeNumber = Field(ge=1, le=MOST_EXAMPLES)
-    """Examples per batch."""
-    budget: BudgetSettings
+    budget: Budget = Budget()
     fitness: FitnessSettings = FitnessSettings()
     early_abort: EarlyAbortSettings | None = None
     early_stop: EarlyStopSettings | None = None
@@ -196,14 +199,43 @@ class Recipe(Section):
         if abort and not is_accuracy and "threshold" not in abort.model_fields_set:
             given = f"the metric is {self.fitness.metric} with mode {self.fitness.mode}"
             yield "early_abort.threshold", f"is missing: the default is an accuracy, and {given}"
+
+
+class FunctionRecipe(Recipe):
+    """That of a search with the user's own training function."""
+
+    n_classes: WholeNumber = Field(ge=2, le=MOST_EXAMPLES)
+    """Number of classes."""
+
+
+class _Network(Section):
+    data: Component
+    model: Component
+    checkpoint: CheckpointSettings | None = None
+    """Left out: fresh weights."""
+    optimizer: OptimizerSettings | None = None
+    """Left out: that of a LightningModule; a plain net needs it."""
+    schedule: ScheduleSettings = ScheduleSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    batch_size: WholeNumber = Field(ge=1, le=MOST_EXAMPLES)
+    """Examples per batch."""
+
+
+class TrainingRecipe(Recipe, _Network):  # the network's fields come first
+    """A recipe's file: everything scientific about a study that trains by Lightning."""
+
+    budget: BudgetSettings
+
+    def _rules(self) -> Iterator[tuple[str, str]]:
+        yield from super()._rules()
         if self.schedule.unit == self.budget.unit and self.schedule.warmup >= self.budget.full:
             yield self.conflict("schedule.warmup", "budget.full", "it must be below budget.full")
 
 
-def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:
+def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> TrainingRecipe:
     """Build a recipe from the content of a YAML or JSON file; errors name its `source`."""
     try:
-        return Recipe.from_plain(content)
+        return TrainingRecipe.from_plain(content)
     except RecipeError as error:
         raise error.from_source(os.fspath(source)) from None
 

@@ -279,6 +279,8 @@ class StartSettings(Section):
             yield "loss", "is missing: give a loss or theta"
 
 
+SearchedScale = Literal["auto", "free", "learning_rate", "fixed", "normalized"]
+
 _TAYLOR_ONLY = ("popsize", "sigma", "n_generations", "space", "filter", "scale", "overlap", "start")
 
 
@@ -301,9 +303,12 @@ class SearchSettings(Section):
     filter: Literal["none", "trainable", "steady"] = "none"
     """trainable: draw again until the loss can start learning; steady: and until it does not draw
     all predictions to one class and, with a base, starts at a pace."""
-    scale: Literal["free", "normalized"] = "free"
-    """normalized: every candidate's first gradient is as long as cross-entropy's; with a base s
-    stays 0."""
+    scale: SearchedScale = "auto"
+    """How the scale of losses, with a base e^s, is searched. free: as part of the loss;
+    learning_rate: e^s multiplies the learning rate in its place, for optimizers that undo the scale
+    of a loss, as Adam does; fixed: s stays 0, for modules whose learning rate cannot be multiplied
+    either; auto: as a step at two scales shows; normalized: every candidate's first gradient is as
+    long as cross-entropy's, with a base s stays 0."""
     repeats: WholeNumber = Field(default=1, ge=1, le=MOST_TRAININGS)
     """Trainings averaged for one fitness."""
     seed_policy: Literal["independent", "common"] = "independent"

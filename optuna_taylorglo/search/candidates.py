@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import LossFileError, RecipeError
 from optuna_taylorglo.losses import canonical
-from optuna_taylorglo.losses.canonical import Anchor
+from optuna_taylorglo.losses.canonical import Anchor, is_steady
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
@@ -61,7 +61,8 @@ def _anchor_names(recipe: Recipe) -> tuple[str, ...]:
     if recipe.loss.base == "none":
         return ()
     # Anchored losses have an explicit scale; normalizing means not searching it.
-    return Anchor._fields if recipe.search.scale == "free" else ("smoothing",)
+    is_fixed = recipe.search.scale in ("fixed", "normalized")
+    return ("smoothing",) if is_fixed else Anchor._fields
 
 
 def parameter_names(recipe: Recipe) -> tuple[str, ...]:
@@ -80,18 +81,28 @@ def stored_candidate(recipe: Recipe, trial: FrozenTrial) -> Point | None:
     return stored_params(trial, parameter_names(recipe))
 
 
-def _theta_and_anchor(
-    recipe: Recipe, parameters: Sequence[float]
-) -> tuple[tuple[float, ...], Anchor | None]:
-    """θ as the search proposes it, before its scale is normalized, and the anchor if any."""
+class _Parts(NamedTuple):
+    """What the parameters of a candidate mean."""
+
+    theta: tuple[float, ...]  # as the search proposes it, before its scale is normalized
+    anchor: Anchor | None
+    lr_factor: float | None  # None where the scale of a loss acts
+
+
+def _parts(recipe: Recipe, parameters: Sequence[float]) -> _Parts:
     names = _anchor_names(recipe)
     n_shape = len(parameters) - len(names)
     theta = tuple(parameters[:n_shape])
     if recipe.search.space == "canonical":
         theta = canonical.from_canonical(theta, form_of(recipe))
-    if recipe.loss.base == "none":
-        return theta, None
-    return theta, Anchor(**dict(zip(names, parameters[n_shape:], strict=True)))
+    anchor, lr_factor = None, None
+    if recipe.loss.base != "none":
+        anchor = Anchor(**dict(zip(names, parameters[n_shape:], strict=True)))
+    if recipe.search.scale in ("learning_rate", "fixed"):
+        lr_factor = 1.0
+        if anchor is not None:
+            lr_factor, anchor = anchor.scale, anchor._replace(log_scale=0.0)
+    return _Parts(theta, anchor, lr_factor)
 
 
 def candidate_loss(
@@ -104,17 +115,18 @@ def candidate_loss(
     options = {"class_reduction": recipe.loss.class_reduction, **loss_conventions(recipe)}
     loss: EvolvedLoss
     if isinstance(parameters, TreePoint):
+        lr_factor = 1.0 if recipe.search.scale in ("learning_rate", "fixed") else None
         loss = TreeLoss(parameters.tree, parameters.coefficients or None, **options)
     else:
         form = form_of(recipe)
-        theta, anchor = _theta_and_anchor(recipe, parameters)
+        theta, anchor, lr_factor = _parts(recipe, parameters)
         if anchor is not None:
             options |= anchor._asdict()
         elif recipe.search.scale == "normalized":
             reduction = recipe.loss.class_reduction
             theta = canonical.normalize_scale(theta, n_classes, form, class_reduction=reduction)
         loss = TaylorLoss(theta, **asdict(form), base=recipe.loss.base, **options)
-    loss.n_classes = n_classes
+    loss.n_classes, loss.lr_factor = n_classes, lr_factor
     return loss
 
 
@@ -158,11 +170,12 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
     form, reduction = form_of(recipe), recipe.loss.class_reduction
 
     def accept(parameters: Sequence[float]) -> bool:
-        theta, anchor = _theta_and_anchor(recipe, parameters)
+        theta, anchor, lr_factor = _parts(recipe, parameters)
         if anchor is not None:
-            is_steady = search.filter == "steady"
-            check = canonical.is_steady if is_steady else canonical.first_gradient
-            return check(theta, n_classes, form, anchor=anchor, class_reduction=reduction) > 0
+            options: dict[str, Any] = {"anchor": anchor, "class_reduction": reduction}
+            if search.filter == "steady":
+                return is_steady(theta, n_classes, form, lr_factor=lr_factor, **options)
+            return canonical.first_gradient(theta, n_classes, form, **options) > 0
         if canonical.trainability(theta, n_classes, form) <= 0:
             return False
         return search.filter == "trainable" or canonical.collapse_ratio(theta, n_classes, form) < 1

@@ -8,6 +8,7 @@ from typing import Literal
 
 import optuna
 import sqlalchemy
+from optuna.storages import InMemoryStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import TrialState
 
@@ -100,6 +101,11 @@ def _checked(study: Study, url: str) -> Study:
                 f"TaylorGLO search. Use another name:\n  {new}"
             )
     return study
+
+
+def is_shared(study: Study) -> bool:
+    """Whether other processes can see a study."""
+    return not isinstance(storage_of(study), InMemoryStorage)
 
 
 def check_direction(study: Study, direction: Direction, url: str | None = None) -> None:

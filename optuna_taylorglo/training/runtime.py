@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from optuna_taylorglo.errors import UsageError
+
+if TYPE_CHECKING:  # imported late, since it takes seconds: wrong usage is answered before
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -19,16 +22,19 @@ PrecisionName = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Where trainings run."""
+    """Where trainings run; can be sent to another process."""
 
     data_dir: Path = Path("data")
     device: str = "auto"  # or "cpu", "cuda", "mps", or one device such as "cuda:1"
     precision: PrecisionName = "auto"
     allowed_packages: tuple[str, ...] = ()  # whose classes a recipe may name, besides bundled ones
+    threads: int = 1  # of the CPU
 
     @cached_property
     def torch_device(self) -> torch.device:
         """The device that trains."""
+        import torch
+
         available = ["cpu"]
         if torch.backends.mps.is_available():
             available.insert(0, "mps")
@@ -44,6 +50,8 @@ class RuntimeConfig:
     @cached_property
     def resolved_precision(self) -> str:
         """The Trainer's; "auto" takes bfloat16 where the processor computes in it."""
+        import torch
+
         if self.precision != "auto":
             return self.precision
         device, has_bfloat16 = self.torch_device, False
@@ -60,7 +68,22 @@ class RuntimeConfig:
         logger.info("precision %s: %s", precision, reason)
         return precision
 
-    def prepare(self, *, threads: int) -> None:
-        """Set this process up for so many CPU threads, and check that the device exists."""
-        torch.set_num_threads(threads)
+    def prepare(self) -> None:
+        """Set this process up for training, and check that the device exists."""
+        import torch
+
+        # Allowed modules may be in the working directory, for scripts as for `python -m`.
+        if self.allowed_packages and not {"", os.getcwd()} & set(sys.path):
+            sys.path.insert(0, os.getcwd())
+        torch.set_num_threads(self.threads)
         _ = self.torch_device
+
+    def flags(self) -> list[str]:
+        """The options that are not at their default, as a command line has them."""
+        flags = []
+        for name in ("data_dir", "device", "precision", "threads"):
+            if getattr(self, name) != getattr(RuntimeConfig, name):
+                flags += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        for name in self.allowed_packages:
+            flags += ["--allow", name]
+        return flags

@@ -54,8 +54,6 @@ def evaluate(
     `against` has names out of `BASELINES` and paths of loss files. Rates are multiples of the
     recipe's unless given.
     """
-    from optuna_taylorglo.training.training import test_metric
-
     check_comparison(seeds, against)
     selected = choose(study, recipe, run)
     n_classes = study.user_attrs[N_CLASSES]
@@ -81,7 +79,7 @@ def evaluate(
         tuple(samples),
         contrasts(samples[0], samples[1:], sign=recipe.fitness.sign),
         text="",
-        test_metric=test_metric(recipe),
+        test_metric=recipe.fitness.test_metric,
         trial=None if selected.trial is None else selected.trial.number,
         mode=recipe.fitness.mode,
         divergence=divergence,

@@ -26,9 +26,10 @@ class PlainConsole(Console):
     A bar moves on a real terminal only: Jupyter sets FORCE_COLOR for what a cell starts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        is_terminal = sys.stdout.isatty()
         super().__init__(
-            markup=False, emoji=False, highlight=False, force_terminal=sys.stdout.isatty()
+            markup=False, emoji=False, highlight=False, force_terminal=is_terminal, quiet=quiet
         )
 
     def render_str(self, text: str, **options: Any) -> Text:
