@@ -1,6 +1,7 @@
 from .losses.describe import describe
 from .losses.expansion import Expansion
 from .losses.files import load_loss
+from .losses.huggingface import trainer_loss
 from .losses.standard import (
     FocalLoss,
     GeneralizedCrossEntropyLoss,
@@ -35,4 +36,5 @@ __all__ = [
     "describe",
     "load_loss",
     "taylor_loss",
+    "trainer_loss",
 ]
