@@ -197,22 +197,17 @@ def describe(loss: EvolvedLoss, n_classes: int | None = None) -> Description:
 
 def _scale_sentences(first: float | None, lr_factor: float | None) -> list[str]:
     """The first gradient relative to cross-entropy's, and which learning rate that means."""
+    lines = []
+    if first is not None:
+        acts = f": at the start that acts like a learning rate {first:.3g} times as large"
+        end = acts if lr_factor is None else ""
+        lines.append(f"Its first gradient is {first:.3g} times cross-entropy's{end}.")
     if lr_factor is not None:
-        found = "It was found with an optimizer that undoes the scale of a loss"
-        use = f"{found}, and is to be used with the learning rate times {lr_factor:.3g}."
-        return (
-            [use]
-            if first is None
-            else [f"Its first gradient is {first:.3g} times cross-entropy's.", use]
+        lines.append(
+            "It was found with an optimizer that undoes the scale of a loss, and is to be used "
+            f"with the learning rate times {lr_factor:.3g}."
         )
-    return (
-        []
-        if first is None
-        else [
-            f"Its first gradient is {first:.3g} times cross-entropy's: at the start that acts like "
-            f"a learning rate {first:.3g} times as large."
-        ]
-    )
+    return lines
 
 
 def _anchored_sentences(loss: TaylorLoss, n_classes: int) -> list[str]:
