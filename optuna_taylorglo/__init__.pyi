@@ -1,6 +1,7 @@
 from .losses.describe import describe
 from .losses.expansion import Expansion
 from .losses.files import load_loss
+from .losses.huggingface import trainer_loss
 from .losses.standard import (
     FocalLoss,
     GeneralizedCrossEntropyLoss,
@@ -42,5 +43,6 @@ __all__ = [
     "run_worker",
     "search",
     "taylor_loss",
+    "trainer_loss",
     "tune_learning_rate",
 ]
