@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optuna.trial import FrozenTrial
@@ -23,7 +24,7 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.settings import StartSettings
 from optuna_taylorglo.search.glo import GLOReplay, GLOSampler, TreePoint, stored_point
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
-from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.sampler import ANCHOR_LIMITS, ANCHOR_UNITS, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import (
     GenerationLog,
     GenerationSampler,
@@ -38,11 +39,6 @@ if TYPE_CHECKING:
 Point = tuple[float, ...] | TreePoint
 
 MAX_FAILURES = 3  # failed evaluations of a candidate that are repeated; one more, it ranks last
-
-# σ = 1.2 is a factor of 3 on the learning rate, and 0.12 of label smoothing. Below 0, smoothing
-# makes cross-entropy unbounded from below, and nearly all trainings on clean labels diverge.
-_ANCHOR_UNITS = {"log_scale": 1.0, "smoothing": 0.1}
-_ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (0.0, 0.9)}
 
 # Losses that a search can start at by name, as trees with their coefficients.
 NAMED: dict[str, tuple[Tree, tuple[float, ...] | None]] = {
@@ -191,9 +187,10 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
         seed=search.seed,
         **policy,
         accept=None if search.filter == "none" else accept,
-        units={name: _ANCHOR_UNITS[name] for name in anchored},
-        limits={name: _ANCHOR_LIMITS[name] for name in anchored},
+        units={name: ANCHOR_UNITS[name] for name in anchored},
+        limits={name: ANCHOR_LIMITS[name] for name in anchored},
         x0=dict(zip(parameter_names(recipe), theta, strict=False)),
+        to_loss=partial(candidate_loss, recipe, n_classes=n_classes),
     )
 
 
