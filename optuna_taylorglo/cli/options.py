@@ -6,8 +6,9 @@ import argparse
 import logging
 import math
 import os
+import re
+import shlex
 import sys
-import tempfile
 import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from optuna_taylorglo.recipes.load import line_of
 from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.study.open import open_study
 from optuna_taylorglo.study.storages import resolve_storage_url
+from optuna_taylorglo.text import as_file_name, check_writable
 
 if TYPE_CHECKING:
     from optuna_taylorglo.recipes.schema import Recipe
@@ -89,34 +91,49 @@ def add_version_option(parser: ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
 
 
-def add_seeds_option(parser: ArgumentParser, default: int, help: str) -> None:
+def add_seeds_option(parser: ArgumentParser, default: int, help: str, least: int = 1) -> None:
     help += " (%(default)s)"
-    parser.add_argument("--seeds", type=up_to(MOST_TRAININGS), default=default, help=help)
+    parser.add_argument("--seeds", type=up_to(MOST_TRAININGS, least), default=default, help=help)
 
 
-def add_output_option(
-    parser: ArgumentParser, default: Path | None, help: str = "file (%(default)s)"
-) -> None:
-    parser.add_argument("--output", "-o", type=Path, default=default, help=help)
+def add_output_option(parser: ArgumentParser, ending: str, help: str = "file") -> None:
+    help = f"{help}; default: STUDY_{ending}"
+    parser.add_argument("--output", "-o", type=Path, help=help)
 
 
-def check_output(path: Path) -> None:
-    """Make sure, before anything is trained, that a file can be written; make its folder."""
-    if path.is_dir():
-        raise UsageError(f"--output {path} cannot be written: it is a folder.")
+def output_path(
+    arguments: Namespace, study_name: str, ending: str, suffixes: Sequence[str] = ()
+) -> Path:
+    """The file to write, named after the study unless it was given.
+
+    A `UsageError` says, before anything is opened or trained, that it cannot be written. Suffixes
+    are those of several files that are written.
+    """
+    path: Path = arguments.output or Path(f"{as_file_name(study_name)}_{ending}")
+    for each in (path, *(Path(f"{path}{suffix}") for suffix in suffixes)):
+        _check_output(each)
+    return path
+
+
+def _check_output(path: Path) -> None:
+    problem, folder = f"--output {path} cannot be written", path.parent
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path.parent).close()
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise UsageError(f"{problem}: it is {kind}.")
+        if not folder.exists():
+            make = shlex.join(["mkdir", "-p", str(folder)])
+            raise UsageError(f"{problem}: there is no folder {folder}. Make it with\n  {make}")
+        check_writable(path)
     except OSError as error:
-        reason = f"{error.strerror}: {path.parent}"
-        raise UsageError(f"--output {path} cannot be written ({reason}).") from error
+        raise UsageError(f"{problem} in {folder.absolute()}: {error.strerror}.") from error
 
 
 def add_machine_options(parser: ArgumentParser) -> None:
     """Add the options of this machine, which `RuntimeOptions.of` reads."""
     add = parser.add_argument_group("this machine").add_argument
     add("--data-dir", type=Path, default=Path("data"), help="where data sets are (%(default)s)")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (%(default)s)")
+    add("--device", type=_device, default="auto", help=f"{_DEVICES} (%(default)s)")
     precisions = ["auto", "32-true", "bf16-mixed", "16-mixed"]
     help = "numeric precision; auto takes bfloat16 where it is faster (%(default)s)"
     add("--precision", default="auto", choices=precisions, help=help)
@@ -192,12 +209,22 @@ def dry_run(recipe: Recipe, runtime: RuntimeConfig, path: Path | None = None) ->
     return found
 
 
-def up_to(most: float) -> Callable[[str], int]:
-    """Whole numbers of at least 1 and at most so much, for argparse."""
+_DEVICES = "auto, cpu, mps, cuda, or one GPU such as cuda:1"
+
+
+def _device(text: str) -> str:
+    """A device that some machine has, for argparse."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed, must be {_DEVICES}")
+    return text
+
+
+def up_to(most: float, least: int = 1) -> Callable[[str], int]:
+    """Whole numbers in a range, for argparse."""
 
     def number(text: str) -> int:
-        if not 1 <= (value := int(text)) <= most:
-            allowed = "at least 1" if most == math.inf else f"from 1 to {most}"
+        if not least <= (value := int(text)) <= most:
+            allowed = f"at least {least}" if most == math.inf else f"from {least} to {most}"
             raise argparse.ArgumentTypeError(f"{value} is not allowed, must be {allowed}")
         return value
 

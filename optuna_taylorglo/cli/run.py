@@ -24,6 +24,7 @@ from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direct
 from optuna_taylorglo.study.open import create_study, find_evaluation_study, open_study
 from optuna_taylorglo.study.queue import counted_trials
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
+from optuna_taylorglo.text import counted
 from optuna_taylorglo.verdict.output import evaluation_advice
 from optuna_taylorglo.verdict.selection import is_undecided, load_selection, selected_loss
 
@@ -41,7 +42,7 @@ def add_commands(commands: options.Commands) -> None:
     add("--seed", type=int, help="search.seed in place of the recipe's")
     help = "search.n_generations in place of the recipe's; a study that has fewer is continued"
     add("--n-generations", type=options.positive, help=help)
-    options.add_output_option(parser, Path("best_loss.json"))
+    options.add_output_option(parser, "loss.json")
     add_workers_option(parser)
 
 
@@ -51,14 +52,15 @@ def check(arguments: Namespace, stop: threading.Event) -> int:
     recipe = resolve_start(load_recipe(path))
     found = options.dry_run(recipe, options.machine_of(arguments), path)
     search, budget = recipe.search, recipe.budget
+    examples, full = counted(recipe.batch_size, "examples"), counted(budget.full, budget.unit)
     console = PlainConsole()
     for name, fact in (
         ("data", f"{recipe.data.class_path}, {found.n_classes} classes"),
         ("model", f"{recipe.model.class_path}, {found.n_parameters:,} trainable parameters"),
-        ("a pass", f"{found.steps_per_pass:,} steps of {recipe.batch_size} examples"),
+        ("a pass", f"{counted(found.steps_per_pass, 'steps')} of {examples}"),
         ("fitness", f"{recipe.fitness.metric} is {found.metric:.4g} after one step, on one batch"),
         ("search", search_size(search)),
-        ("lengths", f"{budget.evaluation} and {budget.full} {budget.unit}, in search and verdict"),
+        ("lengths", f"{budget.evaluation} and {full}, in search and verdict"),
     ):
         console.print(f"{name:<8} {fact}", soft_wrap=True)
     console.print(
@@ -69,14 +71,15 @@ def check(arguments: Namespace, stop: threading.Event) -> int:
 
 def run(arguments: Namespace, stop: threading.Event) -> int:
     """Search until the end, and print the winner."""
-    options.check_output(arguments.output)
+    name, seed = arguments.recipe.stem, arguments.seed
+    name = arguments.study_name or (name if seed is None else f"{name}_seed_{seed}")
+    output = options.output_path(arguments, name, "loss.json")
     url = resolve_storage_url(arguments.storage)
     path = find_recipe(arguments.recipe)
-    recipe, name, seed = resolve_start(load_recipe(path)), arguments.recipe.stem, arguments.seed
+    recipe = resolve_start(load_recipe(path))
     given = {"seed": seed, "n_generations": arguments.n_generations}
     changes = {field: value for field, value in given.items() if value is not None}
     recipe = recipe.changed(search=recipe.search.changed(**changes))
-    name = arguments.study_name or (name if seed is None else f"{name}_seed_{seed}")
     if not _is_complete(name, url):
         prepare()
         options.dry_run(recipe, options.machine_of(arguments), path)
@@ -84,7 +87,7 @@ def run(arguments: Namespace, stop: threading.Event) -> int:
     opened = options.OpenedStudy(study, attach_recipe(study, recipe), url)
     if not _is_complete(name, url):
         _search(opened, arguments, stop)
-    _print_winner(opened, arguments)
+    _print_winner(opened, arguments, output)
     return DONE
 
 
@@ -110,8 +113,8 @@ def _search(opened: options.OpenedStudy, arguments: Namespace, stop: threading.E
     baseline = Job(cli.main, (["baseline", "--storage", url, *flags, "--", name],))
     processes, n_workers = local_workers(name, url, arguments, [baseline])
     console.print(
-        f"Study {name} in {shown_url(url)}: {n_workers} workers, {search_size(recipe.search)}. "
-        f"Logs in {log_dir(name)}.",
+        f"Study {name} in {shown_url(url)}: {counted(n_workers, 'workers')}, "
+        f"{search_size(recipe.search)}. Logs in {log_dir(name)}.",
         soft_wrap=True,
     )
 
@@ -144,7 +147,7 @@ def _selection_progress(study: Study) -> tuple[int, int]:
     return sum(is_done.values()), len(is_done)
 
 
-def _print_winner(opened: options.OpenedStudy, arguments: Namespace) -> None:
+def _print_winner(opened: options.OpenedStudy, arguments: Namespace, output: Path) -> None:
     """Save the winner, and print what it is, how good, and the commands that come next."""
     from optuna_taylorglo.losses.describe import describe
 
@@ -156,15 +159,15 @@ def _print_winner(opened: options.OpenedStudy, arguments: Namespace) -> None:
             "rate, loss.class_reduction: sum or search.filter: trainable may help."
         )
     selected, selection = selected_loss(study), load_selection(study)
-    selected.loss.save(arguments.output)
+    selected.loss.save(output)
     console.print(f"\nWinner: {selected.name} of study {name}")
     console.print(str(describe(selected.loss, selected.loss.n_classes or 2)))
     console.print(fitness_line(history, selection))
     if selection is not None:
         console.print(evaluation_advice(selection, history.recipe))
-    console.print(f"\nSaved to {arguments.output}. Next:", soft_wrap=True)
+    console.print(f"\nSaved to {output}. Next:", soft_wrap=True)
     flags, default = options.RuntimeOptions.of(arguments).flags(), resolve_storage_url()
     storage = [] if opened.url == default else ["--storage", shown_url(opened.url)]
-    for command, *further in (["evaluate", *flags], ["report", "-o", "report.html"], ["dashboard"]):
+    for command, *further in (["evaluate", *flags], ["report"], ["dashboard"]):
         words = ["taylorglo", command, name, *storage, *further]
         console.print("  " + shlex.join(words), soft_wrap=True)

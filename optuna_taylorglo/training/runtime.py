@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 import torch
 
-from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.errors import RecipeError, UsageError
+from optuna_taylorglo.recipes.settings import TrainerSettings
+from optuna_taylorglo.validation import show
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class RuntimeConfig:
     def resolved_precision(self) -> str:
         """The Trainer's; "auto" takes bfloat16 where the processor computes in it."""
         if self.precision != "auto":
+            if problem := self._problem_of(self.precision):
+                raise UsageError(f"precision {self.precision} {problem}")
             return self.precision
         device, has_bfloat16 = self.torch_device, False
         if device.type == "cuda":
@@ -59,6 +63,21 @@ class RuntimeConfig:
             reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
         logger.info("precision %s: %s", precision, reason)
         return precision
+
+    def precision_of(self, trainer: TrainerSettings) -> str:
+        """The Trainer's: what the recipe asks for, else that of this machine."""
+        if trainer.precision is None:
+            return self.resolved_precision
+        if problem := self._problem_of(trainer.precision):
+            raise RecipeError("trainer.precision", f"{show(trainer.precision)} {problem}")
+        return trainer.precision
+
+    def _problem_of(self, precision: str) -> str:
+        """Why this device does not train in a precision; empty if it does."""
+        if precision != "16-mixed" or self.torch_device.type != "cpu":
+            return ""
+        # Lightning would take bfloat16 in its place.
+        return "is not allowed on a CPU, must be bf16-mixed or 32-true"
 
     def prepare(self, *, threads: int) -> None:
         """Set this process up for so many CPU threads, and check that the device exists."""

@@ -80,5 +80,5 @@ def test_stages_are_named_and_counted_over_several_calls(terminal):
         assert output.getvalue().splitlines() == [
             "tuning label smoothing: 2 trainings",
             "testing cross-entropy: 2 trainings",
-            "testing evolved loss: 1 trainings",
+            "testing evolved loss: 1 training",
         ]
