@@ -1,3 +1,4 @@
+from . import visualization as visualization
 from .losses.describe import describe
 from .losses.expansion import Expansion
 from .losses.files import load_loss

@@ -17,7 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.text import visible
+from optuna_taylorglo.text import counted, visible
 
 
 class PlainConsole(Console):
@@ -77,7 +77,7 @@ class LiveProgress(Progress):
     def show_round(self, stage: str, done: int, total: int) -> None:
         """Show how far trainings outside the search are."""
         self._show(stage, done, total, "trainings")
-        self._print_once(stage, f"{stage}: {total} trainings")
+        self._print_once(stage, f"{stage}: {counted(total, 'trainings')}")
 
     def _show(self, stage: str, done: int, total: int, text: str) -> None:
         self.update(self._line, description=stage, completed=done, total=total, text=text)

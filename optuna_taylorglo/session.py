@@ -13,26 +13,44 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import optuna
 from optuna.study import Study
 from rich.console import Console
 
 from optuna_taylorglo.attributes import KEY, TASK
-from optuna_taylorglo.errors import StopRequested
-from optuna_taylorglo.local import Job, LocalProcesses
+from optuna_taylorglo.errors import StopRequested, StudyError, UsageError
+from optuna_taylorglo.local import Job, LocalProcesses, prepare
 from optuna_taylorglo.progress import LiveProgress, PlainConsole
-from optuna_taylorglo.recipes.schema import Recipe, search_size
-from optuna_taylorglo.search.candidates import new_log
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe
+from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe, search_size
+from optuna_taylorglo.report.dashboard import refresh_if_installed
+from optuna_taylorglo.search.candidates import new_log, resolve_start
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.queue import counted_trials
 from optuna_taylorglo.study.storages import shown_url
-from optuna_taylorglo.text import as_file_name, visible
+from optuna_taylorglo.text import as_file_name, counted, visible
 from optuna_taylorglo.training.runtime import RuntimeConfig
+from optuna_taylorglo.verdict.baselines import (
+    LearningRates,
+    TunedRate,
+    evaluate_cross_entropy,
+    tuned_rates,
+)
 from optuna_taylorglo.verdict.selection import is_undecided
-from optuna_taylorglo.worker import Functions, Worker, WorkerConfig, run, run_reference
+from optuna_taylorglo.worker import (
+    REFERENCE_SEEDS,
+    Functions,
+    Worker,
+    WorkerConfig,
+    check_kind,
+    run,
+    run_reference,
+)
 
 if TYPE_CHECKING:
     from optuna_taylorglo.verdict.runner import TaskQueue
+    from optuna_taylorglo.verdict.statistics import Verdict
     from optuna_taylorglo.verdict.tasks import Runner, Task
 
 IN_MEMORY = "memory"
@@ -47,7 +65,8 @@ class Session:
         url: URL of its storage; `IN_MEMORY` for one of this process alone.
         functions: A user's training functions; None for a recipe.
         runtime: Where a recipe trains.
-        n_workers: Processes on this machine; 1: this process itself, None: one per core or GPU.
+        n_workers: Processes on this machine; None: one per core or GPU.
+        in_process: Whether this process itself trains, in the place of others.
         console: Where progress is shown.
         stop: Set to stop; trials in hand are released.
     """
@@ -56,7 +75,8 @@ class Session:
     url: str
     functions: Functions | None = None
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    n_workers: int | None = 1
+    n_workers: int | None = None
+    in_process: bool = False
     console: Console = field(default_factory=PlainConsole)
     stop: threading.Event = field(default_factory=threading.Event)
     verbose: bool = False
@@ -89,13 +109,16 @@ class Session:
 
     def search(self) -> None:
         """Search until the end, and select the winner."""
-        if self.n_workers == 1:
+        if self.in_process:
             self._search_here()
         else:
             self._search_locally()
 
     def _search_here(self) -> None:
         worker = Worker(self.study, self.config, self.stop)
+        if self.functions is None:
+            self.runtime.prepare()
+            evaluate_cross_entropy(self.study, worker.trainer, REFERENCE_SEEDS, self.stop)
         with LiveProgress(self.console) as live:
             worker.after_each = partial(self._show, live, new_log(self.recipe))
             worker.work()
@@ -108,7 +131,8 @@ class Session:
         processes, n_workers = self._processes(self.study, jobs)
         recipe = self.recipe
         self.console.print(
-            f"Study {self.study.study_name} in {shown_url(self.url)}: {_counted(n_workers)}, "
+            f"Study {self.study.study_name} in {shown_url(self.url)}: "
+            f"{counted(n_workers, 'workers')}, "
             f"{search_size(recipe.search)}. Logs in {log_dir(self.study.study_name)}.",
             soft_wrap=True,
         )
@@ -127,15 +151,64 @@ class Session:
     def _show(self, live: LiveProgress, log: Any) -> None:
         recipe = self.recipe  # another process may make the search longer
         live.show(SearchHistory(self.study, recipe, log))
-        if is_undecided(self.study, recipe):
-            live.show_round("selection of the winner", *_selection_progress(self.study))
+        if is_undecided(self.study, recipe) and (progress := _selection_progress(self.study))[1]:
+            live.show_round("selection of the winner", *progress)
+
+    def check(self, *, for_verdict: bool) -> None:
+        """Try a recipe's training, and for a verdict its test, before many of them."""
+        if not self.in_process:
+            prepare()
+        if isinstance(recipe := self.recipe, TrainingRecipe):
+            from optuna_taylorglo.training.preflight import dry_run
+
+            self.runtime.prepare()
+            found = dry_run(recipe, self.runtime, for_verdict=for_verdict)
+            if for_verdict and found.missing is not None:
+                raise found.missing
+        elif for_verdict and (self.functions is None or self.functions.test is None):
+            raise UsageError("test is missing: give the function that returns the test metric.")
+
+    @property
+    def learning_rates(self) -> LearningRates:
+        """How learning rates are varied here."""
+        if isinstance(recipe := self.recipe, FunctionRecipe):
+            return LearningRates.of_function(self.study, recipe)
+        assert isinstance(recipe, TrainingRecipe)
+        return LearningRates.find(self.study, recipe, self.runtime)
+
+    def compare(self, n_seeds: int, against: Sequence[str]) -> Verdict:
+        """Compare the winner with baselines by full trainings on the test set."""
+        from optuna_taylorglo.verdict import compare, output
+
+        compare.check_comparison(n_seeds, against)
+        self.check(for_verdict=True)
+        rates = self.learning_rates
+        with self.trainings() as (evaluation_study, train):
+            verdict = compare.evaluate(
+                self.study, self.recipe, train, seeds=n_seeds, against=against, rates=rates
+            )
+            output.save_verdict(evaluation_study, verdict)
+        if opening.is_shared(self.study):
+            refresh_if_installed(self.study)
+        return verdict
+
+    def tune_learning_rate(self) -> list[TunedRate]:
+        """Cross-entropy at several learning rates, the best on validation first."""
+        if self.functions is not None:
+            _ = Worker(self.study, self.config, self.stop).trainer  # it tries the function
+        rates = self.learning_rates
+        if (obstacle := rates.obstacle) is not None or rates.by_scale:
+            whose = obstacle or "train is not multiplied by candidate.lr_factor"
+            raise UsageError(f"the learning rate cannot be tuned: that of {whose}.")
+        with self.trainings() as (_, train):
+            return tuned_rates(self.recipe, train, rates)
 
     @contextlib.contextmanager
     def trainings(self) -> Iterator[tuple[Study, Runner]]:
         """The evaluation study, and what trains tasks for it while the body runs."""
         evaluation_study = opening.create_evaluation_study(self.study, self.url)
         with LiveProgress(self.console) as live:
-            if self.n_workers == 1:
+            if self.in_process:
                 worker = Worker(self.study, self.config, self.stop)
                 yield evaluation_study, _TrainingsHere(evaluation_study, worker, live)
                 return
@@ -154,6 +227,49 @@ class Session:
         environments = _environments(self.n_workers, self.runtime.device)
         workers = [Job(run, (config,), environment) for environment in environments]
         return LocalProcesses([*others, *workers], log_dir(study.study_name)), len(workers)
+
+
+def open_session(
+    recipe: Recipe,
+    name: str,
+    url: str,
+    *,
+    path: Path | None = None,
+    **settings: Any,
+) -> Session:
+    """A study to search in, created if it is missing; a recipe is tried before that.
+
+    Args:
+        recipe: What is searched.
+        name: Name of the study.
+        url: URL of the storage, or `IN_MEMORY`.
+        path: The recipe's file, which errors name.
+        settings: Further fields of the session.
+    """
+    recipe, functions = resolve_start(recipe), settings.get("functions")
+    if isinstance(recipe, TrainingRecipe) and not _is_complete(name, url):
+        from optuna_taylorglo.training.preflight import dry_run
+
+        if not settings.get("in_process"):
+            prepare()
+        settings["runtime"].prepare()
+        dry_run(recipe, settings["runtime"], path)
+    if url == IN_MEMORY:
+        study = optuna.create_study(study_name=name or None, direction=direction_of(recipe))
+    else:
+        study = opening.create_study(name, url, direction=direction_of(recipe))
+    if (saved := settled_recipe(study)) is not None:
+        check_kind(study, saved, by_function=functions is not None)
+    attach_recipe(study, recipe)
+    return Session(study, url, **settings)
+
+
+def _is_complete(name: str, url: str) -> bool:
+    """Whether a study exists and is complete, so that there is nothing to try or search."""
+    try:
+        return url != IN_MEMORY and Session(opening.open_study(name, url), url).is_complete
+    except StudyError:
+        return False
 
 
 class _Trainings:
@@ -224,10 +340,6 @@ class _LocalTrainings(_Trainings):
 def log_dir(study_name: str) -> Path:
     """Where the logs of a study's local workers are."""
     return Path("taylorglo-logs") / as_file_name(study_name)
-
-
-def _counted(n_workers: int) -> str:
-    return "1 worker" if n_workers == 1 else f"{n_workers} workers"
 
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:

@@ -128,9 +128,7 @@ def run_reference(config: WorkerConfig) -> int:
         from optuna_taylorglo.training.training import Training
 
         study = opening.open_study(config.study_name, config.storage)
-        recipe = attach_recipe(study)
-        check_kind(study, recipe, by_function=False)
-        assert isinstance(recipe, TrainingRecipe)
+        recipe = training_recipe(study, attach_recipe(study))
         config.runtime.prepare()
         evaluate_cross_entropy(study, Training(recipe, config.runtime), REFERENCE_SEEDS, stop)
         return DONE
@@ -460,3 +458,10 @@ def check_kind(study: Study, recipe: Recipe, *, by_function: bool) -> None:
             f"study {study.study_name!r} is searched by a recipe, not with a training function: "
             "use another study_name."
         )
+
+
+def training_recipe(study: Study, recipe: Recipe) -> TrainingRecipe:
+    """The recipe of a study that has one of Lightning trainings; a `StudyError` says if not."""
+    check_kind(study, recipe, by_function=False)
+    assert isinstance(recipe, TrainingRecipe)
+    return recipe

@@ -6,6 +6,7 @@ and continues what the study in its storage holds.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,21 +14,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import optuna
 from optuna.study import Study
-from rich.console import Console
 
-from optuna_taylorglo.errors import OperationError, StudyError, UsageError
-from optuna_taylorglo.local import prepare
+from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.progress import PlainConsole
-from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_recipe
+from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe
-from optuna_taylorglo.search.candidates import resolve_start
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of
-from optuna_taylorglo.session import IN_MEMORY, Session
+from optuna_taylorglo.search.history import SearchHistory, attach_recipe
+from optuna_taylorglo.session import IN_MEMORY, Session, open_session
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.training.runtime import RuntimeConfig
-from optuna_taylorglo.verdict.baselines import DEFAULT_BASELINES, LearningRates
+from optuna_taylorglo.verdict.baselines import DEFAULT_BASELINES
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss
 from optuna_taylorglo.worker import Functions, Worker, WorkerConfig, check_kind
 
@@ -98,8 +95,9 @@ class SearchResult:
         if session.functions is not None:
             session = replace(session, functions=Functions(session.functions.train, test))
         if n_workers is not None:
-            session = replace(session, n_workers=n_workers)
-        return _compare(session, n_seeds, against)
+            _url_of(None if session.url == IN_MEMORY else session.url, n_workers)
+            session = replace(session, n_workers=n_workers, in_process=n_workers == 1)
+        return session.compare(n_seeds, against)
 
     def __str__(self) -> str:
         from optuna_taylorglo.losses.describe import describe
@@ -160,7 +158,8 @@ def search(
     recipe, functions, stem = _what_to_search(
         train, n_classes, metric, direction, settings, n_generations, popsize, seed
     )
-    session = _session(recipe, functions, stem, storage, study_name, n_workers, progress, runtime)
+    name = study_name or stem
+    session = _session(recipe, functions, storage, name, n_workers, progress, runtime)
     if not session.is_complete:
         session.search()
     return SearchResult(session)
@@ -189,8 +188,8 @@ def run_worker(
         study_name,
         storage,
         functions=_checked_functions(train, test),
-        timeout=float("inf") if timeout is None else timeout,
-        max_trials=float("inf") if n_trials is None else n_trials,
+        timeout=math.inf if timeout is None else timeout,
+        max_trials=math.inf if n_trials is None else n_trials,
     )
     study = opening.open_study(study_name, storage, patience=opening.WORKER_PATIENCE)
     Worker(study, config, threading.Event()).work()
@@ -234,37 +233,10 @@ def compare(
         functions,
         _runtime(runtime),
         n_workers,
-        PlainConsole(quiet=not progress),
+        in_process=n_workers == 1,
+        console=PlainConsole(quiet=not progress),
     )
-    return _compare(session, n_seeds, against)
-
-
-def _compare(session: Session, n_seeds: int, against: Sequence[str]) -> Verdict:
-    from optuna_taylorglo.report.dashboard import refresh_if_installed
-    from optuna_taylorglo.training.preflight import dry_run
-    from optuna_taylorglo.verdict import compare, output
-
-    compare.check_comparison(n_seeds, against)
-    study, recipe = session.study, session.recipe
-    if isinstance(recipe, FunctionRecipe):
-        if session.functions is None or session.functions.test is None:
-            raise UsageError("test is missing: give the function that returns the test metric.")
-        rates = LearningRates.of_function(study, recipe)
-    else:
-        assert isinstance(recipe, TrainingRecipe)
-        session.runtime.prepare()
-        found = dry_run(recipe, session.runtime, for_verdict=True)
-        if found.missing is not None:
-            raise found.missing
-        rates = LearningRates.find(study, recipe, session.runtime)
-    with session.trainings() as (evaluation_study, train):
-        verdict = compare.evaluate(
-            study, recipe, train, seeds=n_seeds, against=against, rates=rates
-        )
-        output.save_verdict(evaluation_study, verdict)
-    if opening.is_shared(study):
-        refresh_if_installed(study)
-    return verdict
+    return session.compare(n_seeds, against)
 
 
 def tune_learning_rate(
@@ -289,28 +261,13 @@ def tune_learning_rate(
     Returns:
         The rates with their mean validation metrics, the best first.
     """
-    from optuna_taylorglo.verdict.baselines import tuned_rates
-
     recipe, functions, stem = _what_to_search(
         train, n_classes, metric, direction, settings, None, None, seed
     )
     # A study of its own: the recipe of a search may change after this.
     name = f"{study_name or stem}_learning_rate"
-    session = _session(recipe, functions, stem, storage, name, n_workers, progress, runtime)
-    worker = Worker(session.study, session.config, session.stop)
-    if isinstance(recipe, FunctionRecipe):
-        _ = worker.trainer
-        rates = LearningRates.of_function(session.study, recipe)
-    else:
-        assert isinstance(recipe, TrainingRecipe)
-        rates = LearningRates.find(session.study, recipe, session.runtime)
-    if rates.obstacle is not None or rates.by_scale:
-        raise UsageError(
-            f"the learning rate cannot be tuned: that of {rates.obstacle or 'train'} is not "
-            "multiplied by candidate.lr_factor."
-        )
-    with session.trainings() as (_, run_tasks):
-        return tuned_rates(session.recipe, run_tasks, rates)
+    session = _session(recipe, functions, storage, name, n_workers, progress, runtime)
+    return session.tune_learning_rate()
 
 
 def _what_to_search(
@@ -356,62 +313,28 @@ def _checked_functions(train: Any, test: Any = None) -> Functions:
 def _session(
     recipe: Recipe,
     functions: Functions | None,
-    stem: str,
     storage: str | None,
-    study_name: str | None,
+    name: str,
     n_workers: int | None,
     progress: bool,
     runtime: Mapping[str, Any],
 ) -> Session:
-    """A study to search in, created if it is missing; a recipe is tried before that."""
-    url, config = _url_of(storage, n_workers), _runtime(runtime)
-    name = study_name or stem
+    url = _url_of(storage, n_workers)
     if storage is not None and not name:
         raise UsageError("study_name is missing: it is how the study is found in the storage.")
     if functions is not None and runtime:
         given = ", ".join(runtime)
         raise UsageError(f"{given}: for recipes only; a training function decides by itself.")
-    console, recipe = PlainConsole(quiet=not progress), resolve_start(recipe)
-    return open_session(recipe, functions, name, url, config, n_workers, console)
-
-
-def open_session(
-    recipe: Recipe,
-    functions: Functions | None,
-    name: str,
-    url: str,
-    runtime: RuntimeConfig,
-    n_workers: int | None,
-    console: Console,
-    *,
-    path: Path | None = None,
-    **options: Any,
-) -> Session:
-    """A study to search in; a recipe, whose file is named in errors, is tried before that."""
-    if isinstance(recipe, TrainingRecipe) and not _is_complete(name, url):
-        from optuna_taylorglo.training.preflight import dry_run
-
-        prepare()
-        runtime.prepare()
-        dry_run(recipe, runtime, path)
-    if url == IN_MEMORY:
-        study = optuna.create_study(study_name=name or None, direction=direction_of(recipe))
-    else:
-        study = opening.create_study(name, url, direction=direction_of(recipe))
-    if (saved := settled_recipe(study)) is not None:
-        check_kind(study, saved, by_function=functions is not None)
-    attach_recipe(study, recipe)
-    return Session(study, url, functions, runtime, n_workers, console, **options)
-
-
-def _is_complete(name: str, url: str) -> bool:
-    """Whether a study exists and is complete, so that there is nothing to try or search."""
-    if url == IN_MEMORY:
-        return False
-    try:
-        return Session(opening.open_study(name, url), url).is_complete
-    except StudyError:
-        return False
+    return open_session(
+        recipe,
+        name,
+        url,
+        functions=functions,
+        runtime=_runtime(runtime),
+        n_workers=n_workers,
+        in_process=n_workers == 1,
+        console=PlainConsole(quiet=not progress),
+    )
 
 
 def _url_of(storage: str | None, n_workers: int | None) -> str:

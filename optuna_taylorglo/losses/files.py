@@ -23,7 +23,14 @@ from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.canonical import Base
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.losses.tree import tree_from_prefix
-from optuna_taylorglo.validation import Number, PlainMapping, PlainModel, Problem
+from optuna_taylorglo.validation import (
+    Number,
+    PlainMapping,
+    PlainModel,
+    Problem,
+    files_beside,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,7 +146,9 @@ def load_loss(
     try:
         content = json.loads(Path(path).read_bytes(), parse_constant=_refuse_constant)
     except OSError as error:
-        raise LossFileError(f"{path}: cannot be read: {error.strerror}.") from error
+        hint = nearest(path, files_beside(path, ".json"))
+        reason = f"{error.strerror}; {hint}" if hint else f"{error.strerror}."
+        raise LossFileError(f"{path}: cannot be read: {reason}") from error
     except (ValueError, RecursionError) as error:
         raise LossFileError(f"{path}: not a whole JSON document: {error}.") from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:

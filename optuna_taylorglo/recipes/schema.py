@@ -28,6 +28,7 @@ from optuna_taylorglo.recipes.settings import (
     Unit,
     WholeNumber,
 )
+from optuna_taylorglo.text import counted
 
 _VARIABLES = [("x", *outputs, *t) for t in ((), ("t",)) for outputs in ("y", "z", "yz")]
 
@@ -243,11 +244,13 @@ def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe")
 def search_size(search: SearchSettings) -> str:
     """How many generations of how many candidates there are, in words."""
     if search.glo is None:
-        return f"{search.n_generations} generations of {search.popsize} candidates"
+        generations = counted(search.n_generations, "generations")
+        return f"{generations} of {counted(search.popsize, 'candidates')}"
     stage = search.glo.coefficients
-    coefficients = f", then {stage.n_generations} of {stage.popsize} sets of coefficients"
-    trees = f"{search.glo.n_generations} generations of {search.glo.popsize} trees"
-    return trees + (coefficients if stage.n_generations else "")
+    sets = f"{counted(stage.popsize, 'sets')} of coefficients"
+    generations = counted(search.glo.n_generations, "generations")
+    trees = f"{generations} of {counted(search.glo.popsize, 'trees')}"
+    return trees + (f", then {stage.n_generations} of {sets}" if stage.n_generations else "")
 
 
 def own_loss_warning(fitness: FitnessSettings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from optuna.trial import FrozenTrial
 
@@ -34,6 +34,8 @@ from optuna_taylorglo.search.scheduler import (
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
+
+R = TypeVar("R", bound=Recipe)
 
 # A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients.
 Point = tuple[float, ...] | TreePoint
@@ -211,7 +213,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     return EarlyEndPruner(abort, stop)
 
 
-def resolve_start(recipe: Recipe) -> Recipe:
+def resolve_start(recipe: R) -> R:
     """The recipe with the θ at which its search starts in place of a loss's name or file."""
     start, form = recipe.search.start, form_of(recipe)
     if start is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import lightning_modules
 import optuna_taylorglo
@@ -22,6 +23,8 @@ from optuna_taylorglo.recipes.settings import SearchedScale
 from optuna_taylorglo.training.checking_loss import NOT_TRAINED, CheckingLoss
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
+
+TIMED_STEPS, TIMED_SECONDS = 200, 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +82,31 @@ def preflight(
         warnings,
         missing,
     )
+
+
+class _Stopwatch(pl.Callback):
+    """Ends a training when some seconds of it have been timed."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []  # steps, and when they were taken
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.times.append((0, time.perf_counter()))
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        self.times.append((trainer.global_step, time.perf_counter()))
+        if self.times[-1][1] - self.times[0][1] > TIMED_SECONDS:
+            trainer.should_stop = True
+
+
+def seconds_per_step(recipe: TrainingRecipe, runtime: RuntimeConfig) -> float:
+    """The time of an optimizer step with cross-entropy, without validations."""
+    watch = _Stopwatch()
+    Training(recipe, runtime).run(nn.CrossEntropyLoss(), seed=0, steps=TIMED_STEPS, dry_run=watch)
+    # The first batch warms up, unless it is all there is.
+    first = 1 if len(watch.times) > 2 else 0
+    (steps, began), (last, ended) = watch.times[first], watch.times[-1]
+    return (ended - began) / max(1, last - steps)
 
 
 def dry_run(

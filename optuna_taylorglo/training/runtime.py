@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.errors import RecipeError, UsageError
+from optuna_taylorglo.recipes.settings import TrainerSettings
+from optuna_taylorglo.validation import show
 
 if TYPE_CHECKING:  # imported late, since it takes seconds: wrong usage is answered before
     import torch
@@ -53,6 +55,8 @@ class RuntimeConfig:
         import torch
 
         if self.precision != "auto":
+            if problem := self._problem_of(self.precision):
+                raise UsageError(f"precision {self.precision} {problem}")
             return self.precision
         device, has_bfloat16 = self.torch_device, False
         if device.type == "cuda":
@@ -67,6 +71,21 @@ class RuntimeConfig:
             reason = f"this {device.type} computes in bfloat16; ask for 32-true to have float32"
         logger.info("precision %s: %s", precision, reason)
         return precision
+
+    def precision_of(self, trainer: TrainerSettings) -> str:
+        """The Trainer's: what the recipe asks for, else that of this machine."""
+        if trainer.precision is None:
+            return self.resolved_precision
+        if problem := self._problem_of(trainer.precision):
+            raise RecipeError("trainer.precision", f"{show(trainer.precision)} {problem}")
+        return trainer.precision
+
+    def _problem_of(self, precision: str) -> str:
+        """Why this device does not train in a precision; empty if it does."""
+        if precision != "16-mixed" or self.torch_device.type != "cpu":
+            return ""
+        # Lightning would take bfloat16 in its place.
+        return "is not allowed on a CPU, must be bf16-mixed or 32-true"
 
     def prepare(self) -> None:
         """Set this process up for training, and check that the device exists."""

@@ -84,7 +84,7 @@ class Training:
         self._import_classes()
         weights = recipe.checkpoint
         self._checkpoint = Checkpoint(weights, runtime.data_dir) if weights else None
-        self._precision = recipe.trainer.precision or runtime.resolved_precision
+        self._precision = runtime.precision_of(recipe.trainer)
         self._measure_data()
         self._build_module(nn.CrossEntropyLoss())
         if self.own_optimizer:

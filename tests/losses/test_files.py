@@ -189,3 +189,5 @@ def test_what_is_no_loss_file_is_refused(tmp_path: Path) -> None:
         load(tmp_path, [])
     with pytest.raises(LossFileError, match=r"nowhere\.json: cannot be read: No such file"):
         load_loss(tmp_path / "nowhere.json")
+    with pytest.raises(LossFileError, match=r"No such file .*; did you mean .*/loss\.json\?"):
+        load_loss(tmp_path / "los.json")

@@ -14,7 +14,7 @@ from recipe_cases import minimal, recipe_with
 from searches import ROOT
 
 from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
-from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.load import (
     bundled_recipes,
     data_module_class,
@@ -95,10 +95,14 @@ def test_a_path_that_exists_wins_over_the_name_of_a_bundled_recipe(recipe_file: 
 @pytest.mark.parametrize("wrong", ["digits_cn", "Digits-CNN", "studies/digits_cnn.yaml"])
 @pytest.mark.usefixtures("recipe_file")
 def test_other_names_are_answered_with_near_ones(wrong: str) -> None:
+    Path("my_study.yaml").touch()
     with pytest.raises(RecipeError, match=f"^{wrong}: No such file.* near to it are digits_cnn"):
         find_recipe(wrong)
     with pytest.raises(RecipeError, match=r"there are cifar10_alexnet, .*svhn_wrn_28_5_cutout$"):
         find_recipe("qqq")
+    for misspelt in ("my_studdy.yaml", "my_study", "./my_study.yml"):
+        with pytest.raises(RecipeError, match=r"near to it are my_study\.yaml"):
+            find_recipe(misspelt)
 
 
 @pytest.fixture
@@ -195,6 +199,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "my_package/__init__.py": "",
         "my_package/nets.py": NETS,
         "my_package/broken.py": "import a_module_that_does_not_exist\n",
+        "my_package/circular.py": "from my_package import absent\n",
         "my_package/__main__.py": evil,
         "my_package_evil.py": evil + "from torch import nn\nclass Net(nn.Module): pass\n",
         "stranger.py": "from torch import nn\nclass Foreign(nn.Module): pass\n",
@@ -220,15 +225,18 @@ def test_allowed_classes_are_found(allowed: str) -> None:
 @pytest.mark.parametrize(
     ("class_path", "expected"),
     [
-        ("my_package_evil.Net", "lies outside .*--allow my_package_evil"),
-        ("os.system", "lies outside .*--allow os"),
-        ("my_package.nets.os.system", "cannot be imported"),
+        ("my_package_evil.Net", "lies outside .*add --allow my_package_evil to the command"),
+        ("os.system", "lies outside .*--allow os to .* or 'os' to allowed_packages in Python"),
+        ("my_packag.nets.Net", "no module my_packag; is it in the working directory, /"),
+        ("my_package.net.Net", "no module my_package.net;"),
+        ("my_package.nets.os.system", "no module my_package.nets.os;"),
         ("my_package.nets.Linear", "is defined in torch.nn.*--allow torch"),
         ("my_package.nets.Foreign", "is defined in stranger.*--allow stranger"),
         ("my_package.nets.os", "holds module, not a class"),
         ("my_package.nets.build", "holds function, not a class"),
         ("my_package.nets.Absent", "has no such name"),
         ("my_package.nets.Data", "must be a subclass of Module"),
+        ("my_package.circular.Net", "cannot be imported: cannot import name 'absent'"),
         ("my_package.broken.Net", "cannot be imported: .*a_module_that_does_not_exist"),
         ("my_package.__main__.Net", "dotted path"),
         ("my_package.nets.__builtins__", "dotted path"),
@@ -249,5 +257,5 @@ def test_nothing_but_the_bundled_modules_is_allowed_by_default() -> None:
     assert "my_package" not in sys.modules
     with pytest.raises(RecipeError, match=r"data\.class_path: .*subclass of LightningDataModule"):
         data_module_class("my_package.nets.Net", ["my_package"])
-    with pytest.raises(ValueError, match="must be a name such as my_package"):
+    with pytest.raises(UsageError, match="must be a name such as my_package"):
         model_class("my_package.nets.Net", ["__main__"])

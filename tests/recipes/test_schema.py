@@ -155,6 +155,7 @@ def test_defaults_are_the_papers_search() -> None:
     search = recipe.search
     assert (search.popsize, search.sigma, search.n_generations) == (28, 1.2, 60)
     assert search_size(search) == "60 generations of 28 candidates"
+    assert search_size(search.changed(n_generations=1)).startswith("1 generation of 28")
     # The paper's evaluations on MNIST end in their fourth epoch, before the abort's.
     abort = EarlyAbortSettings(unit="epochs", at=10, threshold=0.15, attempts=3)
     budget = {"unit": "epochs", "evaluation": 4, "full": 36}

@@ -78,7 +78,8 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[s
             "fitness.metric",
             "'val_f1' is not logged by Own, which logs val_accuracy",
         ),
-        ({"model": "elsewhere.Net"}, "model.class_path", "--allow elsewhere"),
+        ({"model": "os.Net"}, "model.class_path", "--allow os"),
+        ({"model": "elsewhere.Net"}, "model.class_path", "there is no module elsewhere; is it"),
     ],
 )
 def test_mistakes_are_named(
