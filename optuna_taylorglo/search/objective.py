@@ -43,12 +43,14 @@ class Objective:
     def _train(self, trial: Trial, loss: EvolvedLoss, repeat: int) -> float:
         recipe, search = self.trainer.recipe, self.trainer.recipe.search
         place = (trial.user_attrs[key] for key in (GENERATION, INDEX, ATTEMPT))
+        reported: set[int] = set()
 
         def on_report(step: int, value: float) -> None:
             if not math.isfinite(value):
                 raise Diverged(f"{recipe.fitness.metric} is {value} at step {step}")
             # Reports of further repeats would collide with the first one's steps.
             if repeat == 0:
+                reported.add(step)
                 trial.report(value, step)
                 if trial.should_prune():
                     pruner = trial.study.pruner
@@ -72,5 +74,6 @@ class Objective:
         if repeat == 0:
             # Only now: a training that ends early is ranked by its checks.
             for step, reached in candidate.curve:
-                trial.report(reached, step)
+                if step not in reported:
+                    trial.report(reached, step)
         return value

@@ -56,8 +56,8 @@ OnTrained = Callable[[pl.LightningModule], None]
 class ScaledCrossEntropy(nn.CrossEntropyLoss):
     """Cross-entropy times a factor."""
 
-    def __init__(self, factor: float) -> None:
-        super().__init__()
+    def __init__(self, factor: float, ignore_index: int) -> None:
+        super().__init__(ignore_index=ignore_index)
         self.factor = factor
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ class Training:
         """How the scale of losses is searched where `search.scale` is auto, found by one step."""
 
         def first_step(factor: float) -> None:
-            criterion = ScaledCrossEntropy(factor)
+            criterion = ScaledCrossEntropy(factor, self.recipe.loss.ignore_index)
             self.run(criterion, seed=0, steps=scale.MOST_STEPS, dry_run=pl.Callback())
 
         if scale.acts(first_step) is not False:

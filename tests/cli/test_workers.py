@@ -10,7 +10,7 @@ import joblib
 import optuna
 import pytest
 import torch
-from optuna_taylorglo.cli.progress import LiveProgress
+from optuna_taylorglo.progress import LiveProgress
 from optuna_taylorglo.cli.workers import LocalTrainings, _environments
 from rich.console import Console
 
