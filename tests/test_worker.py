@@ -255,6 +255,7 @@ def test_a_finished_search_goes_on_when_it_is_given_more_generations(
     assert_trained_once(sqlite_url)
 
 
+ABSENT = "cuda" if sys.platform == "darwin" else "mps"
 BAD_USAGE = {
     "no such study": (lambda url: None, [], ["there is no study 'digits'", "optuna create-study"]),
     "minimizes": (
@@ -274,8 +275,8 @@ BAD_USAGE = {
     ),
     "device that is not there": (
         lambda url: study_with(url, direction="maximize"),
-        ["--recipe", "RECIPE", "--device", "abacus"],
-        ["device 'abacus' is not on this machine", "cpu"],
+        ["--recipe", "RECIPE", "--device", ABSENT],
+        [f"device '{ABSENT}' is not on this machine", "cpu"],
     ),
     "class that is not allowed": (
         lambda url: study_with(url, direction="maximize").set_user_attr("unused", 0),

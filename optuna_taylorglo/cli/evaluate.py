@@ -77,7 +77,7 @@ def baseline(arguments: Namespace, stop: threading.Event) -> int:
     if diverged := values.count(None):
         trainings = counted(len(values), "trainings")
         lines.append(f"{diverged} of {trainings} with cross-entropy diverged.")
-        lines.append("What diverged is not in its mean. A smaller learning rate may help.")
+        lines.append("Diverged trainings are not in its mean. A smaller learning rate may help.")
     PlainConsole().print(*lines, sep="\n")
     return DONE
 
