@@ -111,7 +111,7 @@ class Stage:
         """Workers without a command, replaced when they have been killed."""
         began = time.monotonic()
         study = create_study(name, self.url)
-        words = ("optuna_taylorglo.worker", "--study-name", name, "--recipe", f"{name}.yaml")
+        words = ("optuna_taylorglo.cli.worker", "--study-name", name, "--recipe", f"{name}.yaml")
         crew = [self.start(*words) for _ in range(WORKERS)]
         kills, errors = 0, []
         while any(worker.poll() != 0 for worker in crew) and time.monotonic() - began < LIMIT:

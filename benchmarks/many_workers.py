@@ -47,7 +47,7 @@ import sqlalchemy
 from databases import PostgreSQL, postgresql_directory
 
 from optuna_taylorglo.attributes import GENERATION
-from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
@@ -233,7 +233,9 @@ def search_queue(popsize: int, generations: int) -> OpenQueue:
         study = optuna.create_study(
             study_name="search",
             storage=storage,
-            sampler=TaylorGLOSampler(popsize=popsize, attempts=3, max_failures=3),
+            sampler=TaylorGLOSampler(
+                names=THETA_NAMES, popsize=popsize, attempts=3, max_failures=3
+            ),
             direction="maximize",
             load_if_exists=True,
         )

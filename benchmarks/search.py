@@ -107,7 +107,9 @@ def simulate(
 
 def ours(problem: str, seed: int, n_workers: int) -> Result:
     judge = Judge(problem, seed)
-    sampler = TaylorGLOSampler(popsize=POPSIZE, sigma=SIGMA, seed=seed, bound=BOUND)
+    sampler = TaylorGLOSampler(
+        names=THETA_NAMES, popsize=POPSIZE, sigma=SIGMA, seed=seed, bound=BOUND
+    )
     study = optuna.create_study(sampler=sampler)
     scheduler = GenerationScheduler(study)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 from torchmetrics import Metric
 
 from lightning_modules.metrics import build_metric
+from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.settings import OptimizerSettings, ScheduleSettings, TrainerSettings
 
 # Calling those that do nothing takes as long as the optimizer of a small network.
@@ -82,11 +83,19 @@ class Classifier(LightningModule):
                 setattr(self, f"{stage}_{name}", build_metric(name, num_classes, ignore_index))
         self._n_accumulated = 0
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs (B, ...) to logits in float32, whatever the net computes in."""
+    def forward(self, inputs: Tensor | Mapping[str, Any]) -> Tensor:
+        """Map inputs (B, ...) to logits in float32, whatever the net computes in.
+
+        A mapping's entries are the net's arguments by name, and its output may hold ``logits``, as
+        with models of Hugging Face.
+        """
+        if isinstance(inputs, Mapping):
+            output = self.net(**inputs)
+            logits: Tensor = getattr(output, "logits", output)
+            return logits.float()
         if inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=self.memory_format)
-        logits: Tensor = self.net(inputs)
+        logits = self.net(inputs)
         return logits.float()
 
     def configure_optimizers(self) -> Any:
@@ -120,9 +129,10 @@ class Classifier(LightningModule):
         Returns:
             The losses of the mini-batches as "loss", shape (n,).
         """
-        mini_batches = [batch]
+        inputs, labels = split_batch(batch)
+        mini_batches = [(inputs, labels)]
         if self.batch_size is not None:
-            parts = (part.split(self.batch_size) for part in batch)
+            parts = (part.split(self.batch_size) for part in (inputs, labels))
             mini_batches = list(zip(*parts, strict=True))
         assert self.total_steps is not None
         optimizer = cast(LightningOptimizer, self.optimizers())
@@ -173,7 +183,7 @@ class Classifier(LightningModule):
         self._evaluate(batch, "test")
 
     def _evaluate(self, batch: Any, stage: str) -> None:
-        inputs, labels = batch
+        inputs, labels = split_batch(batch)
         logits = self(inputs)
         for name in self.metric_names:
             metric: Metric = getattr(self, f"{stage}_{name}")
@@ -193,6 +203,25 @@ class Classifier(LightningModule):
             longer = schedule.last_epoch >= self.schedule_length - 1
             if self.schedule_settings.kind == "steps" or not longer:
                 schedule.step()
+
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Inputs and labels of a batch, a pair or a mapping in which ``labels`` stands by its name."""
+    if isinstance(batch, Mapping) and "labels" in batch:
+        return {name: part for name, part in batch.items() if name != "labels"}, batch["labels"]
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        inputs, labels = batch
+        return inputs, labels
+    found = f"a {type(batch).__name__}"
+    if isinstance(batch, Mapping):
+        found = f"a mapping with the keys {', '.join(map(str, batch))}"
+    elif isinstance(batch, tuple | list):
+        found += f" of {len(batch)}"
+    raise RecipeError(
+        "data.class_path",
+        f"its batches are {found}, must be (inputs, labels), or a mapping with the key labels "
+        "whose other entries are arguments of the network; a LightningModule takes any",
+    )
 
 
 def set_progress(criterion: object, share: float) -> None:

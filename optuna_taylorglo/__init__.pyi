@@ -1,6 +1,8 @@
+from . import visualization as visualization
 from .losses.describe import describe
 from .losses.expansion import Expansion
 from .losses.files import load_loss
+from .losses.huggingface import trainer_loss
 from .losses.standard import (
     FocalLoss,
     GeneralizedCrossEntropyLoss,
@@ -14,12 +16,15 @@ from .losses.tree_loss import BaikalCMALoss, BaikalLoss, TreeLoss
 from .search.glo import GLOSampler
 from .search.pruners import EarlyAbortPruner
 from .search.sampler import TaylorGLOSampler
+from .training.candidate import Candidate
+from .workflow import SearchResult, compare, run_worker, search, tune_learning_rate
 
 __version__: str
 
 __all__ = [
     "BaikalCMALoss",
     "BaikalLoss",
+    "Candidate",
     "EarlyAbortPruner",
     "Expansion",
     "FocalLoss",
@@ -27,12 +32,18 @@ __all__ = [
     "GeneralizedCrossEntropyLoss",
     "NormalizedReverseCrossEntropyLoss",
     "PolyLoss",
+    "SearchResult",
     "SymmetricCrossEntropyLoss",
     "TaylorCrossEntropyLoss",
     "TaylorGLOSampler",
     "TaylorLoss",
     "TreeLoss",
+    "compare",
     "describe",
     "load_loss",
+    "run_worker",
+    "search",
     "taylor_loss",
+    "trainer_loss",
+    "tune_learning_rate",
 ]

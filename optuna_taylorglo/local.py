@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from optuna_taylorglo.errors import WorkersFailed
@@ -70,7 +71,12 @@ class Job:
         arguments = (self.run, self.arguments, self.environment, str(self.log.absolute()))
         self.process = _CONTEXT.Process(target=_run, args=arguments)
         self.started, self.restart_at = time.monotonic(), None
-        self.process.start()
+        # Else the new process would run the user's script again, for want of an `if __name__ …`.
+        script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            self.process.start()
+        finally:
+            sys.modules["__main__"] = script
 
     def plan_restart(self, code: int) -> None:
         """Decide when to start again after a death: later each time, and not after too many."""

@@ -31,6 +31,11 @@ class VisibleFormatter(logging.Formatter):
         return visible(super().format(record))
 
 
+def counted(n: int, things: str) -> str:
+    """A number with its noun, which is given in the plural: ``1 worker``, ``2 workers``."""
+    return f"{n} {things.removesuffix('s') if n == 1 else things}"
+
+
 def as_file_name(name: str) -> str:
     """A name as one part of a path, inside the folder it is put in; very long ones are cut."""
     quoted = quote(name, safe="", errors="surrogatepass")[:200]
@@ -40,7 +45,7 @@ def as_file_name(name: str) -> str:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file, with its folders, so that no reader and no crash ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    temporary = _temporary(path)
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -49,3 +54,14 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Raise `OSError` if `write_atomically` could not write this file in a folder that is there."""
+    temporary = _temporary(path)
+    temporary.touch()
+    temporary.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}-{os.getpid()}")

@@ -6,6 +6,8 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
@@ -90,6 +92,14 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """The words "did you mean ...?" for a misspelt name, or nothing when none is near."""
     close = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else ""
+
+
+def files_beside(path: str | PathLike[str], *suffixes: str) -> list[str]:
+    """The files of these suffixes in the folder of a path, which need not be there."""
+    try:
+        return [str(file) for file in Path(path).parent.iterdir() if file.suffix in suffixes]
+    except OSError:
+        return []
 
 
 _UNKNOWN = ("extra_forbidden", "invalid_key")

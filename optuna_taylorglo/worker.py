@@ -1,21 +1,19 @@
-"""The process that evaluates trials: ``taylorglo-worker --study-name NAME [--recipe FILE]``."""
+"""What a worker does: search, selection and verdict of a study, trial by trial."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optuna import TrialPruned
 from optuna.exceptions import UpdateFinishedTrialError
@@ -24,10 +22,9 @@ from optuna.trial import Trial, TrialState
 
 from optuna_taylorglo import attributes, errors
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_OF, GENERATION, INDEX, STOPPED
-from optuna_taylorglo.cli import options
 from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_recipe
-from optuna_taylorglo.recipes.schema import search_size
+from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe, search_size
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.search.candidates import make_pruner, make_sampler
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe, check_recipe, direction_of
@@ -36,22 +33,43 @@ from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.heartbeat import GRACE_PERIOD, HEARTBEAT_INTERVAL, heartbeats
 from optuna_taylorglo.study.optuna_private import storage_of
 from optuna_taylorglo.study.queue import Failure, TrialQueue, has_results, record_failure
-from optuna_taylorglo.study.storages import release_connections, resolve_storage_url
-from optuna_taylorglo.verdict.baselines import save_optimizer_owner
+from optuna_taylorglo.study.storages import release_connections
+from optuna_taylorglo.training.runtime import RuntimeConfig
+from optuna_taylorglo.verdict.baselines import evaluate_cross_entropy, save_optimizer_owner
 from optuna_taylorglo.verdict.selection import is_undecided, save_selection, select_winner
 
 if TYPE_CHECKING:  # imported late, since PyTorch takes seconds: wrong usage is answered before
-    from optuna_taylorglo.training.training import Training
-    from optuna_taylorglo.verdict.runner import TaskQueue
+    from optuna_taylorglo.training.candidate import Trainer
+    from optuna_taylorglo.training.function import Function
+    from optuna_taylorglo.verdict.runner import TaskQueue, TrainTask
     from optuna_taylorglo.verdict.tasks import Task
 
 logger = logging.getLogger("optuna_taylorglo.worker")
 
+REFERENCE_SEEDS = 3  # trainings of cross-entropy
 MAX_FAILURES_IN_A_ROW = 3  # after which a worker ends
 
 
 class LimitReached(Exception):
     """The worker may do no more trainings, and some of a selection are open."""
+
+
+class Functions:
+    """A user's training functions; those of a script or notebook are sent to processes by value."""
+
+    def __init__(self, train: Function | None, test: Function | None = None) -> None:
+        self.train, self.test = train, test
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import cloudpickle
+
+        return _load_functions, (cloudpickle.dumps((self.train, self.test)),)
+
+
+def _load_functions(pickled: bytes) -> Functions:
+    import cloudpickle
+
+    return Functions(*cloudpickle.loads(pickled))
 
 
 @dataclass(frozen=True)
@@ -60,7 +78,8 @@ class WorkerConfig:
 
     study_name: str
     storage: str
-    runtime: options.RuntimeOptions
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    functions: Functions | None = None
     recipe: Path | None = None
     check: bool = True
     n_generations: int | None = None
@@ -68,53 +87,96 @@ class WorkerConfig:
     max_trials: float = math.inf
     heartbeat_interval: float = HEARTBEAT_INTERVAL
     grace_period: float = GRACE_PERIOD
+    verbose: bool = False
+    quiet: bool = False
 
 
 def run(config: WorkerConfig) -> int:
     """Work until all is done, a limit is reached or a signal says stop; returns the exit code."""
-    configure_logging(verbose=config.runtime.verbose, quiet=config.runtime.quiet)
+    configure_logging(verbose=config.verbose, quiet=config.quiet)
     stop = stop_on_signals()
     logger.info("worker %d starts on study %s", os.getpid(), config.study_name)
-    try:
-        return exit_code(lambda: Worker(config, stop).work(), logger, config.study_name)
-    finally:
-        gc.unfreeze()
 
-
-class Worker:
-    """Does what a study needs, stage by stage, until a limit is reached or `stop` is set."""
-
-    def __init__(self, config: WorkerConfig, stop: threading.Event) -> None:
-        self.config = config
-        self.stop, self._end_of_trial = stop, EndOfTrial(stop)
-        self._n_trials = 0
-        settings = ("heartbeat_interval", "grace_period")
-        self._heartbeat = {name: getattr(config, name) for name in settings}
+    def work() -> int:
         path = None if config.recipe is None else find_recipe(config.recipe)
         recipe = None if path is None else load_recipe(path)
         direction = "maximize" if recipe is None else direction_of(recipe)
-        name, url, patience = config.study_name, config.storage, opening.WORKER_PATIENCE
-        self.study = opening.open_study(name, url, direction=direction, patience=patience)
-        self.evaluation_study: Study | None = None
-        if EVALUATION_OF in self.study.user_attrs:
-            self.evaluation_study = self.study
-            self.study = opening.open_study(self.study.user_attrs[EVALUATION_OF], url)
-        self.runtime = config.runtime.machine()
-        to_check = recipe or settled_recipe(self.study)
-        if to_check is not None and config.check:
-            options.dry_run(to_check, self.runtime, path)
+        study = opening.open_study(
+            config.study_name,
+            config.storage,
+            direction=direction,
+            patience=opening.WORKER_PATIENCE,
+        )
+        config.runtime.prepare()
+        to_check = recipe or settled_recipe(study)
+        if isinstance(to_check, TrainingRecipe) and config.check:
+            from optuna_taylorglo.training.preflight import dry_run
+
+            dry_run(to_check, config.runtime, path)
+        Worker(study, config, stop, recipe=recipe).work()
+        return DONE
+
+    return exit_code(work, logger, config.study_name)
+
+
+def run_reference(config: WorkerConfig) -> int:
+    """Train with cross-entropy as candidates of a recipe are trained; returns the exit code."""
+    configure_logging(verbose=config.verbose, quiet=config.quiet)
+    stop = stop_on_signals()
+
+    def train() -> int:
+        from optuna_taylorglo.training.training import Training
+
+        study = opening.open_study(config.study_name, config.storage)
+        recipe = training_recipe(study, attach_recipe(study))
+        config.runtime.prepare()
+        evaluate_cross_entropy(study, Training(recipe, config.runtime), REFERENCE_SEEDS, stop)
+        return DONE
+
+    return exit_code(train, logger, config.study_name)
+
+
+class Worker:
+    """Does what a study needs, stage by stage, until a limit is reached or `stop` is set.
+
+    Attributes:
+        study: The study of the search.
+        evaluation_study: The study to work on in its place, if it is one.
+        after_each: Called after each trial.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        config: WorkerConfig,
+        stop: threading.Event,
+        *,
+        recipe: Recipe | None = None,
+    ) -> None:
+        self.config = config
+        self.stop, self._end_of_trial = stop, EndOfTrial(stop)
+        self.after_each: Callable[[], None] = lambda: None
+        self._n_trials = 0
+        settings = ("heartbeat_interval", "grace_period")
+        self._heartbeat = {name: getattr(config, name) for name in settings}
+        self.study, self.evaluation_study = study, None
+        if EVALUATION_OF in study.user_attrs:
+            self.evaluation_study = study
+            self.study = opening.open_study(study.user_attrs[EVALUATION_OF], config.storage)
         self.recipe = attach_recipe(self.study, recipe)
+        check_kind(self.study, self.recipe, by_function=config.functions is not None)
+        self._trainer: Trainer | None = None
         self._deadline = time.monotonic() + config.timeout
 
     @property
     def _limit_reached(self) -> bool:
         return self._n_trials >= self.config.max_trials or time.monotonic() >= self._deadline
 
-    def work(self) -> int:
+    def work(self) -> None:
         """Search, selection and verdict, as far as each is due."""
         if self.evaluation_study is not None:
             self._evaluate_all(*self._open_tasks(self.evaluation_study))
-            return DONE
+            return
         # A worker that was started for the search does not wait for a verdict afterwards.
         idle_seconds = None if SearchHistory(self.study, self.recipe).finished else 0.0
         before = None
@@ -127,75 +189,122 @@ class Worker:
             check_recipe(self.study, before)
             self.recipe = attach_recipe(self.study, None)
         found = opening.find_evaluation_study(self.study)
-        if found is not None and EVALUATION_OF in found.user_attrs:
+        can_test = self.config.functions is None or self.config.functions.test is not None
+        if can_test and found is not None and EVALUATION_OF in found.user_attrs:
             self._evaluate_all(*self._open_tasks(found, idle_seconds))
-        return DONE
 
     def search(self) -> None:
         """Evaluate candidates until the search is over or a limit is reached."""
         from optuna_taylorglo.search.objective import Objective
 
-        training = self._make_training()
+        trainer = self.trainer
         study, recipe = self.study, self.recipe
-        study.sampler = sampler = make_sampler(recipe, training.n_classes)
-        study.pruner = make_pruner(recipe, training.in_steps)
+        study.sampler = sampler = make_sampler(recipe, trainer.n_classes)
+        study.pruner = make_pruner(recipe, trainer.in_steps)
         n_generations = recipe.search.total_generations
         n_generations = min(self.config.n_generations or n_generations, n_generations)
         scheduler = GenerationScheduler(study, n_generations=n_generations, **self._heartbeat)
-        logger.info("%s on %s", search_size(recipe.search), self.runtime.torch_device)
+        logger.info("%s", search_size(recipe.search))
+        objective = Objective(trainer, sampler, self._end_of_trial)
         figures = dashboard.DashboardRefresher(study, lambda: sampler.read(study).generation)
-        objective = Objective(training, sampler, self._end_of_trial)
-        self._evaluate_all(scheduler, objective, figures.refresh_if_due)
-        figures.refresh_at_end()
+        is_shared = opening.is_shared(study)
+        self._evaluate_all(scheduler, objective, figures.refresh_if_due if is_shared else None)
+        if is_shared:
+            figures.refresh_at_end()
         if scheduler.over:
             logger.info("the search is over: %d generations are complete", n_generations)
         else:
             logger.info("limit reached after %d trials", self._n_trials)
 
-    def _make_training(self) -> Training:
-        """What trains candidates; what it finds in data and module is stored in the study."""
+    @property
+    def trainer(self) -> Trainer:
+        """What trains candidates; what it finds at first is stored in the study."""
+        if self._trainer is None:
+            recipe, functions = self.recipe, self.config.functions
+            if isinstance(recipe, FunctionRecipe):
+                assert functions is not None, "checked when the worker was made"
+                self._trainer = self._function_training(recipe, functions)
+            else:
+                assert isinstance(recipe, TrainingRecipe)
+                self._trainer = self._recipe_training(recipe)
+        return self._trainer
+
+    def _function_training(self, recipe: FunctionRecipe, functions: Functions) -> Trainer:
+        from optuna_taylorglo.training.function import FunctionTraining
+
+        training = FunctionTraining(recipe, functions.train, functions.test)
+        if attributes.LR_FACTOR not in self.study.user_attrs:
+            effects = training.check()
+            self._settle(effects.searched_scale)
+            self.study.set_user_attr(attributes.LR_FACTOR, effects.lr_factor)
+        self.recipe = attach_recipe(self.study)
+        training.recipe = recipe.changed(search=self.recipe.search)
+        if not self.study.user_attrs.get(attributes.CROSS_ENTROPY):
+            (value,) = evaluate_cross_entropy(self.study, training, 1, self._end_of_trial)
+            if value is None:
+                raise errors.UsageError(
+                    "train returned no finite number with cross-entropy: it must return the "
+                    "validation metric, and may return nan for a candidate that diverges."
+                )
+        self.study.set_user_attr(attributes.N_CLASSES, recipe.n_classes)
+        return training
+
+    def _recipe_training(self, recipe: TrainingRecipe) -> Trainer:
         from optuna_taylorglo.training.training import Training
 
-        training = Training(self.recipe, self.runtime)
-        self.study.set_user_attr(attributes.N_CLASSES, training.n_classes)
+        training = Training(recipe, self.config.runtime)
+        if recipe.search.scale == "auto":
+            self._settle(training.searched_scale())
         save_optimizer_owner(self.study, training)
-        if self.recipe.loss.class_weights == "balanced":
+        if recipe.loss.class_weights == "balanced":
             self.study.set_user_attr(attributes.CLASS_WEIGHTS, training.recipe.loss.class_weights)
-        if training.recipe != self.recipe:
-            self.recipe = attach_recipe(self.study, None)
+        self.study.set_user_attr(attributes.N_CLASSES, training.n_classes)
+        self.recipe = attach_recipe(self.study)
+        training.recipe = training.recipe.changed(search=self.recipe.search)
         return training
+
+    def _settle(self, scale: str) -> None:
+        """Store how the scale of losses is searched, unless another worker has."""
+        if attributes.SCALE not in self.study.user_attrs:
+            self.study.set_user_attr(attributes.SCALE, scale)
+            if scale != "free":
+                instead = {"learning_rate": "the learning rate is searched in its place"}
+                follows = instead.get(scale, "nor can its learning rate be multiplied")
+                logger.info("the optimizer undoes the scale of a loss; %s", follows)
+
+    def run_tasks(self, evaluation_study: Study, tasks: Sequence[Task]) -> list[float | None]:
+        """Values of trainings in order, done by this worker and others; None for diverged ones."""
+        queue, train = self._open_tasks(evaluation_study)
+        queue.wanted = tasks
+        try:
+            self._evaluate_all(queue, train)
+            results = queue.results(tasks)
+        except errors.TrainingFailed as failed:
+            # Another worker would fail in the same way.
+            raise errors.EvaluationsFail(str(failed)) from failed
+        if results is None:
+            raise LimitReached
+        return results
 
     def select_winner(self) -> None:
         """Select the winner of a complete search by full trainings."""
         evaluation_study = opening.create_evaluation_study(self.study, self.config.storage)
-        queue, objective = self._open_tasks(evaluation_study)
-
-        def run(tasks: Sequence[Task]) -> list[float | None]:
-            queue.wanted = tasks
-            try:
-                self._evaluate_all(queue, objective)
-                results = queue.results(tasks)
-            except errors.TrainingFailed as failed:
-                # Another worker would fail in the same way.
-                raise errors.EvaluationsFail(str(failed)) from failed
-            if results is None:
-                raise LimitReached
-            return results
-
         with suppress(LimitReached):
+            run = partial(self.run_tasks, evaluation_study)
             selection = select_winner(self.study, self.recipe, run)
             if save_selection(self.study, selection, self.recipe):
                 logger.info("the winner is %s", selection.winner.name)
-                dashboard.refresh_if_installed(self.study)
+                if opening.is_shared(self.study):
+                    dashboard.refresh_if_installed(self.study)
 
     def _open_tasks(
         self, evaluation_study: Study, idle_seconds: float | None = None
     ) -> tuple[TaskQueue, Callable[[Trial], float]]:
         """The queue of trainings, and what does the training that a trial stands for."""
-        from optuna_taylorglo.verdict.runner import TaskQueue, TaskTrainer
+        from optuna_taylorglo.verdict.runner import TaskQueue
         from optuna_taylorglo.verdict.tasks import Task
 
-        train_task = TaskTrainer(self.recipe, self.runtime, self._end_of_trial)
+        train_task = self._task_trainer()
 
         def train(trial: Trial) -> float:
             task = Task.of(trial)
@@ -204,15 +313,40 @@ class Worker:
 
         return TaskQueue(evaluation_study, idle_seconds, **self._heartbeat), train
 
+    def _task_trainer(self) -> TrainTask:
+        from optuna_taylorglo.training.function import FunctionTraining
+        from optuna_taylorglo.verdict.runner import FunctionTaskTrainer, TaskTrainer
+
+        recipe, functions = self.recipe, self.config.functions
+        if isinstance(recipe, FunctionRecipe):
+            assert functions is not None, "checked when the worker was made"
+            training = FunctionTraining(recipe, functions.train, functions.test)
+            return FunctionTaskTrainer(training, self._end_of_trial)
+        assert isinstance(recipe, TrainingRecipe)
+        return TaskTrainer(recipe, self.config.runtime, self._end_of_trial)
+
     def _evaluate_all(
         self,
         queue: TrialQueue,
         objective: Callable[[Trial], float],
-        after_each: Callable[[], None] = lambda: None,
+        refresh: Callable[[], None] | None = None,
     ) -> None:
         """Evaluate trials until the queue is over or a limit is reached."""
-        failures: list[Failure] = []
         gc.freeze()  # or each collection goes through all objects of PyTorch
+        try:
+            self._evaluate_each(queue, objective, refresh)
+        finally:
+            gc.unfreeze()
+        if self.stop.is_set():
+            raise errors.StopRequested
+
+    def _evaluate_each(
+        self,
+        queue: TrialQueue,
+        objective: Callable[[Trial], float],
+        refresh: Callable[[], None] | None,
+    ) -> None:
+        failures: list[Failure] = []
         while not self.stop.is_set() and not self._limit_reached:
             trial = queue.wait_for_trial(self.stop, deadline=self._deadline)
             if trial is None:
@@ -228,9 +362,9 @@ class Worker:
             failures = [] if failure is None else [*failures, failure]
             if len(failures) >= MAX_FAILURES_IN_A_ROW and not self.stop.is_set():
                 _check_failures(queue, failures)
-            after_each()
-        if self.stop.is_set():
-            raise errors.StopRequested
+            if refresh is not None:
+                refresh()
+            self.after_each()
 
     def _evaluate(
         self, queue: TrialQueue, trial: Trial, objective: Callable[[Trial], float]
@@ -255,6 +389,9 @@ class Worker:
                 else:
                     logger.warning("%s: failed as stale; left to another worker", name)
                 return None
+            except KeyboardInterrupt:
+                queue.release(trial)
+                raise
             except Exception as error:
                 failure = record_failure(trial, error)
                 # Usage errors, and code that has never worked, do not count against a candidate.
@@ -309,48 +446,22 @@ def _name_of(trial: Trial) -> str:
     return f"trial {trial.number}: {candidate}{attempt}"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line of a worker."""
-    parser = argparse.ArgumentParser(
-        prog="taylorglo-worker", description="Evaluate candidates of a TaylorGLO study."
-    )
-    options.add_version_option(parser)
-    parser.add_argument("--study-name", required=True, help="name of the study")
-    options.add_storage_option(parser)
-    help = "a file or the name of a bundled one; needed once, later workers find it in the study"
-    parser.add_argument("--recipe", type=Path, metavar="FILE", help=help)
-    add = parser.add_argument_group("limits").add_argument
-    add("--n-generations", type=options.positive, help="stop after this generation")
-    add("--timeout", type=options.seconds, default=math.inf, help="claim no trial after this time")
-    add("--max-trials", type=options.positive, default=math.inf, help="stop after this many trials")
-    options.add_machine_options(parser)
-    add = parser.add_argument_group("heartbeat").add_argument
-    for name, default, text in (
-        ("--heartbeat-interval", 60, "seconds between two heartbeats"),
-        (
-            "--grace-period",
-            240,
-            "seconds without one; after half as much again a trial is repeated",
-        ),
-    ):
-        add(name, type=options.positive, default=default, help=f"{text} (%(default)s)")
-    options.add_verbosity_options(parser)
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = build_parser()
-    given = parser.parse_args(argv)
-    if given.heartbeat_interval >= given.grace_period:
-        parser.error(
-            f"--heartbeat-interval {given.heartbeat_interval} must be shorter than "
-            f"--grace-period {given.grace_period}"
+def check_kind(study: Study, recipe: Recipe, *, by_function: bool) -> None:
+    """Refuse a study that another kind of training evaluates."""
+    if isinstance(recipe, FunctionRecipe) and not by_function:
+        raise errors.StudyError(
+            f"study {study.study_name!r} is searched with a training function in Python: continue "
+            "it there by search, run_worker or compare with that function."
         )
-    given.storage = resolve_storage_url(given.storage)
-    given.runtime, given.check = options.RuntimeOptions.of(given), True
-    config = {name: getattr(given, name) for name in WorkerConfig.__annotations__}
-    return run(WorkerConfig(**config))
+    if isinstance(recipe, TrainingRecipe) and by_function:
+        raise errors.StudyError(
+            f"study {study.study_name!r} is searched by a recipe, not with a training function: "
+            "use another study_name."
+        )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def training_recipe(study: Study, recipe: Recipe) -> TrainingRecipe:
+    """The recipe of a study that has one of Lightning trainings; a `StudyError` says if not."""
+    check_kind(study, recipe, by_function=False)
+    assert isinstance(recipe, TrainingRecipe)
+    return recipe

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+import optuna_taylorglo
+
 LIGHTNING = {"pytorch_lightning", "lightning", "torchvision", "plotly"}
 
 
@@ -17,6 +19,7 @@ LIGHTNING = {"pytorch_lightning", "lightning", "torchvision", "plotly"}
         ("from optuna_taylorglo.recipes import load", {"optuna", "torch"}),
         ("import optuna_taylorglo.cli.run, optuna_taylorglo.verdict.compare", {"torch"}),
         ("import optuna_taylorglo.report.build", {"torch"}),
+        ("import optuna_taylorglo; dir(optuna_taylorglo)", {"optuna", "torch"}),
         ("from optuna_taylorglo import *; from optuna_taylorglo.losses.files import load_loss", {}),
     ],
 )
@@ -26,3 +29,11 @@ def test_import_leaves_the_heavy_packages_alone(statements: str, heavy: set[str]
     loaded = set(done.stdout.split())
     assert "optuna_taylorglo" in loaded
     assert loaded.isdisjoint(LIGHTNING.union(heavy))
+
+
+def test_figures_and_the_version_are_found_in_the_package() -> None:
+    assert {"visualization", "__version__", "TaylorLoss"} <= set(dir(optuna_taylorglo))
+    assert "visualization" not in optuna_taylorglo.__all__, "`import *` would import plotly"
+    code = "import optuna_taylorglo; print(optuna_taylorglo.visualization.plot_evolution.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "plot_evolution\n"

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from optuna_taylorglo.text import VisibleFormatter, as_file_name, visible, write_atomically
+from optuna_taylorglo.text import (
+    VisibleFormatter,
+    as_file_name,
+    counted,
+    visible,
+    write_atomically,
+)
 
 TEXTS = {
     "\x1b[31mred\x1b]0;title\x07": r"\x1b[31mred\x1b]0;title\x07",
@@ -36,6 +42,11 @@ def test_log_records_act_on_no_terminal() -> None:
     assert said.startswith("study \\x1b[31m\nTraceback")
     assert "ValueError: \\x1b[2J" in said
     assert "\x1b" not in said
+
+
+def test_one_thing_is_no_plural() -> None:
+    counts = [counted(n, "full trainings") for n in (0, 1, 1000)]
+    assert counts == ["0 full trainings", "1 full training", "1000 full trainings"]
 
 
 def test_names_become_one_part_of_a_path_each_and_plain_ones_stay(tmp_path: Path) -> None:

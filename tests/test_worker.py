@@ -75,7 +75,7 @@ def test_killed_and_resumed_workers_give_the_very_results_of_a_serial_run(
     recipe = small_recipe(tmp_path / "recipe.yaml")
     expected = serial_results(tmp_path, recipe, data_dir)
     create_study_by_command(postgresql_url)
-    words = ["optuna_taylorglo.worker", "--study-name", "digits", "--data-dir", str(data_dir)]
+    words = ["optuna_taylorglo.cli.worker", "--study-name", "digits", "--data-dir", str(data_dir)]
     patience = ["--heartbeat-interval", "1", "--grace-period", "3"]
     first = process(
         *words, *patience, "--recipe", str(recipe), cwd=tmp_path, storage=postgresql_url
@@ -111,7 +111,7 @@ def test_workers_search_and_select_by_themselves(tmp_path, data_dir, sqlite_url)
     expected = serial_results(tmp_path, recipe, data_dir)
     alone = load(f"sqlite:///{tmp_path / 'serial.db'}", "serial")
     create_study(sqlite_url)
-    words = ["optuna_taylorglo.worker", "--study-name", "digits", "--data-dir", str(data_dir)]
+    words = ["optuna_taylorglo.cli.worker", "--study-name", "digits", "--data-dir", str(data_dir)]
     words += ["--recipe", str(recipe), "--heartbeat-interval", "1", "--grace-period", "3"]
     first, second = (process(*words, cwd=tmp_path, storage=sqlite_url) for _ in range(2))
     study = load(sqlite_url, "digits")
@@ -174,7 +174,7 @@ def test_a_stale_trial_is_left_and_a_signal_releases_the_next_one_at_once(
     )
     create_study(sqlite_url)
     running = process(
-        *("optuna_taylorglo.worker", "--study-name", "digits", "--recipe", str(recipe)),
+        *("optuna_taylorglo.cli.worker", "--study-name", "digits", "--recipe", str(recipe)),
         *("--data-dir", str(data_dir), "--heartbeat-interval", "1", "--grace-period", "60"),
         cwd=tmp_path,
         storage=sqlite_url,
@@ -258,6 +258,7 @@ def test_a_finished_search_goes_on_when_it_is_given_more_generations(
     assert_trained_once(sqlite_url)
 
 
+ABSENT = "cuda" if sys.platform == "darwin" else "mps"
 BAD_USAGE = {
     "no such study": (lambda url: None, [], ["there is no study 'digits'", "optuna create-study"]),
     "minimizes": (
@@ -277,8 +278,8 @@ BAD_USAGE = {
     ),
     "device that is not there": (
         lambda url: study_with(url, direction="maximize"),
-        ["--recipe", "RECIPE", "--device", "abacus"],
-        ["device 'abacus' is not on this machine", "cpu"],
+        ["--recipe", "RECIPE", "--device", ABSENT],
+        [f"device '{ABSENT}' is not on this machine", "cpu"],
     ),
     "class that is not allowed": (
         lambda url: study_with(url, direction="maximize").set_user_attr("unused", 0),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
 
 from optuna_taylorglo.cli import evaluate, run, studies
@@ -30,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="taylorglo", description="Evolve loss functions for your network."
     )
     add_version_option(parser)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in (run, studies, evaluate):
         module.add_commands(commands)
     return parser
@@ -38,7 +39,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and turn what goes wrong into a message and an exit code."""
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return USAGE
     configure_logging(verbose=arguments.verbose, quiet=arguments.quiet)
     stop = stop_on_signals()
     study = getattr(arguments, "study", None) or getattr(arguments, "study_name", None)

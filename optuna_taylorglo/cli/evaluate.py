@@ -8,22 +8,22 @@ import threading
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.progress import PlainConsole
-from optuna_taylorglo.cli.workers import add_workers_option, trained_by_workers
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.process import DONE
+from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.report.dashboard import fitness_line, refresh_if_installed
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.text import write_atomically
-from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES, LearningRates
+from optuna_taylorglo.session import Session
+from optuna_taylorglo.text import counted, write_atomically
+from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES
 from optuna_taylorglo.verdict.selection import loss_name, selected_loss
+from optuna_taylorglo.worker import training_recipe
 
 if TYPE_CHECKING:
     from optuna_taylorglo.verdict.sweep import SavedSweep
@@ -43,11 +43,13 @@ def add_commands(commands: options.Commands) -> None:
 
     help = "compare the winner with baselines by full trainings on the test set"
     parser = options.add_command(commands, evaluate, help, machine=True)
-    options.add_seeds_option(parser, 10, "trainings per loss")
+    # One training has no spread.
+    options.add_seeds_option(parser, 10, "trainings per loss", least=2)
     help = f"baselines or loss files, separated by commas: {', '.join(BASELINES)} (%(default)s)"
     parser.add_argument("--against", default=",".join(DEFAULT_BASELINES), help=help)
-    options.add_output_option(parser, Path("verdict"), "files to write (%(default)s.*)")
-    add_workers_option(parser)
+    help = "files to write, without .md, .csv and .json"
+    options.add_output_option(parser, "verdict", help)
+    options.add_workers_option(parser)
 
     help = "vary training data, label noise or evaluation length"
     parser = options.add_command(commands, sweep, help, machine=True)
@@ -58,8 +60,8 @@ def add_commands(commands: options.Commands) -> None:
     options.add_seeds_option(parser, 3, "trainings per point")
     most, help = options.up_to(options.MOST_TRAININGS), "candidates for length (%(default)s)"
     add("--candidates", type=most, default=12, help=help)
-    options.add_output_option(parser, None, "file; default: sweep-SETTING.json")
-    add_workers_option(parser)
+    options.add_output_option(parser, "sweep_SETTING.json")
+    options.add_workers_option(parser)
 
 
 def baseline(arguments: Namespace, stop: threading.Event) -> int:
@@ -68,39 +70,36 @@ def baseline(arguments: Namespace, stop: threading.Event) -> int:
     from optuna_taylorglo.verdict.baselines import evaluate_cross_entropy
 
     study, recipe, _ = options.open_study_of(arguments)
-    training = Training(recipe, options.machine_of(arguments))
-    values = evaluate_cross_entropy(study, training, arguments.seeds, stop)
+    recipe, runtime = training_recipe(study, recipe), options.runtime_of(arguments)
+    runtime.prepare()
+    values = evaluate_cross_entropy(study, Training(recipe, runtime), arguments.seeds, stop)
     lines = [fitness_line(SearchHistory(study, recipe))]
     if diverged := values.count(None):
-        lines.append(f"{diverged} of {len(values)} trainings with cross-entropy diverged.")
-        lines.append("They are not in its mean. A smaller learning rate may help.")
+        trainings = counted(len(values), "trainings")
+        lines.append(f"{diverged} of {trainings} with cross-entropy diverged.")
+        lines.append("Diverged trainings are not in its mean. A smaller learning rate may help.")
     PlainConsole().print(*lines, sep="\n")
     return DONE
 
 
 def evaluate(arguments: Namespace, stop: threading.Event) -> int:
     """Train what is not trained yet, and print and write the verdict."""
-    options.check_output(arguments.output.with_name(arguments.output.name + ".md"))
-    opened = options.open_study_of(arguments)
-
     from optuna_taylorglo.verdict import compare, output
 
-    (study, recipe, _), seeds = opened, arguments.seeds
-    against = arguments.against.split(",")
+    path = options.output_path(arguments, arguments.study, "verdict", output.SUFFIXES)
+    seeds, against = arguments.seeds, arguments.against.split(",")
     compare.check_comparison(seeds, against)
-    rates = LearningRates.find(study, recipe, options.machine_of(arguments))
-    console = PlainConsole()
-    with trained_by_workers(opened, arguments, stop, console) as train:
-        verdict = compare.evaluate(study, recipe, train, seeds=seeds, against=against, rates=rates)
-        output.save_verdict(train.evaluation_study, verdict)
-    refresh_if_installed(study)
-    length = f"after {recipe.budget.full} {recipe.budget.unit}, {seeds} trainings each"
+    study, recipe, url = options.open_study_of(arguments)
+    session = Session(study, url, **options.session_settings(arguments, stop))
+    verdict, console = session.compare(seeds, against), session.console
+    length = f"after {counted(recipe.budget.full, recipe.budget.unit)}, {seeds} trainings each"
     table = Table(*output.SHORT_HEADER, title=f"{verdict.test_metric} {length}")
     for row in output.short_rows(verdict):
         table.add_row(*row)
     winner = f"Winner: {loss_name(verdict.trial)} of study {study.study_name}"
-    files = ", ".join(map(str, output.write_verdict(verdict, arguments.output)))
-    console.print(table, winner, verdict.text, f"Written to {files}", sep="\n")
+    files = ", ".join(map(str, output.write_verdict(verdict, path)))
+    console.print(table, winner, verdict.text, sep="\n")
+    console.print(f"Written to {files}", soft_wrap=True)
     return DONE
 
 
@@ -110,17 +109,16 @@ def sweep(arguments: Namespace, stop: threading.Event) -> int:
     allowed, is_right = _VALUES[over]
     if wrong := [f"{value:g}" for value in values if not is_right(value)]:
         raise UsageError(f"--values {', '.join(wrong)} not allowed for {over}, must be {allowed}.")
-    path = arguments.output or Path(f"sweep-{over}.json")
-    options.check_output(path)
-    opened = options.open_study_of(arguments)
-    study, recipe, _ = opened
+    path = options.output_path(arguments, arguments.study, f"sweep_{over}.json")
+    study, recipe, url = options.open_study_of(arguments)
+    recipe = training_recipe(study, recipe)
 
-    from optuna_taylorglo.training.training import test_metric
     from optuna_taylorglo.verdict.sweep import SavedSweep, rank_agreement, save_sweep, sweep_data
 
-    console = PlainConsole()
+    session = Session(study, url, **options.session_settings(arguments, stop))
+    session.check(for_verdict=over != "length")
     content: object
-    with trained_by_workers(opened, arguments, stop, console) as train:
+    with session.trainings() as (evaluation_study, train):
         if over == "length":
             lengths = [round(value) for value in values]
             found = rank_agreement(study, recipe, lengths, arguments.candidates, train)
@@ -129,13 +127,13 @@ def sweep(arguments: Namespace, stop: threading.Event) -> int:
         else:
             selected = selected_loss(study)
             data = sweep_data(selected.loss, recipe, over, values, seeds, train)
-            saved = SavedSweep(over, test_metric(recipe), data, loss=selected.name)
+            saved = SavedSweep(over, recipe.fitness.test_metric, data, loss=selected.name)
             content = data.accuracies
-        save_sweep(train.evaluation_study, saved)
+        save_sweep(evaluation_study, saved)
     refresh_if_installed(study)
-    _print_sweep(saved, values, seeds, console)
+    _print_sweep(saved, values, seeds, session.console)
     write_atomically(path, json.dumps(content, indent=2) + "\n")
-    console.print(f"Written to {path}")
+    session.console.print(f"Written to {path}", soft_wrap=True)
     return DONE
 
 
@@ -148,14 +146,15 @@ def _print_sweep(sweep: SavedSweep, values: list[float], seeds: int, console: Co
             table.add_row(*map(str, cells))
         console.print(table)
         return
-    title = f"Mean {sweep.measured} by {sweep.over}, {seeds} trainings each"
+    title = f"Mean {sweep.measured} by {sweep.over}, {counted(seeds, 'trainings')} each"
     table = Table("loss", *(f"{value:g}" for value in values), title=title)
     for label, by_value in sweep.data.accuracies.items():
         table.add_row(label, *(f"{statistics.fmean(by_value[v]):.4f}" for v in values))
     console.print(table, f"The evolved loss is {sweep.loss}.", sep="\n")
     if sweep.data.divergence is not None:
         n = sum(sum(diverged.values()) for diverged in sweep.data.diverged.values())
-        console.print(f"{n} trainings diverged and count as {sweep.data.divergence:.4f}.")
+        diverged = f"{counted(n, 'trainings')} diverged"
+        console.print(f"{diverged}, counted as {sweep.data.divergence:.4f}.")
 
 
 def _numbers(text: str) -> list[float]:

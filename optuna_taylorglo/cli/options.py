@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import math
-import os
-import sys
-import tempfile
+import re
+import shlex
 import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from optuna.study import Study
 
 from optuna_taylorglo import __version__
-from optuna_taylorglo.errors import RecipeError, UsageError
-from optuna_taylorglo.recipes.load import line_of
+from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.study.open import open_study
 from optuna_taylorglo.study.storages import resolve_storage_url
-
-if TYPE_CHECKING:
-    from optuna_taylorglo.recipes.schema import Recipe
-    from optuna_taylorglo.training.preflight import Preflight
-    from optuna_taylorglo.training.runtime import PrecisionName, RuntimeConfig
+from optuna_taylorglo.text import as_file_name, check_writable
+from optuna_taylorglo.training.runtime import RuntimeConfig
 
 Commands: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 Action = Callable[[Namespace, threading.Event], int]
 
 # So that a typing error starts no endless work.
 MOST_TRAININGS = MOST_PROCESSES = 1000
-
-logger = logging.getLogger(__name__)
 
 
 class OpenedStudy(NamedTuple):
@@ -89,34 +82,49 @@ def add_version_option(parser: ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
 
 
-def add_seeds_option(parser: ArgumentParser, default: int, help: str) -> None:
+def add_seeds_option(parser: ArgumentParser, default: int, help: str, least: int = 1) -> None:
     help += " (%(default)s)"
-    parser.add_argument("--seeds", type=up_to(MOST_TRAININGS), default=default, help=help)
+    parser.add_argument("--seeds", type=up_to(MOST_TRAININGS, least), default=default, help=help)
 
 
-def add_output_option(
-    parser: ArgumentParser, default: Path | None, help: str = "file (%(default)s)"
-) -> None:
-    parser.add_argument("--output", "-o", type=Path, default=default, help=help)
+def add_output_option(parser: ArgumentParser, ending: str, help: str = "file") -> None:
+    help = f"{help}; default: STUDY_{ending}"
+    parser.add_argument("--output", "-o", type=Path, help=help)
 
 
-def check_output(path: Path) -> None:
-    """Make sure, before anything is trained, that a file can be written; make its folder."""
-    if path.is_dir():
-        raise UsageError(f"--output {path} cannot be written: it is a folder.")
+def output_path(
+    arguments: Namespace, study_name: str, ending: str, suffixes: Sequence[str] = ()
+) -> Path:
+    """The file to write, named after the study unless it was given.
+
+    A `UsageError` says, before anything is opened or trained, that it cannot be written. Suffixes
+    are those of several files that are written.
+    """
+    path: Path = arguments.output or Path(f"{as_file_name(study_name)}_{ending}")
+    for each in (path, *(Path(f"{path}{suffix}") for suffix in suffixes)):
+        _check_output(each)
+    return path
+
+
+def _check_output(path: Path) -> None:
+    problem, folder = f"--output {path} cannot be written", path.parent
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path.parent).close()
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise UsageError(f"{problem}: it is {kind}.")
+        if not folder.exists():
+            make = shlex.join(["mkdir", "-p", str(folder)])
+            raise UsageError(f"{problem}: there is no folder {folder}. Make it with\n  {make}")
+        check_writable(path)
     except OSError as error:
-        reason = f"{error.strerror}: {path.parent}"
-        raise UsageError(f"--output {path} cannot be written ({reason}).") from error
+        raise UsageError(f"{problem} in {folder.absolute()}: {error.strerror}.") from error
 
 
 def add_machine_options(parser: ArgumentParser) -> None:
-    """Add the options of this machine, which `RuntimeOptions.of` reads."""
+    """Add the options of this machine, which `runtime_of` reads."""
     add = parser.add_argument_group("this machine").add_argument
     add("--data-dir", type=Path, default=Path("data"), help="where data sets are (%(default)s)")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (%(default)s)")
+    add("--device", type=_device, default="auto", help=f"{_DEVICES} (%(default)s)")
     precisions = ["auto", "32-true", "bf16-mixed", "16-mixed"]
     help = "numeric precision; auto takes bfloat16 where it is faster (%(default)s)"
     add("--precision", default="auto", choices=precisions, help=help)
@@ -127,77 +135,45 @@ def add_machine_options(parser: ArgumentParser) -> None:
     add("--allow", action="append", default=[], dest=dest, metavar=metavar, help=help)
 
 
-@dataclass(frozen=True)
-class RuntimeOptions:
-    """The options of `add_machine_options` and how much to log, to be sent to another process."""
-
-    data_dir: Path = Path("data")
-    device: str = "auto"
-    precision: PrecisionName = "auto"
-    threads: int = 1
-    allowed_packages: Sequence[str] = ()
-    verbose: bool = False
-    quiet: bool = False
-
-    @classmethod
-    def of(cls, arguments: Namespace) -> RuntimeOptions:
-        """The options of a command."""
-        return cls(**{each.name: getattr(arguments, each.name) for each in fields(cls)})
-
-    def flags(self) -> list[str]:
-        """The options that are not at their default, as a command line has them."""
-        flags = []
-        for name in ("data_dir", "device", "precision", "threads"):
-            if getattr(self, name) != getattr(RuntimeOptions, name):
-                flags += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
-        for name in self.allowed_packages:
-            flags += ["--allow", name]
-        return flags + ["-v"] * self.verbose + ["-q"] * self.quiet
-
-    def machine(self) -> RuntimeConfig:
-        """The runtime that they describe, set up for training."""
-        # Allowed modules may be in the working directory, for scripts as for `python -m`.
-        if self.allowed_packages and not {"", os.getcwd()} & set(sys.path):
-            sys.path.insert(0, os.getcwd())
-        # Takes seconds to import: wrong usage is answered before.
-        from optuna_taylorglo.training.runtime import RuntimeConfig
-
-        allowed = tuple(self.allowed_packages)
-        runtime = RuntimeConfig(self.data_dir, self.device, self.precision, allowed)
-        runtime.prepare(threads=self.threads)
-        return runtime
+def runtime_of(arguments: Namespace) -> RuntimeConfig:
+    """The options of `add_machine_options`."""
+    given = {each.name: getattr(arguments, each.name) for each in fields(RuntimeConfig)}
+    return RuntimeConfig(**given | {"allowed_packages": tuple(given["allowed_packages"])})
 
 
-def machine_of(arguments: Namespace) -> RuntimeConfig:
-    """The runtime that the options of `add_machine_options` describe, set up for training."""
-    return RuntimeOptions.of(arguments).machine()
+def add_workers_option(parser: ArgumentParser) -> None:
+    help = "processes; default: one per core or GPU"
+    parser.add_argument("--workers", type=up_to(MOST_PROCESSES), help=help)
 
 
-def dry_run(recipe: Recipe, runtime: RuntimeConfig, path: Path | None = None) -> Preflight:
-    """Take one training step and one validation batch, and log what looks wrong.
-
-    Errors name the line of the recipe's file; `path` is None for a recipe out of a study.
-    """
-    from optuna_taylorglo.training.preflight import preflight
-
-    try:
-        found = preflight(recipe, runtime)
-    except RecipeError as error:
-        if path is None:
-            raise
-        line = line_of(path, error.field)
-        raise error.from_source(f"{path}, line {line}" if line else str(path)) from error.__cause__
-    for warning in found.warnings:
-        logger.warning("%s", warning)
-    return found
+def session_settings(arguments: Namespace, stop: threading.Event) -> dict[str, Any]:
+    """How the trainings of a command are done, as fields of `Session`."""
+    return {
+        "runtime": runtime_of(arguments),
+        "n_workers": arguments.workers,
+        "in_process": False,
+        "stop": stop,
+        "verbose": arguments.verbose,
+        "quiet": arguments.quiet,
+    }
 
 
-def up_to(most: float) -> Callable[[str], int]:
-    """Whole numbers of at least 1 and at most so much, for argparse."""
+_DEVICES = "auto, cpu, mps, cuda, or one GPU such as cuda:1"
+
+
+def _device(text: str) -> str:
+    """A device that some machine has, for argparse."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed, must be {_DEVICES}")
+    return text
+
+
+def up_to(most: float, least: int = 1) -> Callable[[str], int]:
+    """Whole numbers in a range, for argparse."""
 
     def number(text: str) -> int:
-        if not 1 <= (value := int(text)) <= most:
-            allowed = "at least 1" if most == math.inf else f"from 1 to {most}"
+        if not least <= (value := int(text)) <= most:
+            allowed = f"at least {least}" if most == math.inf else f"from {least} to {most}"
             raise argparse.ArgumentTypeError(f"{value} is not allowed, must be {allowed}")
         return value
 

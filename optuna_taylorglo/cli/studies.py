@@ -6,7 +6,6 @@ import socket
 import threading
 from argparse import Namespace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import optuna
 from optuna.study import Study
@@ -16,16 +15,18 @@ from rich.table import Table
 
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX
 from optuna_taylorglo.cli import options
-from optuna_taylorglo.cli.progress import PlainConsole
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.process import DONE, FAILED
+from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.recipes.schema import TrainingRecipe
 from optuna_taylorglo.report.dashboard import fitness_line, is_installed, refresh, serve
 from optuna_taylorglo.search.history import SearchHistory, trial_loss
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage
 from optuna_taylorglo.study.optuna_private import study_id_of
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
+from optuna_taylorglo.text import counted
 from optuna_taylorglo.verdict.selection import is_undecided, load_selection, selected_loss
 
 
@@ -37,10 +38,10 @@ def add_commands(commands: options.Commands) -> None:
     help = "write the winner, or a trial's loss, to a file"
     parser = options.add_command(commands, export, help)
     parser.add_argument("--trial", type=int, help="number of a trial; default: the winner")
-    options.add_output_option(parser, Path("best_loss.json"))
+    options.add_output_option(parser, "loss.json")
 
     parser = options.add_command(commands, report, "write a page about a study that works offline")
-    options.add_output_option(parser, Path("report.html"))
+    options.add_output_option(parser, "report.html")
 
     parser = options.add_command(commands, dashboard, "watch a study in the browser")
     parser.add_argument("--port", type=options.up_to(65535), default=8080, help="(%(default)s)")
@@ -68,7 +69,9 @@ def _cells(study: Study) -> tuple[str, ...]:
     if (recipe := settled_recipe(study)) is None:
         return "", "", "", "", "no worker has begun"
     history, running = SearchHistory(study, recipe), _running(study)
-    data, model = (part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model))
+    data, model = "in Python", "in Python"
+    if isinstance(recipe, TrainingRecipe):
+        data, model = (part.class_path.rsplit(".", 1)[-1] for part in (recipe.data, recipe.model))
     best = "" if history.best is None else f"{history.best.values[0]:.4f}"
     state = "winner not selected" if is_undecided(study, recipe) else "complete"
     if running:
@@ -85,10 +88,10 @@ def _show_study(opened: options.OpenedStudy, console: Console) -> int:
     console.print(f"Study {study.study_name} in {shown_url(url)}")
     console.print(
         f"Generations: {history.n_finished} of {recipe.search.total_generations} complete, "
-        f"{history.n_filled} of {history.n_slots} candidates evaluated"
+        f"{history.n_filled} of {counted(history.n_slots, 'candidates')} evaluated"
     )
     if recipe.search.method == "glo":
-        console.print(f"Equal functions: {history.n_reused} trees were not evaluated again")
+        console.print(f"Equal functions: {counted(history.n_reused, 'trees')} not evaluated again")
     states = ", ".join(f"{n} {s.name.lower()}" for s, n in history.counts.items() if n)
     console.print(f"Trials: {states or 'none yet'}")
     _show_workers(running, console)
@@ -139,7 +142,7 @@ def time_left(history: SearchHistory) -> timedelta | None:
 
 def export(arguments: Namespace, stop: threading.Event) -> int:
     """Write the winner, or a trial's loss, to a file."""
-    options.check_output(arguments.output)
+    path = options.output_path(arguments, arguments.study, "loss.json")
     study = options.open_study_of(arguments).study
     if (number := arguments.trial) is None:
         selected = selected_loss(study)
@@ -147,24 +150,25 @@ def export(arguments: Namespace, stop: threading.Event) -> int:
     else:
         trials = study.get_trials(deepcopy=False)
         if not 0 <= number < len(trials):
-            which = f"study {study.study_name!r}, which has {len(trials)} trials, numbered from 0"
+            n_trials = f"{counted(len(trials), 'trials')}, numbered from 0"
+            which = f"study {study.study_name!r}, which has {n_trials}"
             raise UsageError(f"--trial {number} is not in {which}.")
         loss, name = trial_loss(study, trials[number]), f"trial {number}"
-    loss.save(arguments.output)
-    PlainConsole().print(f"Loss of {name} written to {arguments.output}.", soft_wrap=True)
+    loss.save(path)
+    PlainConsole().print(f"Loss of {name} written to {path}.", soft_wrap=True)
     return DONE
 
 
 def report(arguments: Namespace, stop: threading.Event) -> int:
     """Write a page about a study, with the newest verdict if there is one."""
-    options.check_output(arguments.output)
+    path = options.output_path(arguments, arguments.study, "report.html")
     opened = options.open_study_of(arguments)
 
     from optuna_taylorglo.report.build import write_report
 
     storage = None if opened.url == resolve_storage_url() else opened.url
-    write_report(opened.study, arguments.output, storage=storage)
-    PlainConsole().print(f"Report written to {arguments.output}.", soft_wrap=True)
+    write_report(opened.study, path, storage=storage)
+    PlainConsole().print(f"Report written to {path}.", soft_wrap=True)
     return DONE
 
 

@@ -237,9 +237,15 @@ def is_steady(
     *,
     anchor: Anchor,
     class_reduction: str = "mean",
+    lr_factor: float | None = None,
 ) -> bool:
-    """Whether its first gradient (A2) lies within `PACE` and (A3) below the maximum."""
+    """Whether its first gradient (A2) lies within `PACE` and (A3) below the maximum.
+
+    Where the optimizer undoes the scale of a loss, a factor on the learning rate sets the pace.
+    """
     pace = first_gradient(theta, n_classes, form, anchor=anchor, class_reduction=class_reduction)
+    if lr_factor is not None and pace > 0:
+        pace = lr_factor
     if not PACE[0] < pace < PACE[1]:
         return False
     share = one_class_share(theta, n_classes, form, anchor=anchor, class_reduction=class_reduction)

@@ -71,6 +71,7 @@ class EvolvedLossModule(ClassificationLoss):
         super().__init__(**settings)
         self.n_classes: int | None = None
         self.origin: Origin | None = None
+        self.lr_factor: float | None = None
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -89,7 +90,7 @@ class EvolvedLossModule(ClassificationLoss):
     ) -> None:
         """Write the loss to a JSON file that `load_loss` reads back exactly, atomically.
 
-        `n_classes` and `origin` are the attributes unless given.
+        `n_classes` and `origin` are the attributes unless given; `lr_factor` is the attribute.
         """
         settings = self.settings() | {
             "reduction": self.reduction,
@@ -97,6 +98,7 @@ class EvolvedLossModule(ClassificationLoss):
             "ignore_index": self.ignore_index,
             "n_classes": self.n_classes if n_classes is None else n_classes,
             "origin": self.origin if origin is None else origin,
+            "lr_factor": self.lr_factor,
         }
         content = self.file_type.from_plain(settings).model_dump()
         # JSON writes Python's shortest exact form of a float, so numbers come back bit for bit.
@@ -113,7 +115,7 @@ class Batch(NamedTuple):
     valid: Tensor | None = None  # which samples count, (N, 1, …); None for all
     share: Tensor | None = None  # mean class weight under the smoothed target, (N, 1, …)
     total: Tensor | None = None  # what "mean" divides by; None for the number of samples
-    is_single: bool = False  # whether the logits came as (C,)
+    shape: torch.Size | None = None  # of the losses of samples, if it is not that of the batch
 
     def labels(self, smoothing: float) -> Tensor:
         """Smoothed class probabilities of the shape of the logits."""
@@ -132,19 +134,34 @@ class Batch(NamedTuple):
             losses = torch.where(self.valid, losses, 0.0)
         if reduction == "none":
             losses = losses.squeeze(1)
-            return losses.squeeze(0) if self.is_single else losses
+            return losses if self.shape is None else losses.reshape(self.shape)
         if reduction == "sum":
             return losses.sum()
         return losses.mean() if self.total is None else losses.sum() / self.total
 
 
-def prepare(logits: Tensor, target: Tensor, conventions: Conventions) -> Batch:
-    """Check a batch and say how its samples count; a ValueError names shapes that do not fit."""
+def prepare(
+    logits: Tensor, target: Tensor, conventions: Conventions, n_classes: int | None = None
+) -> Batch:
+    """Check a batch and say how its samples count; a ValueError names shapes that do not fit.
+
+    With `n_classes`, logits of another number of classes are refused.
+    """
     if logits.dim() == 0:
         raise ValueError("logits has no dimension; its shape must be (C,) or (N, C, …).")
-    if is_single := logits.dim() == 1:
+    shape: torch.Size | None = None
+    if logits.dim() == 1:
+        shape = logits.shape[:0]
         logits, target = logits.unsqueeze(0), target.unsqueeze(0)
+    elif _is_sequence(logits, target):
+        shape = target.shape
+        logits, target = logits.flatten(0, 1), target.flatten()
     weight, n = conventions.weight, logits.shape[1]
+    if n_classes is not None and n != n_classes:
+        raise ValueError(
+            f"logits have {n} classes, and the loss was made for {n_classes}: to use it with {n}, "
+            f"load_loss(path, n_classes={n}) or loss.n_classes = {n}."
+        )
     if weight is not None and weight.shape != (n,):
         raise ValueError(f"weight has shape {tuple(weight.shape)}; {n} classes take shape ({n},).")
     if logits.dtype in (torch.float16, torch.bfloat16):
@@ -157,17 +174,17 @@ def prepare(logits: Tensor, target: Tensor, conventions: Conventions) -> Batch:
         if smoothing > 0:
             x = x * (1 - smoothing) + smoothing / n
         share = None if weight is None else (x * over_classes(weight, x)).sum(1, keepdim=True)
-        return Batch(logits, x, True, share=share, is_single=is_single)
+        return Batch(logits, x, True, share=share, shape=shape)
     index = target.long().unsqueeze(1)
     if weight is None and _all_count(index, conventions.ignore_index):
-        return Batch(logits, index, False, is_single=is_single)
+        return Batch(logits, index, False, shape=shape)
     valid = index != conventions.ignore_index
     index, logits = index * valid, torch.where(valid, logits, 0.0)
     if weight is None:
-        return Batch(logits, index, False, valid, None, valid.sum(), is_single)
+        return Batch(logits, index, False, valid, None, valid.sum(), shape)
     count = weight[index] * valid
     share = ((1 - smoothing) * count + smoothing * weight.mean()) * valid
-    return Batch(logits, index, False, valid, share, count.sum(), is_single)
+    return Batch(logits, index, False, valid, share, count.sum(), shape)
 
 
 def over_classes(weight: Tensor, like: Tensor) -> Tensor:
@@ -178,6 +195,13 @@ def over_classes(weight: Tensor, like: Tensor) -> Tensor:
 def transforms_active() -> bool:
     """Whether a transform of `torch.func` is active; PyTorch has no public question for it."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+def _is_sequence(logits: Tensor, target: Tensor) -> bool:
+    """Whether they are (B, T, C) and indices (B, T), which PyTorch's (N, C, d1) cannot mean."""
+    if logits.dim() != 3 or target.is_floating_point() or logits.shape[1] == logits.shape[2]:
+        return False
+    return target.shape == logits.shape[:2]
 
 
 def _all_count(index: Tensor, ignore_index: int) -> bool:

@@ -59,6 +59,7 @@ class TargetCurve:
         if isinstance(loss, TaylorLoss) and "z" in loss.form.variables:
             raise ValueError("variables has 'z': a probability does not determine raw logits.")
         self._loss = copy.deepcopy(loss).double()
+        self._loss.n_classes = None  # the curve may take another number
         self._loss.reduction, self._loss.weight = "none", None
         self._loss.ignore_index, self._loss.label_smoothing = -100, 0.0
         if isinstance(self._loss, TaylorLoss):
@@ -107,12 +108,12 @@ def nearest_known_loss(loss: EvolvedLoss, n_classes: int) -> tuple[str, float]:
     return max(((name, _cosine(own, each)) for name, each in curves.items()), key=itemgetter(1))
 
 
-def describe(loss: EvolvedLoss, n_classes: int) -> Description:
+def describe(loss: EvolvedLoss, n_classes: int | None = None) -> Description:
     """Tell what a loss does on a problem with this many classes.
 
     Args:
         loss: The loss; one over training progress is described at its start.
-        n_classes: Number of classes, at least 2.
+        n_classes: Number of classes, at least 2; by default that of the loss.
 
     Returns:
         Text and facts: formula, canonical parameters, whether training can begin, where the
@@ -128,6 +129,12 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
         >>> round(description.facts["gradient_scale"], 3)
         0.2
     """
+    n_classes = loss.n_classes if n_classes is None else n_classes
+    if n_classes is None:
+        raise ValueError(
+            "n_classes is not given, and the loss does not say for how many it was made: "
+            "describe(loss, n_classes=10), or loss.n_classes = 10."
+        )
     check_classes(n_classes)
     facts: dict[str, Any] = loss.settings() | {"canonical": None, "collapse_ratio": None}
     left, lines, last, first = "L = -f", list[str](), list[str](), None
@@ -163,13 +170,12 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
         *lines,
         f"It {begin}.",
     ]
+    lines += _scale_sentences(first, loss.lr_factor)
     binary = minimum = nearest = cosine = None
     if first is not None:
         nearest, cosine = nearest_known_loss(loss, n_classes)
         binary, minimum = (TargetCurve(loss, n).minimum() for n in (2, n_classes))
         lines += [
-            f"Its first gradient is {first:.3g} times cross-entropy's: at the start that acts like "
-            f"a learning rate {first:.3g} times as large.",
             f"It is lowest where the target has probability {minimum:.3f} "
             f"({binary:.3f} with two classes).",
             f"Most like {nearest} (cosine of gradients {cosine:.3f}).",
@@ -180,12 +186,28 @@ def describe(loss: EvolvedLoss, n_classes: int) -> Description:
         "trainability": h if math.isfinite(h) else None,
         "can_begin_to_learn": h > 0,
         "gradient_scale": first,
+        "lr_factor": loss.lr_factor,
         "minimum_binary": binary,
         "minimum": minimum,
         "nearest_known_loss": nearest,
         "nearest_known_loss_cosine": cosine,
     }
     return Description("\n".join(lines + last), facts)
+
+
+def _scale_sentences(first: float | None, lr_factor: float | None) -> list[str]:
+    """The first gradient relative to cross-entropy's, and which learning rate that means."""
+    lines = []
+    if first is not None:
+        acts = f": at the start that acts like a learning rate {first:.3g} times as large"
+        end = acts if lr_factor is None else ""
+        lines.append(f"Its first gradient is {first:.3g} times cross-entropy's{end}.")
+    if lr_factor is not None:
+        lines.append(
+            "It was found with an optimizer that undoes the scale of a loss, and is to be used "
+            f"with the learning rate times {lr_factor:.3g}."
+        )
+    return lines
 
 
 def _anchored_sentences(loss: TaylorLoss, n_classes: int) -> list[str]:
@@ -235,6 +257,7 @@ _CONCENTRATIONS = (10.0, 1.0, 0.1)
 def logit_gradients(loss: EvolvedLoss, n_classes: int) -> Tensor:
     """Gradients at fixed predictions in one vector, for a loss in t at three times."""
     loss = copy.deepcopy(loss).double()
+    loss.n_classes = None  # the predictions may have another number
     logits, target = _predictions(n_classes)
     gradients = []
     in_time = isinstance(loss, TaylorLoss) and "t" in loss.form.variables

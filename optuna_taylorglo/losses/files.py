@@ -8,14 +8,33 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    field_validator,
+)
 
 from optuna_taylorglo.errors import LossFileError
 from optuna_taylorglo.losses.canonical import Base
+from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.losses.tree import tree_from_prefix
-from optuna_taylorglo.validation import Number, PlainMapping, PlainModel, Problem
+from optuna_taylorglo.validation import (
+    Number,
+    PlainMapping,
+    PlainModel,
+    Problem,
+    files_beside,
+    nearest,
+)
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 FORMAT, VERSION = "optuna-taylorglo loss", 1
@@ -41,11 +60,20 @@ class Origin(_Part):
 class _LossFields(_Part):
     class_reduction: Literal["mean", "sum"]
     reduction: Literal["mean", "sum", "none"]
+    n_classes: Annotated[StrictInt, Field(ge=2)] | None
     weight: list[Number] | None
     ignore_index: StrictInt
     label_smoothing: Annotated[Number, Field(ge=0, le=1)]
-    n_classes: Annotated[StrictInt, Field(ge=2)] | None
     origin: Origin | None
+    lr_factor: Annotated[Number, Field(gt=0)] | None = None
+
+    @field_validator("weight")
+    @classmethod
+    def _check_weight(cls, weight: list[float] | None, info: ValidationInfo) -> list[float] | None:
+        n_classes = info.data.get("n_classes")
+        if weight is not None and n_classes is not None and len(weight) != n_classes:
+            raise ValueError(f"must have {n_classes} values, one for each class")
+        return weight
 
 
 class LossFile(_LossFields):
@@ -75,18 +103,29 @@ class TreeLossFile(_LossFields):
     coefficients: list[Number]
 
 
-def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
+def load_loss(
+    path: str | PathLike[str],
+    *,
+    weight: Sequence[float] | FloatArray | Tensor | None = None,
+    reduction: str | None = None,
+    ignore_index: int | None = None,
+    n_classes: int | None = None,
+) -> EvolvedLoss:
     """Read a loss that `TaylorLoss.save` or `TreeLoss.save` wrote.
 
     Args:
         path: The file.
+        weight: Weight of each class, shape (C,), in place of the file's.
+        reduction: "mean", "sum" or "none", in place of the file's.
+        ignore_index: Target index that does not count, in place of the file's.
+        n_classes: Number of classes, in place of the one that the loss was made for.
 
     Returns:
-        The loss as it was saved, `TaylorLoss` or `TreeLoss`, with its `n_classes` and `origin`.
+        The loss, `TaylorLoss` or `TreeLoss`, with its `n_classes`, `origin` and `lr_factor`.
 
     Raises:
-        LossFileError: If the file is no loss file, is damaged or comes from a later version; the
-            message names the file and the field.
+        LossFileError: If the file is no loss file, is damaged or comes from a later version, or an
+            argument is wrong; the message names the file and the field, or the argument.
 
     Examples:
         >>> from optuna_taylorglo import TaylorLoss, load_loss
@@ -96,6 +135,8 @@ def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
         (0.0, 0.5, 0.0, 0.0, 0.0, 2.0, -4.0, 0.0)
         >>> criterion.n_classes
         10
+        >>> load_loss("best_loss.json", n_classes=3, weight=[1.0, 1.0, 5.0]).weight
+        tensor([1., 1., 5.])
     """
     import torch
 
@@ -105,7 +146,9 @@ def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
     try:
         content = json.loads(Path(path).read_bytes(), parse_constant=_refuse_constant)
     except OSError as error:
-        raise LossFileError(f"{path}: cannot be read: {error.strerror}.") from error
+        hint = nearest(path, files_beside(path, ".json"))
+        reason = f"{error.strerror}; {hint}" if hint else f"{error.strerror}."
+        raise LossFileError(f"{path}: cannot be read: {reason}") from error
     except (ValueError, RecursionError) as error:
         raise LossFileError(f"{path}: not a whole JSON document: {error}.") from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
@@ -114,9 +157,16 @@ def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
         raise LossFileError(
             f"{path}: version is {version!r}; this release of optuna-taylorglo reads {VERSION}."
         )
+    given = {
+        "weight": weight.tolist() if isinstance(weight, torch.Tensor | np.ndarray) else weight,
+        "reduction": reduction,
+        "ignore_index": ignore_index,
+        "n_classes": n_classes,
+    }
+    overrides = {name: value for name, value in given.items() if value is not None}
     try:
-        fields = (TreeLossFile if "tree" in content else LossFile).from_plain(content)
-        settings = fields.model_dump(exclude={"weight", "n_classes", "origin"})
+        fields = (TreeLossFile if "tree" in content else LossFile).from_plain(content | overrides)
+        settings = fields.model_dump(exclude={"weight", "n_classes", "origin", "lr_factor"})
         if fields.weight is not None:
             exact = torch.tensor(fields.weight, dtype=torch.float64)
             single = exact.float()  # the usual type, unless it rounds
@@ -126,6 +176,7 @@ def load_loss(path: str | PathLike[str]) -> EvolvedLoss:
         lines = (f"{path}: {line}" for line in str(error).splitlines())
         raise LossFileError("\n".join(lines)) from error
     loss.n_classes, loss.origin = fields.n_classes, fields.origin
+    loss.lr_factor = fields.lr_factor
     return loss
 
 

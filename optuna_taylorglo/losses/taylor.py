@@ -184,9 +184,10 @@ def taylor_loss(
     ``torch.func.vmap(taylor_loss, in_dims=(None, None, 0))(logits, target, thetas)``.
 
     Args:
-        logits: Raw network outputs, shape (C,), (N, C) or (N, C, d1, …).
-        target: Class indices of shape (), (N,) or (N, d1, …), or class probabilities of the
-            shape of `logits`.
+        logits: Raw network outputs, shape (C,), (N, C) or (N, C, d1, …); or (B, T, C) of
+            sequences. With T = C it is (N, C, d1), as in PyTorch: flatten to be sure.
+        target: Class indices of shape (), (N,), (N, d1, …) or (B, T), or class probabilities of
+            the shape of `logits`, which is then not (B, T, C).
         theta: The parameters, shape (P,) with P the form's `n_parameters`.
         order: Order of the expansion.
         variables: Its variables.
@@ -259,8 +260,10 @@ class TaylorLoss(EvolvedLossModule):
         theta: The parameters as exact floats.
         anchor: Scale and smoothing of the anchored family; None without a base.
         progress: Training progress in [0, 1], a tensor that the caller sets for losses in ``t``.
-        n_classes: Number of classes the loss was made for, if known.
+        n_classes: Number of classes the loss was made for, if known; logits of another are refused.
         origin: Where a loss from a file came from, if known.
+        lr_factor: Factor on the learning rate that the loss is to be used with, if an optimizer
+            that undoes the scale of a loss found it; None if its own scale acts as it stands.
 
     Examples:
         >>> import torch
@@ -331,7 +334,7 @@ class TaylorLoss(EvolvedLossModule):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of a batch; shapes as in `taylor_loss`."""
         conventions, form = self.conventions, self.form
-        batch = prepare(logits, target, conventions)
+        batch = prepare(logits, target, conventions, self.n_classes)
         n, compiling = batch.logits.shape[1], torch.compiler.is_compiling()
         plain = partial(
             _losses,

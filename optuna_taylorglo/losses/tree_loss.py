@@ -94,6 +94,9 @@ class TreeLoss(EvolvedLossModule):
         settings: class_reduction ("mean" for 1/n, or "sum"), and reduction, weight, ignore_index
             and label_smoothing as in `torch.nn.CrossEntropyLoss`.
 
+    Attributes:
+        n_classes: As in `TaylorLoss`, with origin and lr_factor.
+
     Examples:
         >>> import torch
         >>> from optuna_taylorglo import BaikalLoss, TreeLoss
@@ -126,7 +129,7 @@ class TreeLoss(EvolvedLossModule):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of a batch; shapes as in `taylor_loss`."""
         conventions = self.conventions
-        batch = prepare(logits, target, conventions)
+        batch = prepare(logits, target, conventions, self.n_classes)
         log_y = torch.log_softmax(batch.logits, dim=1)
         values = self.values(batch.labels(conventions.label_smoothing), log_y)
         if not self._reaches_outputs:
@@ -150,7 +153,7 @@ class TreeLoss(EvolvedLossModule):
         point = center if isinstance(center, tuple) else (0.0, center)
         theta = expanded_theta(self.tree, self.coefficients, form=form, center=point)
         expanded = TaylorLoss(theta, order=order, folded=folded, **self.conventions._asdict())
-        expanded.n_classes = self.n_classes
+        expanded.n_classes, expanded.lr_factor = self.n_classes, self.lr_factor
         return expanded
 
     def trainability(self, n_classes: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
+from importlib.machinery import PathFinder
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +19,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
-from optuna_taylorglo.attributes import CLASS_WEIGHTS, OPTIMIZER, RECIPE
-from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, OPTIMIZER, RECIPE, SCALE
+from optuna_taylorglo.errors import RecipeError, UsageError
+from optuna_taylorglo.recipes.schema import (
+    FunctionRecipe,
+    Recipe,
+    TrainingRecipe,
+    recipe_from_dict,
+)
 from optuna_taylorglo.recipes.settings import DOTTED_PATH
-from optuna_taylorglo.validation import show
+from optuna_taylorglo.validation import files_beside, show
 
 if TYPE_CHECKING:
     import optuna
@@ -45,12 +51,13 @@ def find_recipe(path_or_name: str | os.PathLike[str]) -> Path:
         return path
     if str(path) in recipes:
         return recipes[str(path)]
-    near = difflib.get_close_matches(path.stem.lower(), recipes, n=5, cutoff=0.5)
+    near = difflib.get_close_matches(str(path), files_beside(path, ".yaml", ".yml"))
+    near += difflib.get_close_matches(path.stem.lower(), recipes, n=5, cutoff=0.5)
     hint = f"near to it are {', '.join(near)}" if near else f"there are {', '.join(recipes)}"
     raise RecipeError("", f"No such file, and no bundled recipe has this name; {hint}", str(path))
 
 
-def load_recipe(path: str | os.PathLike[str]) -> Recipe:
+def load_recipe(path: str | os.PathLike[str]) -> TrainingRecipe:
     """Read a recipe from a YAML file, or raise a `RecipeError` that says what is wrong with it."""
     source = os.fspath(path)
     try:
@@ -166,20 +173,27 @@ def frozen_recipe(study: optuna.Study) -> Recipe | None:
         problem = f"{show(version)} is not allowed, this version of optuna-taylorglo reads "
         problem += f"{SCHEMA_VERSION}: install the version that started the study"
         raise RecipeError("schema", problem, source)
-    return recipe_from_dict(envelope.get("recipe"), source)
+    content = envelope.get("recipe")
+    if isinstance(content, dict) and "n_classes" in content:
+        return FunctionRecipe.from_plain(content)
+    return recipe_from_dict(content, source)
 
 
 def settled_recipe(study: optuna.Study) -> Recipe | None:
-    """The frozen recipe, with the class weights and the optimizer that the first worker found."""
-    recipe = frozen_recipe(study)
+    """The frozen recipe, with what the first worker found: weights, optimizer, scale."""
+    recipe, attributes = frozen_recipe(study), study.user_attrs
     if recipe is None:
         return None
-    found = study.user_attrs
-    if recipe.loss.class_weights == "balanced" and (weights := found.get(CLASS_WEIGHTS)):
-        recipe = recipe.changed(loss=recipe.loss.changed(class_weights=tuple(weights)))
-    if recipe.optimizer is None and (optimizer := found.get(OPTIMIZER, "module")) != "module":
-        recipe = recipe.changed(optimizer=optimizer)
-    return recipe
+    loss, search = recipe.loss, recipe.search
+    changes: dict[str, Any] = {}
+    if loss.class_weights == "balanced" and (weights := attributes.get(CLASS_WEIGHTS)):
+        changes["loss"] = loss.changed(class_weights=tuple(weights))
+    if search.scale == "auto" and (scale := attributes.get(SCALE)):
+        changes["search"] = search.changed(scale=scale)
+    if isinstance(recipe, TrainingRecipe) and recipe.optimizer is None:
+        optimizer = attributes.get(OPTIMIZER, "module")
+        changes |= {} if optimizer == "module" else {"optimizer": optimizer}
+    return recipe.changed(**changes) if changes else recipe
 
 
 BUNDLED_PACKAGE = "lightning_modules"
@@ -199,16 +213,19 @@ def _import_class(field: str, class_path: str, allowed_packages: Sequence[str] =
     """
     allowed = (BUNDLED_PACKAGE, *allowed_packages)
     if wrong := [package for package in allowed if not _is_plain_path(package)]:
-        raise ValueError(f"allowed package {wrong[0]!r} must be a name such as my_package")
+        raise UsageError(f"allowed package {wrong[0]!r} must be a name such as my_package")
 
     def refuse(problem: str) -> NoReturn:
         raise RecipeError(field, f"{class_path!r} {problem}")
 
     def require_inside(module: str, problem: str) -> None:
         if not any(module == name or module.startswith(f"{name}.") for name in allowed):
+            package = module.partition(".")[0]
+            if not _is_there(package):
+                refuse(_no_module(package))
             refuse(
-                f"{problem} the allowed packages ({', '.join(allowed)}); if you trust it, start "
-                f"the worker with --allow {module.partition('.')[0]}"
+                f"{problem} the allowed packages ({', '.join(allowed)}); if you trust it, add "
+                f"--allow {package} to the command, or {package!r} to allowed_packages in Python"
             )
 
     module_name, _, class_name = class_path.rpartition(".")
@@ -218,6 +235,9 @@ def _import_class(field: str, class_path: str, allowed_packages: Sequence[str] =
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            refuse(_no_module(missing))
         refuse(f"cannot be imported: {error}")
     cls = vars(module).get(class_name)
     if not isinstance(cls, type):
@@ -250,6 +270,21 @@ def _bases(field: str) -> tuple[type, ...]:
 def _is_plain_path(path: str) -> bool:
     """Whether every part is an ordinary name; keeps out __main__, whose import runs a program."""
     return all(part.isidentifier() and not part.startswith("__") for part in path.split("."))
+
+
+def _is_there(package: str) -> bool:
+    """Whether a package or module can be found, without importing it.
+
+    The working directory counts, because that is where the modules of `--allow` may be.
+    """
+    if package in sys.modules or importlib.util.find_spec(package) is not None:
+        return True
+    return PathFinder.find_spec(package, [os.getcwd()]) is not None
+
+
+def _no_module(name: str) -> str:
+    where = f"is it in the working directory, {os.getcwd()}?"
+    return f"cannot be found: there is no module {name}; {where}"
 
 
 def imported_lightnings() -> list[ModuleType]:

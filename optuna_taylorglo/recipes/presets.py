@@ -18,7 +18,6 @@ PAPER_SEARCH: dict[str, Any] = {
     "n_generations": 60,
     "space": "theta",
     "filter": "none",
-    "scale": "free",
 }
 
 
@@ -36,7 +35,8 @@ def complete(content: object) -> object:
     if content.get("preset") == "paper":
         # Of the early abort the defaults are the paper's.
         implied = {"early_abort": {}, "selection": None}
-    if implied or search.get("method") == "glo":  # trees have no base
+        implied_loss, implied_search = PAPER_LOSS, PAPER_SEARCH | {"scale": "free"}
+    elif search.get("method") == "glo":  # trees have no base
         implied_loss, implied_search = PAPER_LOSS, PAPER_SEARCH
     else:
         implied_loss, implied_search = _implied_by_form(loss)

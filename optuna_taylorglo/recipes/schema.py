@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
@@ -29,6 +29,9 @@ from optuna_taylorglo.recipes.settings import (
     Unit,
     WholeNumber,
 )
+from optuna_taylorglo.text import counted
+
+R = TypeVar("R", bound="Recipe")
 
 _VARIABLES = [("x", *outputs, *t) for t in ((), ("t",)) for outputs in ("y", "z", "yz")]
 
@@ -48,7 +51,15 @@ def _class_weights(value: object) -> object:
     return weights
 
 
-class BudgetSettings(Section):
+class Budget(Section):
+    """How long trainings last; without settings a training is a call of the user's function."""
+
+    unit: str = "calls"
+    full: int = 1
+    evaluation: int = 1
+
+
+class BudgetSettings(Budget):
     """How long trainings last."""
 
     unit: Unit = "steps"
@@ -77,6 +88,11 @@ class FitnessSettings(Section):
     def sign(self) -> int:
         """The factor that makes greater values better."""
         return 1 if self.mode == "max" else -1
+
+    @property
+    def test_metric(self) -> str:
+        """Name of the metric on the test set: ``test_accuracy`` for ``val_accuracy``."""
+        return "test_" + self.metric.removeprefix("val_")
 
 
 class EarlyAbortSettings(Section):
@@ -147,19 +163,9 @@ _NOT_OF_TREES = {name: PAPER_LOSS[name] for name in ("base", "order", "variables
 
 
 class Recipe(Section):
-    """Everything scientific about a study."""
+    """What every study of a search has: how candidates are judged, which are tried, who wins."""
 
-    data: Component
-    model: Component
-    checkpoint: CheckpointSettings | None = None
-    """Left out: fresh weights."""
-    optimizer: OptimizerSettings | None = None
-    """Left out: that of a LightningModule; for a plain net sgd, lr 0.05 and momentum 0.9."""
-    schedule: ScheduleSettings = ScheduleSettings()
-    trainer: TrainerSettings = TrainerSettings()
-    batch_size: WholeNumber = Field(ge=1, le=MOST_EXAMPLES)
-    """Examples per batch."""
-    budget: BudgetSettings
+    budget: Budget = Budget()
     fitness: FitnessSettings = FitnessSettings()
     early_abort: EarlyAbortSettings | None = None
     early_stop: EarlyStopSettings | None = None
@@ -202,38 +208,83 @@ class Recipe(Section):
             given = f"the metric is {self.fitness.metric} with mode {self.fitness.mode}"
             problem = f"is missing: the default is an accuracy, and {given}"
             yield "early_abort.threshold", f"{problem}; early_abort: null leaves it out"
+
+
+class FunctionRecipe(Recipe):
+    """That of a search with the user's own training function."""
+
+    n_classes: WholeNumber = Field(ge=2, le=MOST_EXAMPLES)
+    """Number of classes."""
+
+
+class _Network(Section):
+    data: Component
+    model: Component
+    checkpoint: CheckpointSettings | None = None
+    """Left out: fresh weights."""
+    optimizer: OptimizerSettings | None = None
+    """Left out: that of a LightningModule; for a plain net sgd, lr 0.05 and momentum 0.9."""
+    schedule: ScheduleSettings = ScheduleSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    batch_size: WholeNumber = Field(ge=1, le=MOST_EXAMPLES)
+    """Examples per batch."""
+
+
+class TrainingRecipe(Recipe, _Network):  # the network's fields come first
+    """Everything scientific about a study that trains by Lightning."""
+
+    budget: BudgetSettings
+
+    def _rules(self) -> Iterator[tuple[str, str]]:
+        yield from super()._rules()
         if self.schedule.unit == self.budget.unit and self.schedule.warmup >= self.budget.full:
             yield self.conflict("schedule.warmup", "budget.full", "it must be below budget.full")
 
 
-class RecipeFile(Recipe):
-    """Everything scientific about a study, as a file says it."""
-
-    model_config = ConfigDict(title="Recipe")
-
+class _Preset(Section):
     preset: Literal["default", "paper"] = "default"
     """What holds where the file says nothing. default: the defaults of this table, with which the
     best results were found; paper: no base, class_reduction mean, 60 generations of 28 candidates
     in all parameters without a filter, early_abort, and no selection."""
 
 
-def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> Recipe:
+class RecipeFile(TrainingRecipe, _Preset):  # the preset comes first
+    """Everything scientific about a study, as a file says it."""
+
+    model_config = ConfigDict(title="Recipe")
+
+
+class _FunctionSettings(FunctionRecipe, _Preset):
+    """Everything about a study with a training function, as its user says it."""
+
+
+def function_recipe(content: object) -> FunctionRecipe:
+    """Build the recipe of a search with a training function from what its user says."""
+    return _without_preset(FunctionRecipe, _FunctionSettings.from_plain(complete(content)))
+
+
+def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> TrainingRecipe:
     """Build a recipe from the content of a YAML or JSON file; errors name its `source`."""
     try:
-        file = RecipeFile.from_plain(complete(content))
-        return Recipe.from_plain({name: getattr(file, name) for name in Recipe.model_fields})
+        return _without_preset(TrainingRecipe, RecipeFile.from_plain(complete(content)))
     except RecipeError as error:
         raise error.from_source(os.fspath(source)) from None
+
+
+def _without_preset(kind: type[R], said: Recipe) -> R:
+    return kind.from_plain({name: getattr(said, name) for name in kind.model_fields})
 
 
 def search_size(search: SearchSettings) -> str:
     """How many generations of how many candidates there are, in words."""
     if search.glo is None:
-        return f"{search.n_generations} generations of {search.popsize} candidates"
+        generations = counted(search.n_generations, "generations")
+        return f"{generations} of {counted(search.popsize, 'candidates')}"
     stage = search.glo.coefficients
-    coefficients = f", then {stage.n_generations} of {stage.popsize} sets of coefficients"
-    trees = f"{search.glo.n_generations} generations of {search.glo.popsize} trees"
-    return trees + (coefficients if stage.n_generations else "")
+    sets = f"{counted(stage.popsize, 'sets')} of coefficients"
+    generations = counted(search.glo.n_generations, "generations")
+    trees = f"{generations} of {counted(search.glo.popsize, 'trees')}"
+    return trees + (f", then {stage.n_generations} of {sets}" if stage.n_generations else "")
 
 
 def own_loss_warning(fitness: FitnessSettings) -> str:

@@ -288,6 +288,8 @@ class StartSettings(Section):
             yield "loss", "is missing: give a loss or theta"
 
 
+SearchedScale = Literal["auto", "free", "learning_rate", "fixed", "normalized"]
+
 _TAYLOR_ONLY = PAPER_SEARCH | {"overlap": 0, "start": None}  # what GLO's recipes have there
 
 
@@ -312,9 +314,12 @@ class SearchSettings(Section):
     """trainable: draw again until the loss can start learning, the default above order 3; steady:
     and until it does not draw all predictions to one class and, with a base, starts at a pace;
     none: the default for other variables."""
-    scale: Literal["free", "normalized"] = "free"
-    """normalized: every candidate's first gradient is as long as cross-entropy's; with a base s
-    stays 0."""
+    scale: SearchedScale = "auto"
+    """How the scale of losses, with a base e^s, is searched. free: as part of the loss;
+    learning_rate: e^s multiplies the learning rate in its place, for optimizers that undo the scale
+    of a loss, as Adam does; fixed: s stays 0, for modules whose learning rate cannot be multiplied
+    either; auto: as a step at two scales shows; normalized: every candidate's first gradient is as
+    long as cross-entropy's, with a base s stays 0."""
     repeats: WholeNumber = Field(default=1, ge=1, le=MOST_TRAININGS)
     """Trainings averaged for one fitness."""
     seed_policy: Literal["independent", "common"] = "independent"
@@ -347,6 +352,8 @@ class SearchSettings(Section):
                 yield self.conflict("method", "glo", "write glo: {} for the paper's settings")
             for name in self.different_from(_TAYLOR_ONLY):
                 yield self.conflict(name, "method", f"GLO's settings are in search.glo, no {name}")
+            if self.scale == "normalized":
+                yield self.conflict("scale", "method", "that of trees is not normalized")
         elif self.glo is not None:
             yield self.conflict("glo", "method", "leave it out, or set method: glo")
         elif self.overlap >= self.popsize:

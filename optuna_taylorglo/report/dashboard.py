@@ -19,6 +19,7 @@ from optuna_taylorglo.attributes import DRAWN
 from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
+from optuna_taylorglo.text import counted
 from optuna_taylorglo.verdict.output import evaluation_advice, load_verdict
 from optuna_taylorglo.verdict.selection import Selection, load_selection, selected_loss
 from optuna_taylorglo.verdict.sweep import load_sweeps
@@ -127,9 +128,10 @@ def draw_figures(study: Study, *, further: bool = False) -> dict[str, go.Figure]
 def _note(study: Study, history: SearchHistory) -> str:
     """The state of a search in Markdown."""
     recipe, chosen, selection = history.recipe, selected_loss(study), load_selection(study)
-    generations = f"{history.n_finished} of {recipe.search.total_generations} generations"
+    generations = counted(recipe.search.total_generations, "generations")
+    evaluated = f"{counted(history.n_filled, 'candidates')} evaluated"
     paragraphs = [
-        f"**Search**: {generations}, {history.n_filled} candidates evaluated.",
+        f"**Search**: {history.n_finished} of {generations}, {evaluated}.",
         f"**{'Best so far' if selection is None else 'Winner'}**: {chosen.name}",
         "\n".join(f"- {line}" for line in _description(chosen.loss)),
         *fitness_line(history, selection).splitlines(),
@@ -148,13 +150,13 @@ def fitness_line(history: SearchHistory, selection: Selection | None = None) -> 
         # Cross-entropy is trained for the length of an evaluation.
         mean = winner.mean if recipe.budget.evaluation == recipe.budget.full else None
         parts.append(
-            f"{metric}: {winner.mean:.4f}, mean of {len(winner.values)} full trainings of "
-            f"{winner.name}, the best of {len(selection.finalists)} losses"
+            f"{metric}: {winner.mean:.4f}, mean of {counted(len(winner.values), 'full trainings')} "
+            f"of {winner.name}, the best of {len(selection.finalists)} losses"
         )
     elif history.best is not None:
         parts.append(
             f"{metric}: {history.best.values[0]:.4f}, one training of the best of "
-            f"{len(history.ranked)} candidates (expect worse on other seeds)"
+            f"{counted(len(history.ranked), 'candidates')} (expect worse on other seeds)"
         )
     if (reference := history.cross_entropy) is not None:
         parts.append(f"cross-entropy at the {budget} budget: {reference}")

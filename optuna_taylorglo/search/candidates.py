@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import LossFileError, RecipeError
 from optuna_taylorglo.losses import canonical
-from optuna_taylorglo.losses.canonical import Anchor
+from optuna_taylorglo.losses.canonical import Anchor, is_steady
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.tree import (
     BAIKAL,
@@ -23,7 +24,7 @@ from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.settings import StartSettings
 from optuna_taylorglo.search.glo import GLOReplay, GLOSampler, TreePoint, stored_point
 from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
-from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.sampler import ANCHOR_LIMITS, ANCHOR_UNITS, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import (
     GenerationLog,
     GenerationSampler,
@@ -34,15 +35,12 @@ from optuna_taylorglo.search.scheduler import (
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
+R = TypeVar("R", bound=Recipe)
+
 # A candidate: numbers in the order of `parameter_names`, or a tree with its coefficients.
 Point = tuple[float, ...] | TreePoint
 
 MAX_FAILURES = 3  # failed evaluations of a candidate that are repeated; one more, it ranks last
-
-# σ = 1.2 is a factor of 3 on the learning rate, and 0.12 of label smoothing. Below 0, smoothing
-# makes cross-entropy unbounded from below, and nearly all trainings on clean labels diverge.
-_ANCHOR_UNITS = {"log_scale": 1.0, "smoothing": 0.1}
-_ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (0.0, 0.9)}
 
 # Losses that a search can start at by name, as trees with their coefficients.
 NAMED: dict[str, tuple[Tree, tuple[float, ...] | None]] = {
@@ -61,7 +59,8 @@ def _anchor_names(recipe: Recipe) -> tuple[str, ...]:
     if recipe.loss.base == "none":
         return ()
     # Anchored losses have an explicit scale; normalizing means not searching it.
-    return Anchor._fields if recipe.search.scale == "free" else ("smoothing",)
+    is_fixed = recipe.search.scale in ("fixed", "normalized")
+    return ("smoothing",) if is_fixed else Anchor._fields
 
 
 def parameter_names(recipe: Recipe) -> tuple[str, ...]:
@@ -80,18 +79,28 @@ def stored_candidate(recipe: Recipe, trial: FrozenTrial) -> Point | None:
     return stored_params(trial, parameter_names(recipe))
 
 
-def _theta_and_anchor(
-    recipe: Recipe, parameters: Sequence[float]
-) -> tuple[tuple[float, ...], Anchor | None]:
-    """θ as the search proposes it, before its scale is normalized, and the anchor if any."""
+class _Parts(NamedTuple):
+    """What the parameters of a candidate mean."""
+
+    theta: tuple[float, ...]  # as the search proposes it, before its scale is normalized
+    anchor: Anchor | None
+    lr_factor: float | None  # None where the scale of a loss acts
+
+
+def _parts(recipe: Recipe, parameters: Sequence[float]) -> _Parts:
     names = _anchor_names(recipe)
     n_shape = len(parameters) - len(names)
     theta = tuple(parameters[:n_shape])
     if recipe.search.space == "canonical":
         theta = canonical.from_canonical(theta, form_of(recipe))
-    if recipe.loss.base == "none":
-        return theta, None
-    return theta, Anchor(**dict(zip(names, parameters[n_shape:], strict=True)))
+    anchor, lr_factor = None, None
+    if recipe.loss.base != "none":
+        anchor = Anchor(**dict(zip(names, parameters[n_shape:], strict=True)))
+    if recipe.search.scale in ("learning_rate", "fixed"):
+        lr_factor = 1.0
+        if anchor is not None:
+            lr_factor, anchor = anchor.scale, anchor._replace(log_scale=0.0)
+    return _Parts(theta, anchor, lr_factor)
 
 
 def candidate_loss(
@@ -104,17 +113,18 @@ def candidate_loss(
     options = {"class_reduction": recipe.loss.class_reduction, **loss_conventions(recipe)}
     loss: EvolvedLoss
     if isinstance(parameters, TreePoint):
+        lr_factor = 1.0 if recipe.search.scale in ("learning_rate", "fixed") else None
         loss = TreeLoss(parameters.tree, parameters.coefficients or None, **options)
     else:
         form = form_of(recipe)
-        theta, anchor = _theta_and_anchor(recipe, parameters)
+        theta, anchor, lr_factor = _parts(recipe, parameters)
         if anchor is not None:
             options |= anchor._asdict()
         elif recipe.search.scale == "normalized":
             reduction = recipe.loss.class_reduction
             theta = canonical.normalize_scale(theta, n_classes, form, class_reduction=reduction)
         loss = TaylorLoss(theta, **asdict(form), base=recipe.loss.base, **options)
-    loss.n_classes = n_classes
+    loss.n_classes, loss.lr_factor = n_classes, lr_factor
     return loss
 
 
@@ -158,11 +168,12 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
     form, reduction = form_of(recipe), recipe.loss.class_reduction
 
     def accept(parameters: Sequence[float]) -> bool:
-        theta, anchor = _theta_and_anchor(recipe, parameters)
+        theta, anchor, lr_factor = _parts(recipe, parameters)
         if anchor is not None:
-            is_steady = search.filter == "steady"
-            check = canonical.is_steady if is_steady else canonical.first_gradient
-            return check(theta, n_classes, form, anchor=anchor, class_reduction=reduction) > 0
+            options: dict[str, Any] = {"anchor": anchor, "class_reduction": reduction}
+            if search.filter == "steady":
+                return is_steady(theta, n_classes, form, lr_factor=lr_factor, **options)
+            return canonical.first_gradient(theta, n_classes, form, **options) > 0
         if canonical.trainability(theta, n_classes, form) <= 0:
             return False
         return search.filter == "trainable" or canonical.collapse_ratio(theta, n_classes, form) < 1
@@ -178,9 +189,10 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
         seed=search.seed,
         **policy,
         accept=None if search.filter == "none" else accept,
-        units={name: _ANCHOR_UNITS[name] for name in anchored},
-        limits={name: _ANCHOR_LIMITS[name] for name in anchored},
+        units={name: ANCHOR_UNITS[name] for name in anchored},
+        limits={name: ANCHOR_LIMITS[name] for name in anchored},
         x0=dict(zip(parameter_names(recipe), theta, strict=False)),
+        to_loss=partial(candidate_loss, recipe, n_classes=n_classes),
     )
 
 
@@ -201,7 +213,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     return EarlyEndPruner(abort, stop)
 
 
-def resolve_start(recipe: Recipe) -> Recipe:
+def resolve_start(recipe: R) -> R:
     """The recipe with the θ at which its search starts in place of a loss's name or file."""
     start, form = recipe.search.start, form_of(recipe)
     if start is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from optuna.distributions import FloatDistribution
@@ -14,6 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import GENERATION
+from optuna_taylorglo.losses.canonical import Anchor, Canonical, from_canonical, is_steady
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.search.scheduler import (
     LARGEST,
@@ -32,10 +34,22 @@ from optuna_taylorglo.search.scheduler import (
 from optuna_taylorglo.seeds import candidate_seed
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
+if TYPE_CHECKING:  # these import PyTorch
+    from optuna_taylorglo.losses.taylor import TaylorLoss
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
+
 T = TypeVar("T")
 Stored = Callable[[FrozenTrial], Sequence[float] | None]
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
+
+ANCHORED_NAMES = (*Canonical._fields, *Anchor._fields)
+"""The parameters of a third-order loss that is anchored at cross-entropy."""
+
+# σ = 1.2 is a factor of 3 on the learning rate, and 0.12 of label smoothing. Below 0, smoothing
+# makes cross-entropy unbounded from below, and nearly all trainings on clean labels diverge.
+ANCHOR_UNITS = {"log_scale": 1.0, "smoothing": 0.1}
+ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (0.0, 0.9)}
 
 # With half of all draws refused, a thousand refusals in a row have probability 1e-301.
 _MAX_REFUSALS = 1000
@@ -148,11 +162,16 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
     CMA-ES is told ranks: complete trials by value, below them pruned ones by their best last
     report, below them failed ones. Enqueued trials take the next slots and count as they are.
 
+    By default it searches for losses that are anchored at cross-entropy, which `suggest_loss` makes
+    of a trial. With ``names`` it searches any other parameters.
+
     Limits: one objective. Parameters other than ``names`` are drawn independently at random. A
     parameter suggested in a narrower range is clipped to it.
 
     Args:
-        names: Names of the parameters to search, in order.
+        names: Names of the parameters to search, in order; None: those of an anchored loss.
+        n_classes: Number of classes, for anchored losses: those that would not train are drawn
+            again, and suggested losses refuse logits of another number.
         popsize: Candidates per generation (λ).
         sigma: Initial standard deviation of every parameter.
         seed: Seed of the search.
@@ -168,22 +187,27 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
             deviation ``sigma`` times their unit.
         limits: Of some parameters, a range in place of ±``bound``; draws beyond it are repeated.
         x0: Of some parameters, where the search starts in place of 0.
+        to_loss: What makes the loss of `suggest_loss` of parameters, with ``names``.
 
     Examples:
-        >>> import optuna
+        >>> import optuna, torch
         >>> from optuna_taylorglo import TaylorGLOSampler
-        >>> sampler = TaylorGLOSampler(popsize=8, sigma=1.2, seed=0)
-        >>> study = optuna.create_study(direction="maximize", sampler=sampler)
-        >>> study.optimize(lambda trial: -sum(x * x for x in sampler.suggest(trial)), n_trials=80)
-        >>> first = max(trial.value for trial in study.trials[:8])
-        >>> study.best_value > first
+        >>> logits, labels = torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([0])
+        >>> sampler = TaylorGLOSampler(n_classes=3, popsize=8, seed=0)
+        >>> def objective(trial):
+        ...     loss = sampler.suggest_loss(trial)  # in the place of nn.CrossEntropyLoss()
+        ...     return loss(logits, labels).item()  # train with it here, and return how good it is
+        >>> study = optuna.create_study(sampler=sampler)
+        >>> study.optimize(objective, n_trials=80)
+        >>> study.best_value < min(trial.value for trial in study.trials[:8])
         True
     """
 
     def __init__(
         self,
         *,
-        names: Sequence[str] = THETA_NAMES,
+        names: Sequence[str] | None = None,
+        n_classes: int | None = None,
         popsize: int = 28,
         sigma: float = 1.2,
         seed: int = 0,
@@ -195,7 +219,17 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         units: Mapping[str, float] | None = None,
         limits: Mapping[str, tuple[float, float]] | None = None,
         x0: Mapping[str, float] | None = None,
+        to_loss: Callable[[Sequence[float]], EvolvedLoss] | None = None,
     ) -> None:
+        if names is None:
+            names = ANCHORED_NAMES
+            units, limits = {**ANCHOR_UNITS, **(units or {})}, {**ANCHOR_LIMITS, **(limits or {})}
+            to_loss = to_loss or partial(anchored_loss, n_classes=n_classes)
+            if n_classes is not None and accept is None:
+                accept = partial(_is_steady, n_classes=n_classes)
+        elif n_classes is not None:
+            raise ValueError(f"n_classes {n_classes} is for the default names; use accept instead.")
+        self._to_loss = to_loss
         if isinstance(names, str) or not names or len(set(names)) != len(names):
             raise ValueError(f"names must be one or more different names, got {names!r}.")
         if not 0 < sigma < math.inf:
@@ -242,6 +276,12 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         limits = zip(self.names, self.settings.limits, strict=True)
         return [trial.suggest_float(name, *ends) for name, ends in limits]
 
+    def suggest_loss(self, trial: Trial) -> EvolvedLoss:
+        """The loss of a trial, to train with in the place of `nn.CrossEntropyLoss`."""
+        if self._to_loss is None:
+            raise ValueError("to_loss is missing: a sampler with names of its own needs it.")
+        return self._to_loss(self.suggest(trial))
+
     def as_trial(self, candidate: Sequence[float]) -> Proposal:
         return dict(zip(self.names, candidate, strict=True)), self.distributions, {}
 
@@ -271,6 +311,26 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
                 storage_of(study).set_trial_user_attr(trial_id_of(trial), key, value)
         params, _, _ = self.as_trial(candidate)
         return others | {name: params[name] for name in search_space if name in params}
+
+
+def anchored_loss(parameters: Sequence[float], n_classes: int | None = None) -> TaylorLoss:
+    """The loss with these `ANCHORED_NAMES`, summed over classes."""
+    from optuna_taylorglo.losses.taylor import TaylorLoss
+
+    theta, anchor = _theta_and_anchor(parameters)
+    loss = TaylorLoss(theta, base="cross_entropy", class_reduction="sum", **anchor._asdict())
+    loss.n_classes = n_classes
+    return loss
+
+
+def _is_steady(parameters: Sequence[float], n_classes: int) -> bool:
+    theta, anchor = _theta_and_anchor(parameters)
+    return is_steady(theta, n_classes, anchor=anchor, class_reduction="sum")
+
+
+def _theta_and_anchor(parameters: Sequence[float]) -> tuple[tuple[float, ...], Anchor]:
+    n_shape = len(Canonical._fields)
+    return from_canonical(parameters[:n_shape]), Anchor(*parameters[n_shape:])
 
 
 def _by_name(

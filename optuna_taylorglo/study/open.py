@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import shlex
 from typing import Literal
 
 import optuna
 import sqlalchemy
+from optuna.storages import InMemoryStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import TrialState
 
@@ -16,6 +18,7 @@ from optuna_taylorglo.errors import StorageUnreachable, StorageURLError, StudyEr
 from optuna_taylorglo.study import outages, storages
 from optuna_taylorglo.study.optuna_private import storage_of
 from optuna_taylorglo.study.storages import RetryingStorage, file_of, shown_url
+from optuna_taylorglo.text import counted
 
 Direction = Literal["maximize", "minimize"]
 
@@ -65,12 +68,27 @@ def open_study(
         storage = open_storage(url, patience=patience)
         study = optuna.load_study(study_name=study_name, storage=storage)
     except (KeyError, StudyError) as error:
-        missing = ", a file that does not exist" if isinstance(error, StudyError) else ""
+        found = ", a file that does not exist"
+        if isinstance(error, KeyError):
+            found = _studies_like(study_name, storage)
         raise StudyError(
-            f"there is no study {study_name!r} in {shown_url(url)}{missing}. Create it with\n"
+            f"there is no study {study_name!r} in {shown_url(url)}{found}. Create it with\n"
             f"  {create_command(study_name, url, direction)}"
         ) from error
     return _checked(study, url)
+
+
+def _studies_like(name: str, storage: RetryingStorage) -> str:
+    """The searches in a storage, those with names near to this one first."""
+    names = set(optuna.get_all_study_names(storage))
+    names -= {evaluation_study_name(each) for each in names}
+
+    def sort_key(other: str) -> tuple[float, str]:
+        return -difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio(), other
+
+    shown = sorted(names, key=sort_key)[:5]
+    more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
+    return ", which has " + ", ".join([*shown, *more]) if shown else ""
 
 
 def create_study(study_name: str, url: str, *, direction: Direction = "maximize") -> Study:
@@ -96,10 +114,15 @@ def _checked(study: Study, url: str) -> Study:
         if any(trial.state != TrialState.WAITING for trial in foreign):
             new = create_command(f"{study.study_name}-taylorglo", url)
             raise StudyError(
-                f"study {study.study_name!r} holds {len(foreign)} trials that are not of a "
+                f"study {study.study_name!r} holds {counted(len(foreign), 'trials')} not of a "
                 f"TaylorGLO search. Use another name:\n  {new}"
             )
     return study
+
+
+def is_shared(study: Study) -> bool:
+    """Whether other processes can see a study."""
+    return not isinstance(storage_of(study), InMemoryStorage)
 
 
 def check_direction(study: Study, direction: Direction, url: str | None = None) -> None:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from lightning_modules.classifier import split_batch
 from optuna_taylorglo.errors import RecipeError, UsageError
-from optuna_taylorglo.recipes.schema import LossSettings, Recipe
+from optuna_taylorglo.recipes.schema import LossSettings, TrainingRecipe
 from optuna_taylorglo.recipes.settings import CheckpointSettings, Component
 
 FIELD = "loss.class_weights"
@@ -93,7 +94,7 @@ class Checkpoint:
         return RecipeError("checkpoint.path", f"{self.path} {problem}")
 
 
-def with_class_weights(recipe: Recipe, loader: Any, n_classes: int) -> Recipe:
+def with_class_weights(recipe: TrainingRecipe, loader: Any, n_classes: int) -> TrainingRecipe:
     """The recipe with a number for each class in place of "balanced"."""
     weights = recipe.loss.class_weights
     if weights == "balanced":
@@ -140,13 +141,27 @@ def _labels(loader: Any) -> Iterator[Tensor]:
         # A shuffled loader that drops its last batch would count other labels each time.
         loader = DataLoader(loader.dataset, loader.batch_size or 1, collate_fn=loader.collate_fn)
     for batch in loader:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise RecipeError(
-                FIELD,
-                "balanced counts the labels of batches (inputs, labels), which the data's are not; "
-                "give a list of weights",
-            )
-        yield torch.as_tensor(batch[1]).long().flatten()
+        _, labels = split_batch(batch)
+        yield torch.as_tensor(labels).long().flatten()
+
+
+# Criteria of other problems than one label out of several classes.
+_UNSUPPORTED = (
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.MultiLabelMarginLoss,
+    nn.MultiLabelSoftMarginLoss,
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+    nn.GaussianNLLLoss,
+    nn.PoissonNLLLoss,
+)
+
+SUPPORTED = "a search is for classification with one label out of several classes, as "
+SUPPORTED += "nn.CrossEntropyLoss trains; several labels of one example, and regression, are not "
+SUPPORTED += "supported"
 
 
 def refuse_lost_settings(criterion: object, loss: LossSettings) -> None:
@@ -165,6 +180,9 @@ def refuse_lost_settings(criterion: object, loss: LossSettings) -> None:
             f"  loss: {{{field}: {value}}}\nor take it out of the module",
         )
 
+    if isinstance(criterion, _UNSUPPORTED):
+        name = type(criterion).__name__
+        raise RecipeError("model.class_path", f"the module's own criterion is {name}: {SUPPORTED}")
     weight = own("weight", None)
     if isinstance(weight, Tensor) and weight.ndim == 1:
         weights = [float(f"{w:.6g}") for w in weight.tolist()]

@@ -22,7 +22,8 @@ NEVER = 10**9
 
 CHECK_INTERVAL = 10  # steps between looks at the losses, each of which waits for the device
 
-POINTS = 12  # validations of a curve, the one at the end included
+# Validations of a curve, the one at the end included: of a verdict's training and of a candidate's.
+POINTS, CANDIDATE_POINTS = 12, 4
 SHARE = 0.1  # of a training's time, above which there are fewer
 
 Curve = list[tuple[int, float]]  # steps and the metric there
@@ -57,14 +58,17 @@ class TrainingCallback(pl.Callback):
     epoch_length: int | None  # in optimizer steps, if a batch may hold several
     batches_per_step: int  # otherwise
     learning_rate_factor: float  # on the learning rates of the module's optimizers
-    with_curve: bool
+    curve_points: int | None  # None: as many as their time allows, up to `POINTS`; 0: no curve
     validations: dict[int, float] = field(default_factory=dict, init=False)
     curve: Curve = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._total_steps = max(self.checks)
         self._unchecked: list[Tensor] = []
-        self._curve_due = self._total_steps / POINTS if self.with_curve else math.inf
+        self._interval = math.inf
+        if self.curve_points != 0:
+            self._interval = self._total_steps / (self.curve_points or POINTS)
+        self._curve_due = self._interval
         self._on_curve_validation = False
         self._began = time.perf_counter()
         self._curve_time = 0.0
@@ -127,10 +131,9 @@ class TrainingCallback(pl.Callback):
     def _add_to_curve(self, trainer: pl.Trainer) -> None:
         """Validate for the curve, or later if that takes too large a share of the time."""
         begin = time.perf_counter()
-        if self._curve_time > SHARE * (begin - self._began):
+        if self.curve_points is None and self._curve_time > SHARE * (begin - self._began):
             return
-        interval = self._total_steps / POINTS
-        self._curve_due = (trainer.global_step // interval + 1) * interval
+        self._curve_due = (trainer.global_step // self._interval + 1) * self._interval
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         connector = trainer._logger_connector
         first = connector._first_loop_iter

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +17,16 @@ from torch import Tensor, nn
 import lightning_modules
 import optuna_taylorglo
 from optuna_taylorglo.errors import Diverged, RecipeError, StopRequested, UsageError, UserCodeError
-from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.load import line_of
+from optuna_taylorglo.recipes.schema import TrainingRecipe
+from optuna_taylorglo.recipes.settings import SearchedScale
+from optuna_taylorglo.training.checking_loss import NOT_TRAINED, CheckingLoss
 from optuna_taylorglo.training.runtime import RuntimeConfig
-from optuna_taylorglo.training.training import Training, test_metric
+from optuna_taylorglo.training.training import Training
+
+TIMED_STEPS, TIMED_SECONDS = 200, 2.0
+
+logger = logging.getLogger(__name__)
 
 
 class Preflight(NamedTuple):
@@ -27,115 +36,119 @@ class Preflight(NamedTuple):
     steps_per_pass: int  # optimizer steps of one pass over the training data
     n_parameters: int  # those that can be trained
     metric: float  # the fitness after one step, on one batch of validation
+    scale: SearchedScale  # how the scale of losses is searched: a value of `search.scale`
     warnings: tuple[str, ...]  # what looks wrong and may be meant
+    missing: RecipeError | None  # why there can be no verdict
 
 
-def preflight(recipe: Recipe, runtime: RuntimeConfig) -> Preflight:
-    """Build data, model and loss, take one training step and validate on one batch."""
+def preflight(
+    recipe: TrainingRecipe, runtime: RuntimeConfig, *, for_verdict: bool = False
+) -> Preflight:
+    """Build data, model and loss, take one training step and validate on one batch.
+
+    For a verdict, a batch of the test set is tried too, if there can be one.
+    """
     try:
         training = Training(recipe, runtime)
-        criterion, observer = _CheckingLoss(recipe, training.n_classes), _Observer(recipe)
+        missing = _missing_for_verdict(training)
+        criterion, observer = _checking_loss(recipe, training.n_classes), _Observer(recipe)
         value = math.nan
         try:
-            value = training.run(criterion, seed=0, steps=1, dry_run=observer)
+            on_test_set = for_verdict and missing is None
+            value = training.run(
+                criterion, seed=0, steps=1, on_test_set=on_test_set, dry_run=observer
+            )
         except RuntimeError:
             if criterion.reached != 1:  # else PyTorch would not say which tensor has no gradient
                 raise
-        if criterion.reached < len(_NOT_TRAINED):
-            raise _model_error(recipe, _NOT_TRAINED[criterion.reached])
+        if criterion.reached < len(NOT_TRAINED):
+            problem = NOT_TRAINED[criterion.reached].format(loss="self.criterion")
+            advice = "; training_step must return `self.criterion(logits, labels)`, or what follows"
+            raise _model_error(recipe, f"{problem}{advice} from it")
         warnings = (*observer.warnings, *_warnings(training, value))
+        scale = recipe.search.scale
+        if scale == "auto":
+            scale = training.searched_scale()
     except (UsageError, StopRequested):
         raise
     except Exception as error:
         raise _explained(error, recipe) from error
     return Preflight(
-        training.n_classes, training.steps_per_pass, observer.n_parameters, value, warnings
+        training.n_classes,
+        training.steps_per_pass,
+        observer.n_parameters,
+        value,
+        scale,
+        warnings,
+        missing,
     )
 
 
-_NOT_TRAINED = (
-    "never calls self.criterion in its training_step, so no candidate would train anything; write "
-    "`loss = self.criterion(logits, labels)` there",
-    "gives self.criterion logits without a gradient: they are detached, computed under "
-    "torch.no_grad(), or all parameters are frozen",
-    "does not train by what self.criterion returns: no gradient came back through it; return that "
-    "loss, or something computed from it, from training_step",
-)
+class _Stopwatch(pl.Callback):
+    """Ends a training when some seconds of it have been timed."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []  # steps, and when they were taken
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.times.append((0, time.perf_counter()))
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        self.times.append((trainer.global_step, time.perf_counter()))
+        if self.times[-1][1] - self.times[0][1] > TIMED_SECONDS:
+            trainer.should_stop = True
 
 
-class _CheckingLoss(nn.Module):
-    """Cross-entropy that checks its arguments."""
+def seconds_per_step(recipe: TrainingRecipe, runtime: RuntimeConfig) -> float:
+    """The time of an optimizer step with cross-entropy, without validations."""
+    watch = _Stopwatch()
+    Training(recipe, runtime).run(nn.CrossEntropyLoss(), seed=0, steps=TIMED_STEPS, dry_run=watch)
+    # The first batch warms up, unless it is all there is.
+    first = 1 if len(watch.times) > 2 else 0
+    (steps, began), (last, ended) = watch.times[first], watch.times[-1]
+    return (ended - began) / max(1, last - steps)
 
-    def __init__(self, recipe: Recipe, n_classes: int) -> None:
-        super().__init__()
-        self._recipe = recipe
-        self._n_classes = n_classes
-        # In training: 1, it was called; 2, with logits that need a gradient; 3, one came back.
-        self.reached = 0
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        if problem := self._problem_of_logits(logits):
-            raise _model_error(self._recipe, f"gives {problem}")
-        if problem := self._problem_of_labels(logits, target):
-            raise _data_error(self._recipe, f"labels {problem}")
-        ignored = self._recipe.loss.ignore_index
-        loss = nn.functional.cross_entropy(logits.float(), target, ignore_index=ignored)
-        if torch.is_grad_enabled():
-            self.reached = max(self.reached, 2 if loss.requires_grad else 1)
-        if loss.requires_grad:
-            loss.register_hook(self._note_gradient)  # type: ignore[no-untyped-call]
-        return loss
+def dry_run(
+    recipe: TrainingRecipe,
+    runtime: RuntimeConfig,
+    path: Path | None = None,
+    *,
+    for_verdict: bool = False,
+) -> Preflight:
+    """The preflight, with what looks wrong in the log, and errors that name a line of the file.
 
-    def _note_gradient(self, gradient: Tensor) -> None:
-        self.reached = 3
+    `path` is that of the recipe's file; None for a recipe out of a study.
+    """
+    try:
+        found = preflight(recipe, runtime, for_verdict=for_verdict)
+    except RecipeError as error:
+        if path is None:
+            raise
+        line = line_of(path, error.field)
+        raise error.from_source(f"{path}, line {line}" if line else str(path)) from error.__cause__
+    for warning in filter(None, (*found.warnings, found.missing)):
+        logger.warning("%s", warning)
+    return found
 
-    def _problem_of_logits(self, logits: Tensor) -> str:
-        shape, n = tuple(logits.shape), self._n_classes
-        if logits.ndim < 2 or shape[1] != n:
-            hint = ": two classes need two logits, not one" if n == 2 else ""
-            return (
-                f"logits of shape {shape}, must be (B, {n}) or (B, {n}, …) for the {n} classes of "
-                f"{self._recipe.data.class_path}{hint}"
-            )
-        # After the step it may be the learning rate, which is a matter of the search.
-        if torch.is_grad_enabled() and not logits.isfinite().all():
-            return "logits that are not finite, from inputs that are"
-        sums = logits.float().sum(dim=1)
-        # Networks may compute in bfloat16, which has three digits.
-        sum_to_1 = torch.allclose(sums, torch.ones_like(sums), rtol=0.0, atol=0.01)
-        if len(logits) > 1 and (logits >= 0).all() and sum_to_1:
-            return (
-                "probabilities (they are positive and sum to 1), must be logits: leave out the "
-                "softmax at its end, the loss applies it"
-            )
-        return ""
 
-    def _problem_of_labels(self, logits: Tensor, target: Tensor) -> str:
-        shape, expected = tuple(target.shape), (logits.shape[0], *logits.shape[2:])
-        if target.is_floating_point():
-            if target.shape == logits.shape:  # probabilities of classes
-                return ""
-            return f"are {target.dtype} of shape {shape}, must be class indices: torch.int64"
-        if shape != expected:
-            return (
-                f"have shape {shape}, must be {expected} for logits of shape {tuple(logits.shape)}"
-            )
-        if target.dtype != torch.int64:
-            return f"are {target.dtype}, must be torch.int64: labels.long()"
-        counted = target[target != self._recipe.loss.ignore_index]
-        if counted.numel() and not 0 <= counted.min() <= counted.max() < self._n_classes:
-            return (
-                f"reach from {counted.min()} to {counted.max()}, must be 0 to "
-                f"{self._n_classes - 1}, as num_classes is {self._n_classes}; loss.ignore_index "
-                "names one that does not count"
-            )
-        return ""
+def _checking_loss(recipe: TrainingRecipe, n_classes: int) -> CheckingLoss:
+    def logits_error(problem: str) -> RecipeError:
+        of_data = f" of {recipe.data.class_path}" if problem.startswith("logits of shape") else ""
+        return _model_error(recipe, f"gives {problem}{of_data}")
+
+    return CheckingLoss(
+        n_classes,
+        recipe.loss.ignore_index,
+        logits_error,
+        lambda problem: _data_error(recipe, f"labels {problem}"),
+    )
 
 
 class _Observer(pl.Callback):
     """Looks at the batches before the model does, and at the model."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: TrainingRecipe) -> None:
         self._recipe = recipe
         self.n_parameters = 0
         self.warnings: list[str] = []
@@ -171,16 +184,22 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _warnings(training: Training, value: float) -> Iterator[str]:
-    """What a search does without, but a verdict needs, or candidates would be misjudged by."""
-    recipe = training.recipe
-    model, data, metric = recipe.model.class_path, recipe.data.class_path, recipe.fitness.metric
-    needed = "which `taylorglo evaluate` will need"
+def _missing_for_verdict(training: Training) -> RecipeError | None:
+    """What a search does without, but a verdict needs."""
+    recipe, needed = training.recipe, "which `taylorglo evaluate` will need"
     if training.own_optimizer and not training.model_has("test_step"):
-        logs = f"that logs {test_metric(recipe)}"
-        yield f"model.class_path: {model} has no test_step {logs}, {needed}"
+        return _model_error(
+            recipe, f"has no test_step that logs {recipe.fitness.test_metric}, {needed}"
+        )
     if not training.data_has("test_dataloader"):
-        yield f"data.class_path: {data} has no test_dataloader, {needed}"
+        name = recipe.data.class_path
+        return RecipeError("data.class_path", f"{name} has no test_dataloader, {needed}")
+    return None
+
+
+def _warnings(training: Training, value: float) -> Iterator[str]:
+    """What candidates would be misjudged by."""
+    metric = training.recipe.fitness.metric
     if not math.isfinite(value):
         yield f"fitness.metric: {metric} is {value} on one batch"
     batches = []
@@ -196,15 +215,15 @@ def _warnings(training: Training, value: float) -> Iterator[str]:
         )
 
 
-def _model_error(recipe: Recipe, problem: str) -> RecipeError:
+def _model_error(recipe: TrainingRecipe, problem: str) -> RecipeError:
     return RecipeError("model.class_path", f"{recipe.model.class_path} {problem}")
 
 
-def _data_error(recipe: Recipe, problem: str) -> RecipeError:
+def _data_error(recipe: TrainingRecipe, problem: str) -> RecipeError:
     return RecipeError("data.class_path", f"{recipe.data.class_path}: {problem}")
 
 
-def _explained(error: Exception, recipe: Recipe) -> UsageError:
+def _explained(error: Exception, recipe: TrainingRecipe) -> UsageError:
     """An exception out of a dry run, with where the user has to look."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_users(Path(frame.filename))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import math
@@ -12,20 +13,22 @@ from types import ModuleType
 from typing import Any, Self
 
 import pytorch_lightning as pl
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_modules.classifier import Classifier
 from lightning_modules.data import ImageData
 from lightning_modules.metrics import metric_of
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes import load
-from optuna_taylorglo.recipes.schema import Recipe, own_loss_warning
+from optuna_taylorglo.recipes.schema import TrainingRecipe, own_loss_warning
 from optuna_taylorglo.recipes.settings import (
     DEFAULT_OPTIMIZER,
     Component,
     OptimizerSettings,
     ScheduleSettings,
+    SearchedScale,
 )
+from optuna_taylorglo.training import scale
 from optuna_taylorglo.training.build import (
     Checkpoint,
     build,
@@ -34,18 +37,32 @@ from optuna_taylorglo.training.build import (
     with_class_weights,
 )
 from optuna_taylorglo.training.callbacks import (
+    CANDIDATE_POINTS,
     NEVER,
+    SHARE,
     CannotScale,
     OnCurve,
     OnValidation,
     TrainingCallback,
     logged_metric,
 )
+from optuna_taylorglo.training.candidate import Candidate
 from optuna_taylorglo.training.runtime import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
 OnTrained = Callable[[pl.LightningModule], None]
+
+
+class ScaledCrossEntropy(nn.CrossEntropyLoss):
+    """Cross-entropy times a factor."""
+
+    def __init__(self, factor: float, ignore_index: int) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.factor = factor
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return self.factor * super().forward(logits, target)
 
 
 class Training:
@@ -58,7 +75,7 @@ class Training:
         steps_per_pass: Optimizer steps that one pass over the training data takes.
     """
 
-    def __init__(self, recipe: Recipe, runtime: RuntimeConfig) -> None:
+    def __init__(self, recipe: TrainingRecipe, runtime: RuntimeConfig) -> None:
         for package in ("pytorch_lightning", "lightning.pytorch"):
             for name in ("utilities.rank_zero", "accelerators.cuda"):
                 logging.getLogger(f"{package}.{name}").setLevel(logging.WARNING)
@@ -70,7 +87,7 @@ class Training:
             self.recipe = recipe.changed(optimizer=self._recipe_optimizer())
         weights = recipe.checkpoint
         self._checkpoint = Checkpoint(weights, runtime.data_dir) if weights else None
-        self._precision = recipe.trainer.precision or runtime.resolved_precision
+        self._precision = runtime.precision_of(recipe.trainer)
         self._measure_data()
         self._build_module(nn.CrossEntropyLoss())
         if self.own_optimizer:
@@ -88,6 +105,7 @@ class Training:
         on_trained: OnTrained = lambda module: None,
         stop: threading.Event | None = None,
         dry_run: pl.Callback | None = None,
+        curve_points: int | None = None,
         on_curve: OnCurve | None = None,
     ) -> float:
         """Train one network and return how good it is.
@@ -102,6 +120,7 @@ class Training:
             on_trained: Called with the trained module.
             stop: Ends the training with `StopRequested` when set.
             dry_run: Watches a training that writes nothing and validates on one batch.
+            curve_points: Validations of the curve; None: as many as the time that they take allows.
             on_curve: Called in the end with the validation metric over the course of the training.
 
         Raises:
@@ -130,7 +149,7 @@ class Training:
             epoch_length=epoch_length,
             batches_per_step=n_accumulate,
             learning_rate_factor=self._learning_rate_factor,
-            with_curve=on_curve is not None,
+            curve_points=curve_points if on_curve is not None else 0,
         )
         trainer = self._build_trainer(watch, steps, dry_run)
         with warnings.catch_warnings():
@@ -143,13 +162,42 @@ class Training:
                 on_curve(list(watch.curve))
             if on_test_set:
                 trainer.test(module, datamodule=data, verbose=False)
-                return logged_metric(trainer, module, test_metric(recipe))
+                return logged_metric(trainer, module, fitness.test_metric)
             if steps not in watch.validations:  # a callback of the recipe ended the training
                 trainer.validate(module, datamodule=data, verbose=False)
         values = list(watch.validations.values())
         if fitness.take == "last":
             return values[-1]
         return max(values, key=lambda value: fitness.sign * value)
+
+    def evaluate(self, candidate: Candidate) -> float:
+        """Train with a candidate's loss for the length of an evaluation; returns its fitness."""
+        training, budget = self, self.recipe.budget
+        if (factor := candidate.lr_factor) != 1:
+            training = self.at_learning_rate_factor(factor)
+        steps = self.in_steps(budget.evaluation, budget.unit)
+        return training.run(
+            candidate.loss,
+            seed=candidate.seed,
+            steps=steps,
+            check_at=self.check_steps,
+            on_validation=lambda step, value: candidate.report(value, step),
+            stop=candidate.stop,
+            curve_points=self._curve_points(steps),
+            on_curve=candidate.curve.extend,
+        )
+
+    @property
+    def check_steps(self) -> list[int]:
+        """Optimizer steps at which a candidate is checked before the end of its evaluation."""
+        rules = (self.recipe.early_abort, self.recipe.early_stop)
+        return [self.in_steps(rule.at, rule.unit) for rule in rules if rule is not None]
+
+    def _curve_points(self, steps: int) -> int:
+        """Validations in all that take little of a training's time, the same for every process."""
+        # A pass without a gradient takes a third of one with it.
+        relative_cost = self._n_validation / (3 * steps * self.recipe.batch_size)
+        return min(CANDIDATE_POINTS, 1 + int(SHARE / relative_cost))
 
     def in_steps(self, amount: int, unit: str) -> int:
         """A length in "steps" or "epochs" as a number of optimizer steps."""
@@ -175,6 +223,18 @@ class Training:
         except CannotScale as obstacle:
             return f"{self.recipe.model.class_path} cannot be multiplied: {obstacle}"
         return None
+
+    def searched_scale(self) -> SearchedScale:
+        """How the scale of losses is searched where `search.scale` is auto, found by one step."""
+
+        def first_step(factor: float) -> None:
+            criterion = ScaledCrossEntropy(factor, self.recipe.loss.ignore_index)
+            self.run(criterion, seed=0, steps=scale.MOST_STEPS, dry_run=pl.Callback())
+
+        if scale.acts(first_step) is not False:
+            return "free"
+        can_multiply = not self.own_optimizer or self.learning_rate_obstacle() is None
+        return "learning_rate" if can_multiply else "fixed"
 
     def _import_classes(self) -> None:
         """Import what the recipe names, and check the arguments of callbacks and loggers."""
@@ -229,6 +289,11 @@ class Training:
                 "fewer examples, and drop_last drops them",
             )
         self.n_classes = n_classes
+        self._n_validation = math.inf  # unless it is known
+        validation: Any = data.val_dataloader()
+        with contextlib.suppress(TypeError):
+            per_batch = getattr(validation, "batch_size", None) or recipe.batch_size
+            self._n_validation = max(1, len(validation) * per_batch)
         # What is left at the end of an epoch makes a step, too.
         self.steps_per_pass = math.ceil(batches / recipe.trainer.accumulate_grad_batches)
         self.recipe = with_class_weights(recipe, loader, n_classes)
@@ -333,6 +398,7 @@ class Training:
             val_check_interval=NEVER,  # `watch` decides when
             check_val_every_n_epoch=None,
             limit_val_batches=None if dry_run is None else 1,
+            limit_test_batches=None if dry_run is None else 1,
             num_sanity_val_steps=0,
             callbacks=[watch, *callbacks],
             logger=loggers or False,
@@ -352,8 +418,3 @@ class Training:
         """Whether the data module has a hook of its own."""
         base = self._lightning.LightningDataModule
         return getattr(self._data_class, hook) is not getattr(base, hook)
-
-
-def test_metric(recipe: Recipe) -> str:
-    """Name of the fitness metric on the test set: ``test_accuracy`` for ``val_accuracy``."""
-    return "test_" + recipe.fitness.metric.removeprefix("val_")

@@ -10,18 +10,18 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.study import Study
 from optuna.trial import Trial, TrialState
 
-from optuna_taylorglo.attributes import CROSS_ENTROPY, OPTIMIZER
+from optuna_taylorglo.attributes import CROSS_ENTROPY, LR_FACTOR, OPTIMIZER
 from optuna_taylorglo.errors import Diverged
 from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.load import BUNDLED_PACKAGE
-from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe
 from optuna_taylorglo.search.candidates import loss_conventions
 from optuna_taylorglo.search.history import direction_of
 from optuna_taylorglo.seeds import Stage, candidate_seed, training_seed
@@ -36,6 +36,7 @@ from optuna_taylorglo.verdict.tasks import (
 )
 
 if TYPE_CHECKING:  # these import PyTorch
+    from optuna_taylorglo.training.candidate import Trainer
     from optuna_taylorglo.training.runtime import RuntimeConfig
     from optuna_taylorglo.training.training import Training
 
@@ -83,6 +84,8 @@ DEFAULT_BASELINES = ("ce", "ce-tuned", "label-smoothing", "best-standard")
 
 def has_own_optimizer(study: Study, recipe: Recipe) -> bool | None:
     """Whether the module brings its optimizer; None if the first worker has not found out yet."""
+    if not isinstance(recipe, TrainingRecipe):
+        return True
     if recipe.model.class_path.startswith(f"{BUNDLED_PACKAGE}."):
         return False
     owner = study.user_attrs.get(OPTIMIZER)
@@ -97,18 +100,32 @@ def save_optimizer_owner(study: Study, training: Training) -> None:
 
 @dataclass(frozen=True)
 class LearningRates:
-    """How learning rates are varied: rates are numbers, or factors on the module's own."""
+    """How learning rates are varied: rates are numbers, or factors on a module's or function's own.
 
-    base: float | None  # the recipe's learning rate; None for the module's own
+    Where a function does not follow `candidate.lr_factor`, the scale of a loss takes its place.
+    """
+
+    base: float | None  # the recipe's learning rate; None for a module's or function's own
     obstacle: str | None = None  # why it cannot be varied
+    by_scale: bool = False
 
     @classmethod
     def of(cls, recipe: Recipe) -> LearningRates:
         """Those of a recipe whose optimizer trains the network, if it has one."""
-        return cls(None if recipe.optimizer is None else recipe.optimizer.lr)
+        optimizer = recipe.optimizer if isinstance(recipe, TrainingRecipe) else None
+        return cls(None if optimizer is None else optimizer.lr)
 
     @classmethod
-    def find(cls, study: Study, recipe: Recipe, runtime: RuntimeConfig) -> LearningRates:
+    def of_function(cls, study: Study, recipe: FunctionRecipe) -> LearningRates:
+        """Those of a training function."""
+        if study.user_attrs.get(LR_FACTOR):
+            return cls(None)
+        if recipe.search.scale == "free":
+            return cls(None, by_scale=True)
+        return cls(None, "train is not multiplied by candidate.lr_factor")
+
+    @classmethod
+    def find(cls, study: Study, recipe: TrainingRecipe, runtime: RuntimeConfig) -> LearningRates:
         """Those of a study; a module's own are tried for one step."""
         from optuna_taylorglo.training.training import Training
 
@@ -132,10 +149,12 @@ class LearningRates:
         """Fields of a `ComparedLoss` that is trained at a rate."""
         if self.base is not None:
             return {"learning_rate": rate}
-        return {} if rate == 1 else {"learning_rate_factor": rate}
+        return {} if rate == 1 else {"scale" if self.by_scale else "learning_rate_factor": rate}
 
     def label(self, rate: float) -> str:
         """A rate in words."""
+        if self.by_scale:
+            return f"scale {rate:.3g}"
         return f"learning rate {'' if self.base is not None else '× '}{rate:.3g}"
 
     @property
@@ -145,7 +164,7 @@ class LearningRates:
             return ""
         return (
             f"No learning rate was tuned, because that of {self.obstacle}. Cross-entropy at a "
-            "tuned rate is left out, and the other losses were tried at the module's own rate only."
+            "tuned rate is left out, and the other losses were tried at its own rate only."
         )
 
 
@@ -158,19 +177,15 @@ def baseline(name: str, recipe: Recipe, run: Runner, rates: LearningRates) -> Co
     if name == "best-standard":
         return best_standard_loss(recipe, run, rates)
     if name == "ce-tuned":
-        label = "cross-entropy, {} (tuned)".format
-        tried = [
-            cross_entropy(name, label(rates.label(rate)), **rates.settings(rate))
-            for rate in rates.times(LEARNING_RATE_FACTORS)
-        ]
-        return _best_on_validation(tried, TUNING_SEEDS, recipe, run)
+        return tuned_rates(recipe, run, rates)[0].loss
     if name in FAMILIES:
         tried = [
             standard_loss(name, name, value, rates, rate)
             for value in FAMILIES[name].grid
             for rate in rates.times(GRID_FACTORS)
         ]
-        best = _best_on_validation(tried, 1, recipe, run)
+        means = _means_on_validation(tried, 1, recipe, run)
+        best = tried[means.index(max(means))]
         return replace(best, label=f"{best.label} (best of {len(tried)})")
     return compared_evolved_loss(Path(name).stem, name, Role.BASELINE, load_loss(name))
 
@@ -188,10 +203,35 @@ def standard_loss(
     return ComparedLoss(name, label, kind, settings={parameter: value}, **rates.settings(rate))
 
 
-def _best_on_validation(
+class TunedRate(NamedTuple):
+    """Cross-entropy at a learning rate."""
+
+    rate: float  # or a factor on a module's or function's own
+    label: str
+    mean: float  # validation metric, of several trainings; NaN if one diverged
+    loss: ComparedLoss
+
+
+def tuned_rates(recipe: Recipe, run: Runner, rates: LearningRates) -> list[TunedRate]:
+    """Cross-entropy at several learning rates, the best on validation first."""
+    values = rates.times(LEARNING_RATE_FACTORS)
+    losses = [
+        cross_entropy(
+            "ce-tuned", f"cross-entropy, {rates.label(rate)} (tuned)", **rates.settings(rate)
+        )
+        for rate in values
+    ]
+    scores = _means_on_validation(losses, TUNING_SEEDS, recipe, run)
+    sign = recipe.fitness.sign
+    order = sorted(range(len(values)), key=lambda i: -scores[i])
+    means = [math.nan if score == -math.inf else sign * score for score in scores]
+    return [TunedRate(values[i], rates.label(values[i]), means[i], losses[i]) for i in order]
+
+
+def _means_on_validation(
     tried: Sequence[ComparedLoss], n_seeds: int, recipe: Recipe, run: Runner
-) -> ComparedLoss:
-    """The loss that is best at the length of an evaluation; the first of equal ones."""
+) -> list[float]:
+    """The mean score of each loss at the length of an evaluation."""
     length = recipe.budget.evaluation
     tasks = [
         stage_task(recipe, loss, Stage.TUNE, seed, length=length)
@@ -199,8 +239,7 @@ def _best_on_validation(
         for seed in range(n_seeds)
     ]
     scores = [_score(value, recipe) for value in run(tasks)]
-    means = [statistics.fmean(scores[i : i + n_seeds]) for i in range(0, len(scores), n_seeds)]
-    return tried[means.index(max(means))]
+    return [statistics.fmean(scores[i : i + n_seeds]) for i in range(0, len(scores), n_seeds)]
 
 
 def _score(value: float | None, recipe: Recipe) -> float:
@@ -267,7 +306,7 @@ def _rate_name(family: str) -> str:
 
 
 def evaluate_cross_entropy(
-    study: Study, training: Training, n_seeds: int, stop: threading.Event | None = None
+    study: Study, trainer: Trainer, n_seeds: int, stop: threading.Event | None = None
 ) -> list[float | None]:
     """Train with cross-entropy and the seeds of the first candidates; None where it diverged.
 
@@ -275,24 +314,18 @@ def evaluate_cross_entropy(
     """
     from torch import nn
 
-    from optuna_taylorglo.search.objective import check_steps
+    from optuna_taylorglo.training.candidate import Candidate
 
-    recipe = training.recipe
+    recipe = trainer.recipe
     known: dict[str, float] = dict(study.user_attrs.get(CROSS_ENTROPY, {}))
     policy = recipe.search.seed_policy
     # A generation with common seeds has one seed; those of the next generations follow.
     places = [(n, 0) if policy == "common" else (0, n) for n in range(n_seeds)]
     seeds = [training_seed(recipe.search.seed, *place, 0, policy=policy) for place in places]
     for seed in (seed for seed in seeds if str(seed) not in known):
+        loss = nn.CrossEntropyLoss(**loss_conventions(recipe))
         try:
-            known[str(seed)] = training.run(
-                nn.CrossEntropyLoss(**loss_conventions(recipe)),
-                seed=seed,
-                steps=training.in_steps(recipe.budget.evaluation, recipe.budget.unit),
-                # With fitness.take best, each validation is a chance.
-                check_at=check_steps(training),
-                stop=stop,
-            )
+            known[str(seed)] = trainer.evaluate(Candidate(loss, seed, stop=stop))
         except Diverged as error:
             logger.warning("cross-entropy diverged with seed %d: %s", seed, error)
             continue

@@ -11,9 +11,11 @@ from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import CURVE, KEY, N_CLASSES
 from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.study.queue import counted_trials
+from optuna_taylorglo.validation import files_beside, nearest
 from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES, LearningRates, baseline
 from optuna_taylorglo.verdict.output import evaluation_advice, verdict_in_words
 from optuna_taylorglo.verdict.selection import choose, load_selection
@@ -34,10 +36,14 @@ def check_comparison(seeds: int, against: Sequence[str]) -> None:
     """Raise `UsageError` for what cannot be compared."""
     if seeds < 2:
         raise UsageError(f"seeds must be at least 2, not {seeds}: one has no spread.")
-    for name in against:
-        if name not in BASELINES and not Path(name).is_file():
-            allowed = ", ".join(BASELINES)
-            raise UsageError(f"against has {name!r}; allowed are {allowed} and loss files.")
+    files = [name for name in against if name not in BASELINES]
+    for name in files:
+        if not Path(name).is_file():
+            hint = nearest(name, [*BASELINES, *files_beside(name, ".json")])
+            allowed = f"allowed are {', '.join(BASELINES)} and loss files."
+            raise UsageError(f"against has {name!r}; {hint or allowed}")
+    for name in files:
+        load_loss(name)  # what cannot be read is told before anything is trained
 
 
 def evaluate(
@@ -54,8 +60,6 @@ def evaluate(
     `against` has names out of `BASELINES` and paths of loss files. Rates are multiples of the
     recipe's unless given.
     """
-    from optuna_taylorglo.training.training import test_metric
-
     check_comparison(seeds, against)
     selected = choose(study, recipe, run)
     n_classes = study.user_attrs[N_CLASSES]
@@ -81,7 +85,7 @@ def evaluate(
         tuple(samples),
         contrasts(samples[0], samples[1:], sign=recipe.fitness.sign),
         text="",
-        test_metric=test_metric(recipe),
+        test_metric=recipe.fitness.test_metric,
         trial=None if selected.trial is None else selected.trial.number,
         mode=recipe.fitness.mode,
         divergence=divergence,

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from optuna_taylorglo.attributes import EVALUATION_OF, VERDICT
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.text import write_atomically
+from optuna_taylorglo.text import counted, write_atomically
 from optuna_taylorglo.verdict.selection import SelectedLoss, Selection, loss_name
 from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, is_accuracy, rank_correlation
 
@@ -28,6 +28,7 @@ HEADER = (
     *("loss", "mean", "sd", "n", "diverged"),
     *("difference", "95 % interval", "p", "p (Holm)", "g"),
 )
+SUFFIXES = (".md", ".csv", ".json")
 SHORT_HEADER = ("loss", "mean (sd)", "n", "difference (95 % interval)", "p (Holm)")
 
 
@@ -156,10 +157,10 @@ def evaluation_advice(selection: Selection, recipe: Recipe) -> str:
     else:
         advice = "That leaves open whether evaluations are long enough."
     return (
-        f"Rank correlation of evaluations ({budget.evaluation} {budget.unit}) with full trainings "
-        f"({budget.full} {budget.unit}) over the best candidates: {r:.2f} (95 % interval {low:.2f} "
-        f"to {high:.2f}, n = {len(rows)}); over all candidates, which differ more, it is higher. "
-        f"{advice}"
+        f"Rank correlation of evaluations ({counted(budget.evaluation, budget.unit)}) with full "
+        f"trainings ({counted(budget.full, budget.unit)}) over the best candidates: "
+        f"{r:.2f} (95 % interval {low:.2f} to {high:.2f}, n = {len(rows)}); over all candidates, "
+        f"which differ more, it is higher. {advice}"
     )
 
 
@@ -204,13 +205,9 @@ def from_json(content: Any) -> Verdict:
 
 def write_verdict(verdict: Verdict, prefix: Path) -> list[Path]:
     """Write ``prefix.md``, ``prefix.csv`` and ``prefix.json``; returns the files."""
-    texts = {
-        ".md": to_markdown(verdict),
-        ".csv": to_csv(verdict),
-        ".json": json.dumps(to_json(verdict), indent=2) + "\n",
-    }
-    files = [prefix.with_name(prefix.name + suffix) for suffix in texts]
-    for file, text in zip(files, texts.values(), strict=True):
+    texts = to_markdown(verdict), to_csv(verdict), json.dumps(to_json(verdict), indent=2) + "\n"
+    files = [prefix.with_name(prefix.name + suffix) for suffix in SUFFIXES]
+    for file, text in zip(files, texts, strict=True):
         write_atomically(file, text)
     return files
 

@@ -16,12 +16,14 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import ASKED_ANEW, KEY, RELEASED, STALE, TASK, WITHDRAWN, WORKER
 from optuna_taylorglo.errors import TrainingFailed, UsageError
-from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.schema import TrainingRecipe
 from optuna_taylorglo.search.candidates import loss_conventions
 from optuna_taylorglo.search.scheduler import MAX_STALE
 from optuna_taylorglo.study.queue import Failure, Plan, TrialQueue, counted_trials, failure_of
 from optuna_taylorglo.study.storages import release_connections
-from optuna_taylorglo.training.callbacks import OnCurve
+from optuna_taylorglo.training.callbacks import Curve, OnCurve
+from optuna_taylorglo.training.candidate import Candidate
+from optuna_taylorglo.training.function import FunctionTraining
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import OnTrained, Training
 from optuna_taylorglo.verdict.tasks import Task
@@ -193,11 +195,39 @@ def _error(task: Task, trials: Sequence[FrozenTrial]) -> UsageError | TrainingFa
     )
 
 
+TrainTask = Callable[[Task, OnTrained, OnCurve], float]
+"""Does a task: passes the network and the curve on, and returns the metric that judges."""
+
+
+class FunctionTaskTrainer:
+    """Trains tasks by a user's functions."""
+
+    def __init__(self, training: FunctionTraining, stop: threading.Event | None = None) -> None:
+        self.training, self.stop = training, stop
+
+    def __call__(self, task: Task, on_trained: OnTrained, on_curve: OnCurve) -> float:
+        """Train, and return the metric that judges."""
+        curve: Curve = []
+        candidate = Candidate(
+            task.loss.criterion(loss_conventions(self.training.recipe)),
+            task.seed,
+            lr_factor=task.loss.learning_rate_factor or 1.0,
+            on_report=lambda step, value: curve.append((step, value)),
+            stop=self.stop,
+        )
+        if not task.on_test_set:
+            return self.training.evaluate(candidate)
+        value = self.training.test(candidate)
+        if curve:
+            on_curve(curve)
+        return value
+
+
 class TaskTrainer:
     """Trains tasks as a recipe says; ends with `StopRequested` when `stop` is set."""
 
     def __init__(
-        self, recipe: Recipe, runtime: RuntimeConfig, stop: threading.Event | None = None
+        self, recipe: TrainingRecipe, runtime: RuntimeConfig, stop: threading.Event | None = None
     ) -> None:
         self.recipe, self.runtime, self.stop = recipe, runtime, stop
         self._trainings: dict[str, Training] = {}  # by arguments of the data module

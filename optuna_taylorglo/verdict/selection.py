@@ -226,15 +226,30 @@ def halve(
         if len(losses) == 1:
             break
         if number < len(SEEDS_BY_ROUND):
-            n_kept = max(2, math.ceil(len(staying) / 2))
-            if number == len(SEEDS_BY_ROUND) - 1:
-                n_kept = min(n_kept, LAST_ROUND)
+            n_kept = _n_kept(len(staying), number)
             going = [i for i in staying[n_kept:] if i != favorite]
             staying, left = [i for i in staying if i not in going], going + left
     if favorite in staying and not _clearly_better(values[staying[0]], values[favorite], sign):
         staying.remove(favorite)
         staying.insert(0, favorite)
     return [Ranked(i, tuple(values[i]), means[i]) for i in staying + left]
+
+
+def n_selection_trainings(n_losses: int) -> int:
+    """Trainings of `halve` among so many losses without a favorite."""
+    total, n_left = 0, n_losses
+    for number, n_seeds in enumerate(SEEDS_BY_ROUND, start=1):
+        total += n_left * n_seeds
+        if n_losses == 1:
+            break
+        n_left = _n_kept(n_left, number)
+    return total
+
+
+def _n_kept(n: int, number: int) -> int:
+    """Losses that stay after a round, of so many."""
+    n_kept = max(2, math.ceil(n / 2))
+    return min(n_kept, LAST_ROUND) if number == len(SEEDS_BY_ROUND) - 1 else n_kept
 
 
 def _clearly_better(values: Values, others: Values, sign: int) -> bool:

@@ -17,6 +17,7 @@ from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage
+from optuna_taylorglo.text import counted
 from optuna_taylorglo.verdict.statistics import NaNFloat, Role
 from optuna_taylorglo.verdict.tasks import (
     Runner,
@@ -119,7 +120,7 @@ def rank_agreement(
     if n < 3:
         raise UsageError(
             f"a rank correlation needs 3 candidates; asked for {n_candidates}, and study "
-            f"{study.study_name!r} has {len(ranked)} complete ones."
+            f"{study.study_name!r} has {counted(len(ranked), 'complete candidates')}."
         )
     spread = (ranked[round(i * (len(ranked) - 1) / (n - 1))] for i in range(n))
     losses = [

@@ -7,7 +7,7 @@ import json
 import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,8 @@ def _scaled(factor: float, module: nn.Module, inputs: Any, loss: Tensor) -> Tens
 def compared_evolved_loss(name: str, label: str, role: Role, loss: EvolvedLoss) -> ComparedLoss:
     """A Taylor loss or a tree to compare."""
     settings = loss.settings()
-    return ComparedLoss(name, label, "tree" if "tree" in settings else "taylor", role, settings)
+    kind = "tree" if "tree" in settings else "taylor"
+    return ComparedLoss(name, label, kind, role, settings, learning_rate_factor=loss.lr_factor)
 
 
 def cross_entropy(name: str = "ce", label: str = "cross-entropy", **changes: Any) -> ComparedLoss:
@@ -87,9 +88,21 @@ def scale_controls(loss: EvolvedLoss, n_classes: int) -> list[ComparedLoss]:
     """The loss scaled to cross-entropy's first gradient, and cross-entropy scaled to the loss's.
 
     They tell scale, which acts as a learning rate, from shape. A loss without a scale has none.
+    Where the optimizer undoes the scale of losses, learning rates are exchanged in its place.
     """
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
+    if (factor := loss.lr_factor) is not None:
+        if factor == 1:
+            return []
+        label = "evolved loss, learning rate of cross-entropy"
+        same = compared_evolved_loss("winner-normalized", label, Role.SHAPE_CONTROL, loss)
+        label = f"cross-entropy, learning rate × {factor:.3g}"
+        role = Role.SCALE_CONTROL
+        return [
+            replace(same, learning_rate_factor=None),
+            cross_entropy("ce-scaled", label, role=role, learning_rate_factor=factor),
+        ]
     label = "evolved loss, scale of cross-entropy"
     normalized = compared_evolved_loss("winner-normalized", label, Role.SHAPE_CONTROL, loss)
     if isinstance(loss, TreeLoss):

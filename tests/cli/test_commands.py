@@ -6,7 +6,9 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import socket
+import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,6 +33,7 @@ from optuna_taylorglo.search.history import SearchHistory, attach_recipe, ranked
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.open import create_evaluation_study, create_study
 from optuna_taylorglo.study.optuna_private import storage_of, study_id_of
+from optuna_taylorglo.text import as_file_name
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.verdict.selection import selected_loss
 
@@ -148,7 +151,9 @@ def test_trials_that_are_no_candidates_are_never_the_best(study, capsys):
     for words in COMMANDS:
         assert cli.main(words) == cli.DONE
         assert "99" not in capsys.readouterr().out
-    assert load_loss("best_loss.json").origin.trial == 1
+    name = as_file_name(NAME)
+    assert {file.name for file in Path().glob("x*")} == {f"{name}_loss.json", f"{name}_report.html"}
+    assert load_loss(f"{name}_loss.json").origin.trial == 1
 
 
 @pytest.mark.parametrize("storage", ["sqlite_url", "journal_path"])
@@ -170,10 +175,10 @@ def test_a_study_that_is_deleted_is_told_in_one_line(
         assert "Traceback" not in caplog.text
 
 
-def test_a_trial_s_loss_is_exported_into_a_folder_that_is_made(study, caplog):
-    words = ["export", NAME, "-o", "new/folder/loss.json", "--trial"]
+def test_a_trial_s_loss_is_exported(study, caplog):
+    words = ["export", NAME, "-o", "loss.json", "--trial"]
     assert cli.main([*words, "3"]) == cli.DONE
-    assert load_loss("new/folder/loss.json").origin.trial == 3
+    assert load_loss("loss.json").origin.trial == 3
     assert cli.main([*words, "10000"]) == cli.USAGE
     assert "--trial 10000 is not in study" in caplog.text
 
@@ -190,26 +195,34 @@ def test_a_sweep_is_shown_and_written(study, monkeypatch, capsys):
     monkeypatch.setattr(evaluate, "trained_by_workers", at_once)
     words = ["sweep", NAME, "--seeds", "2", "--over"]
     assert cli.main([*words, "label_noise", "--values", "0,0.4"]) == cli.DONE
-    assert "1 trainings diverged and count as 0.1000" in capsys.readouterr().out
+    assert "\n1 training diverged, counted as 0.1000" in capsys.readouterr().out
     assert cli.main([*words, "length", "--values", "1,2"]) == cli.DONE
     assert "Spearman" in capsys.readouterr().out
-    assert json.loads(Path("sweep-length.json").read_text())[0]["n_candidates"] == 3
-    assert json.loads(Path("sweep-label_noise.json").read_text()).keys() >= {"cross-entropy"}
+    prefix = f"{as_file_name(NAME)}_sweep_"
+    assert json.loads(Path(f"{prefix}length.json").read_text())[0]["n_candidates"] == 3
+    noise = json.loads(Path(f"{prefix}label_noise.json").read_text())
+    assert noise.keys() >= {"cross-entropy"}
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("run nowhere.yaml", "nowhere.yaml"),
-        ("status nothing", "there is no study 'nothing'"),
+        ("status emtpy", "there is no study 'emtpy' in sqlite:///taylorglo.db, which has empty. "),
         ("export empty", "has no recipe yet"),
         ("baseline empty", "has no recipe yet"),
         ("status s --storage oracle://host/db", "oracle"),
-        # What cannot be written is told before anything else.
-        ("run r -o file/out", "cannot be written"),
-        ("evaluate s -o file/out", "cannot be written"),
-        ("sweep s --over length --values 1 -o file/out", "cannot be written"),
-        ("report s -o .", "it is a folder"),
+        # What cannot be written is told before a study is opened.
+        ("run r -o missing/out", "no folder missing. Make it with\n  mkdir -p missing"),
+        ("export s -o 'my folder/out'", "Make it with\n  mkdir -p 'my folder'"),
+        ("evaluate s -o file/out", "file: Not a directory"),
+        ("evaluate s -o .", "it is a folder"),
+        ("evaluate s -o taken", "--output taken.json cannot be written: it is a folder"),
+        ("sweep s --over length --values 1 -o /proc/out", "cannot be written in /proc: "),
+        ("report s -o /dev/null", "it is no regular file"),
+        ("evaluate s --against focl", "against has 'focl'; did you mean focal?"),
+        ("evaluate s --against ce,best_los.json", "did you mean best_loss.json?"),
+        ("evaluate s --against ce,best_loss.json", "best_loss.json: not a whole JSON document"),
         ("sweep s --over fraction --values 0,0.1,2,nan", "0, 2, nan not allowed for fraction"),
         ("sweep s --over label_noise --values 0,1,1.5,-1", "1.5, -1 not allowed for label_noise"),
         ("sweep s --over length --values 100,0.5,inf", "0.5, inf not allowed for length"),
@@ -218,10 +231,13 @@ def test_a_sweep_is_shown_and_written(study, monkeypatch, capsys):
 def test_wrong_usage(tmp_path, monkeypatch, caplog, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    (tmp_path / "best_loss.json").touch()
+    (tmp_path / "taken.json").mkdir()
     create_study("empty", "sqlite:///taylorglo.db")
-    assert cli.main(words.split()) == cli.USAGE
+    assert cli.main(shlex.split(words)) == cli.USAGE
     assert message in caplog.text
     assert "Traceback" not in caplog.text
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["taken.json"]
 
 
 @pytest.mark.parametrize(
@@ -229,10 +245,13 @@ def test_wrong_usage(tmp_path, monkeypatch, caplog, words, message):
     [
         (cli.main, "evolve", "evolve"),
         (cli.main, "dashboard s --port 65536", "65536 is not allowed, must be from 1 to 65535"),
-        (cli.main, "evaluate s --seeds 1000000000000", "must be from 1 to 1000"),
+        (cli.main, "evaluate s --seeds 1000000000000", "must be from 2 to 1000"),
+        (cli.main, "evaluate s --seeds 1", "1 is not allowed, must be from 2 to 1000"),
+        (cli.main, "run r --device gpu", "'gpu' is not allowed, must be auto, cpu, mps, cuda, or"),
         (cli.main, "run r --workers 100000", "must be from 1 to 1000"),
         (cli.main, "run r --n-generations 0", "0 is not allowed, must be at least 1"),
         (cli.main, "sweep s --over length --values 1,a", "no list such as"),
+        (worker.main, "--study-name s --device cuda:x", "such as cuda:1"),
         (worker.main, "--study-name s --timeout nan", "--timeout"),
         (worker.main, "--study-name s --grace-period 0", "--grace-period"),
         (worker.main, "--study-name s --grace-period 60", "must be shorter than --grace-period"),
@@ -243,6 +262,34 @@ def test_wrong_options(main, words, message, capsys):
         main(words.split())
     assert exit_.value.code == cli.USAGE
     assert message in capsys.readouterr().err
+
+
+AT_ONCE = [
+    *("run digits_mlp --device gpu", "evaluate s --seeds 1", "evaluate s --against nothing"),
+    *("run digits_mlp -o missing/x.json", "check digits_ml", "status s"),
+]
+
+
+def test_wrong_usage_is_answered_before_torch_is_imported(tmp_path):
+    code = f"""
+import sys
+from optuna_taylorglo import cli
+for words in {AT_ONCE}:
+    try:
+        code = cli.main(words.split())
+    except SystemExit as exit_:
+        code = exit_.code
+    assert code == cli.USAGE, words
+    assert "torch" not in sys.modules, words
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_without_a_command_the_commands_are_listed(capsys):
+    assert cli.main([]) == cli.USAGE
+    said = capsys.readouterr().err
+    assert "taylorglo [-h]" in said
+    assert "watch a study in the browser" in said
 
 
 def test_a_port_in_use_is_named(study, caplog):

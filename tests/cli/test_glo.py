@@ -52,7 +52,7 @@ def test_the_winner_is_a_tree_that_trains(directory, study, capsys):
     assert {t.state for t in study.trials} >= {TrialState.COMPLETE, TrialState.PRUNED}
     assert cli.main(["run", "tiny.yaml"]) == cli.DONE  # there is nothing left to run
     assert "Winner" in capsys.readouterr().out
-    loss = load_loss(directory / "best_loss.json")
+    loss = load_loss(directory / "tiny_loss.json")
     assert isinstance(loss, TreeLoss)
     assert tuple(loss.tree.to_prefix()) == load_selection(study).winner.parameters.prefix
     assert loss.origin.study == "tiny"

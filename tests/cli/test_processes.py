@@ -71,7 +71,7 @@ def test_a_search_survives_a_killed_worker_and_ends_with_the_winner(
     assert f"{best.value:.4f}, one training of the best of" in output
     assert len(study.user_attrs[CROSS_ENTROPY]) == 3
     assert "cross-entropy at the same budget: " in output
-    loss = load_loss(tmp_path / "best_loss.json")
+    loss = load_loss(tmp_path / "tiny_loss.json")
     assert loss.theta == tuple(best.params[f"theta_{i}"] for i in range(8))
     assert (loss.n_classes, loss.origin.study) == (10, "tiny")
     assert loss.origin.validation_accuracy == best.value

@@ -77,7 +77,7 @@ def test_a_study_gets_the_direction_of_its_fitness_and_may_end_without_a_result(
     assert "fitness.metric val_loss: if it is computed by self.criterion" in caplog.text
     assert "no candidate of study 'tiny' trained at all" in caplog.text
     assert "Traceback" not in caplog.text
-    assert not (tmp_path / "best_loss.json").exists()
+    assert not list(tmp_path.glob("*.json"))
 
 
 def kept_search(url, recipe_file, **changes):
@@ -112,10 +112,12 @@ def test_a_complete_search_is_not_run_again_unless_it_is_made_longer(
     assert "Canonical form" in out
     # The command that is advised works as it stands.
     assert "taylorglo evaluate tiny --threads 2 --allow my_nets\n" in out
-    assert load_loss("best_loss.json").origin.study == "tiny"
+    assert "Saved to tiny_loss.json. Next:\n" in out
+    assert load_loss("tiny_loss.json").origin.study == "tiny"
 
     code, jobs = idle_run("--n-generations", str(GENERATIONS + 1), "--workers", "1")
     assert (code, len(jobs)) == (cli.DONE, 2)
+    assert ": 1 worker, " in capsys.readouterr().out
     history = SearchHistory(study, attach_recipe(study))
     assert (history.n_finished, history.finished) == (GENERATIONS, False)
     assert history.n_slots == POPULATION * (GENERATIONS + 1)

@@ -10,11 +10,11 @@ import joblib
 import optuna
 import pytest
 import torch
+from optuna_taylorglo.progress import LiveProgress
+from optuna_taylorglo.cli.workers import LocalTrainings, _environments
 from rich.console import Console
 
 from optuna_taylorglo import cli
-from optuna_taylorglo.cli.progress import LiveProgress
-from optuna_taylorglo.cli.workers import LocalTrainings, _environments
 from optuna_taylorglo.verdict.runner import TaskQueue
 from optuna_taylorglo.verdict.tasks import Task, cross_entropy
 
@@ -80,5 +80,5 @@ def test_stages_are_named_and_counted_over_several_calls(terminal):
         assert output.getvalue().splitlines() == [
             "tuning label smoothing: 2 trainings",
             "testing cross-entropy: 2 trainings",
-            "testing evolved loss: 1 trainings",
+            "testing evolved loss: 1 training",
         ]

@@ -17,7 +17,7 @@ from searches import ROOT, answer, free_port, wait_until
 
 import optuna_taylorglo
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.worker import build_parser
+from optuna_taylorglo.cli.worker import build_parser
 
 pytestmark = pytest.mark.pages
 

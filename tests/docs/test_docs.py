@@ -45,6 +45,7 @@ DRAWN = re.compile(r"```python\n([^`]*?)```\n\n!\[[^\]]*\]\(gallery/")
 PROGRAMS = {"taylorglo": cli, "taylorglo-worker": worker}
 STUDIES = ("digits_mlp_wrong_labels", "digits_mlp_glo", "digits_cnn")
 """Those that the pages' commands read."""
+LOSS = f"{STUDIES[0]}_loss.json"
 
 
 class Block(NamedTuple):
@@ -156,7 +157,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where blocks are run, with finished searches and an exported loss."""
     folder = tmp_path_factory.mktemp("pages")
     keep_complete_study(folder, *STUDIES)
-    TaylorLoss.from_cross_entropy().save(folder / "best_loss.json")
+    TaylorLoss.from_cross_entropy().save(folder / LOSS)
     return folder
 
 
@@ -203,7 +204,7 @@ def test_the_readme_s_lines_put_the_loss_in_the_place_of_cross_entropy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    TaylorLoss((0, 0, 0, -2, 0, 2, 0, 0), class_reduction="sum").save("best_loss.json")
+    TaylorLoss((0, 0, 0, -2, 0, 2, 0, 0), class_reduction="sum").save(LOSS)
     torch.manual_seed(0)
     images, labels = torch.randn(200, 8), torch.randint(0, 3, (200,))
     images[:, :3] += 3 * torch.nn.functional.one_hot(labels, 3)

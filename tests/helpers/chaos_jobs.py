@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, KEY
 from optuna_taylorglo.search.candidates import MAX_FAILURES
-from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study.open import WORKER_PATIENCE, open_storage
@@ -126,7 +126,9 @@ class SearchJob(Job):
     raising: Raising | None = None
 
     def sampler(self) -> BaseSampler:
-        return TaylorGLOSampler(popsize=self.popsize, attempts=3, max_failures=MAX_FAILURES)
+        return TaylorGLOSampler(
+            names=THETA_NAMES, popsize=self.popsize, attempts=3, max_failures=MAX_FAILURES
+        )
 
     def queue(self, storage: Any = None, **heartbeat: float) -> GenerationScheduler:
         study = optuna.create_study(

@@ -4,7 +4,7 @@ import optuna
 from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
-from optuna_taylorglo.search.sampler import TaylorGLOSampler
+from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
 from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import StaleTrials
 from optuna_taylorglo.study.optuna_private import storage_of
@@ -14,7 +14,11 @@ COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
 
 def sampler(popsize=2, attempts=3, max_failures=3, overlap=0):
     return TaylorGLOSampler(
-        popsize=popsize, attempts=attempts, max_failures=max_failures, overlap=overlap
+        names=THETA_NAMES,
+        popsize=popsize,
+        attempts=attempts,
+        max_failures=max_failures,
+        overlap=overlap,
     )
 
 

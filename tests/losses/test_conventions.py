@@ -105,6 +105,38 @@ def test_ignored_rows_count_for_nothing_whatever_is_in_them(name: str) -> None:
 
 
 @EACH_FAMILY
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_sequences_are_the_flattened_call(name: str, weight: Tensor | None, reduction: str) -> None:
+    logits, target = normal(3, 5, 4), torch.arange(15).reshape(3, 5) % 4
+    target[0, 3:] = target[2, 0] = 2
+    loss = FAMILIES[name](reduction=reduction, weight=weight, ignore_index=2)
+    value = loss(logits, target)
+    flat = loss(logits.flatten(0, 1), target.flatten())
+    torch.testing.assert_close(value, flat.reshape(3, 5) if reduction == "none" else flat)
+    assert (value.numel() == 1) or value[0, 3:].eq(0).all()
+
+
+@EACH_FAMILY
+def test_as_many_steps_as_classes_are_read_as_pytorch_reads_them(name: str) -> None:
+    target = torch.tensor([[0, 1, 2, 3], [3, 3, 0, 1]])
+    assert_is_cross_entropy(name, normal(2, 4, 4), target)
+
+
+def test_losses_for_another_number_of_classes_are_refused_until_told() -> None:
+    for loss in (FAMILIES["anchored"](), FAMILIES["tree"](weight=WEIGHT)):
+        loss.n_classes = 4
+        for shape, target in (((5,), ()), ((2, 5), (2,)), ((2, 5, 4), (2, 4)), ((2, 3, 5), (2, 3))):
+            with pytest.raises(
+                ValueError, match=r"5 classes, and the loss was made for 4.*=5\).*= 5"
+            ):
+                loss(torch.zeros(shape), torch.zeros(target).long())
+        assert loss(torch.zeros(2, 5, 4), torch.zeros(2, 5).long()).isfinite()
+    loss.n_classes, loss.weight = 5, None
+    assert loss(torch.zeros(2, 5), torch.zeros(2).long()).isfinite()
+
+
+@EACH_FAMILY
 def test_types(name: str) -> None:
     loss, target = FAMILIES[name](), torch.tensor([156, 3])  # -100 as an unsigned byte
     logits = normal(2, 200)
@@ -122,7 +154,7 @@ def test_types(name: str) -> None:
     ("shape", "target", "settings", "message"),
     [
         ((3, 4), torch.zeros(2).long(), {}, r"target has shape \(2,\); class indices .* \(3,\)"),
-        ((3, 4, 5), torch.zeros(3, 4).long(), {}, r"\(3, 4\).*\(3, 5\)"),
+        ((3, 4, 5), torch.zeros(3, 3).long(), {}, r"\(3, 3\).*\(3, 5\)"),
         ((3, 4), torch.zeros(3), {}, "class indices must be integers"),
         ((3, 4), torch.zeros(3, 5), {}, r"target has shape \(3, 5\)"),
         ((), torch.tensor(0), {}, "logits has no dimension"),

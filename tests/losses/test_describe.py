@@ -113,6 +113,36 @@ def test_words(loss, words):
     assert "unlikely" not in str(describe(anchored(0.0), 100))
 
 
+def test_the_number_of_classes_is_the_loss_s_own_unless_given():
+    loss = TaylorLoss(BRIER)
+    with pytest.raises(ValueError, match=r"n_classes is not given.*loss\.n_classes = 10"):
+        describe(loss)
+    loss.n_classes = 3
+    assert describe(loss) == describe(loss, 3)
+    assert describe(loss, n_classes=10).facts["n_classes"] == 10
+    assert loss.n_classes == 3
+    assert len(logit_gradients(loss, 10)) == len(logit_gradients(TaylorLoss(BRIER), 10))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        TaylorLoss(BRIER),
+        anchored(8.0),
+        TaylorLoss([0.1] * 19, variables=("x", "y", "z")),
+        BaikalLoss(),
+        TreeLoss(["sqrt", "-", "-1", "y"]),
+    ],
+)
+def test_the_learning_rate_where_the_scale_does_not_act(loss):
+    assert describe(loss, 10).facts["lr_factor"] is None
+    loss.lr_factor = 0.3187
+    text, facts = describe(loss, 10)
+    assert "and is to be used with the learning rate times 0.319.\n" in text + "\n"
+    assert "acts like" not in text
+    assert facts["lr_factor"] == 0.3187
+
+
 def test_a_loss_over_logits_gets_what_has_a_meaning_and_none_for_the_rest():
     loss = TaylorLoss([0.1] * 19, variables=("x", "y", "z"))
     _, facts = describe(loss, 10)

@@ -58,6 +58,7 @@ def test_floats_come_back_bit_for_bit(tmp_path: Path) -> None:
 )
 def test_every_setting_comes_back(tmp_path: Path, loss: TaylorLoss | TreeLoss) -> None:
     path, again = tmp_path / "loss.json", tmp_path / "again.json"
+    loss.lr_factor = 0.1 / 3
     loss.save(str(path), n_classes=3, origin=ORIGIN)
     assert json.loads(path.read_text("utf-8")).items() >= loss.settings().items()
     loaded = load_loss(str(path))
@@ -65,14 +66,41 @@ def test_every_setting_comes_back(tmp_path: Path, loss: TaylorLoss | TreeLoss) -
     for name in ("reduction", "ignore_index"):
         assert getattr(loaded, name) == getattr(loss, name)
     torch.testing.assert_close(loaded.weight, loss.weight, rtol=0, atol=0)
-    assert (loaded.n_classes, loaded.origin) == (3, ORIGIN)
+    assert (loaded.n_classes, loaded.origin, loaded.lr_factor) == (3, ORIGIN, 0.1 / 3)
     loaded.save(again)  # it remembers what it was loaded with
     assert again.read_bytes() == path.read_bytes()
     loss.save(again)
     assert (load_loss(again).n_classes, load_loss(again).origin) == (None, None)
 
 
+@pytest.mark.parametrize("loss", [TaylorLoss(THETA, **SETTINGS), TreeLoss(BAIKAL, **SETTINGS)])
+def test_arguments_take_the_place_of_what_the_file_says(
+    tmp_path: Path, loss: TaylorLoss | TreeLoss
+) -> None:
+    path = tmp_path / "loss.json"
+    loss.save(path, n_classes=3)
+    for weight in ([1, 2, 3], (1.0, 2.0, 3.0), np.array([1.0, 2, 3]), torch.tensor([1.0, 2, 3])):
+        loaded = load_loss(path, weight=weight)
+        torch.testing.assert_close(loaded.weight, torch.tensor([1.0, 2.0, 3.0]))
+        assert loaded.conventions._replace(weight=None) == loss.conventions
+    assert load_loss(path, reduction="sum").reduction == "sum"
+    assert load_loss(path, ignore_index=0).ignore_index == 0
+    assert load_loss(path, n_classes=2, weight=[1.0, 2.0]).n_classes == 2
+    for wrong, message in [
+        ({"weight": [1.0, 2.0]}, "weight: .* must have 3 values, one for each class"),
+        ({"weight": torch.ones(3, 3)}, r"weight\.0: .* must be a number"),
+        ({"reduction": "max"}, "reduction: .* must be 'mean', 'sum' or 'none'"),
+        ({"ignore_index": 0.5}, "ignore_index: .* must be a whole number"),
+        ({"n_classes": 1}, "n_classes: 1 is not allowed, must be greater"),
+    ]:
+        with pytest.raises(LossFileError, match=message):
+            load_loss(path, **wrong)  # type: ignore[arg-type]
+
+
 def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    unusable = TaylorLoss(THETA, weight=torch.ones(3))
+    with pytest.raises(LossFileError, match=r"weight: .* must have 10 values, one for each class"):
+        unusable.save(tmp_path / "loss.json", n_classes=10)
     for n_classes in (1, "ten", 10.0):
         with pytest.raises(LossFileError, match=r"n_classes: .* is not allowed, must"):
             TaylorLoss(THETA).save(tmp_path / "loss.json", n_classes=n_classes)  # type: ignore[arg-type]
@@ -130,6 +158,7 @@ WRONG: dict[str, list[Any]] = {
     "ignore_index": [None, 1.0, True],
     "base": [None, "mse"],
     "n_classes": [1, 10.0, "10", True],
+    "lr_factor": [0, -0.5, "1", True, 10**400],
     "origin": ["mnist", {"trial": 1.0}, {"recipe": "text"}],
     "coefficients": [None, [1.0], ["1"] * 6, [10**400] * 6],
     "tree": [None, [["log", "y"]], ["exec", "x"]],
@@ -147,8 +176,18 @@ def test_a_wrong_value_is_named(tmp_path: Path, contents: list[dict[str, Any]], 
                 load(tmp_path, whole | {field: value})
 
 
+def test_files_from_before_lr_factor_are_read(
+    tmp_path: Path, contents: list[dict[str, Any]]
+) -> None:
+    for content in contents:
+        del content["lr_factor"]
+        assert load(tmp_path, content).lr_factor is None
+
+
 def test_what_is_no_loss_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LossFileError, match=r"loss\.json: format is not"):
         load(tmp_path, [])
     with pytest.raises(LossFileError, match=r"nowhere\.json: cannot be read: No such file"):
         load_loss(tmp_path / "nowhere.json")
+    with pytest.raises(LossFileError, match=r"No such file .*; did you mean .*/loss\.json\?"):
+        load_loss(tmp_path / "los.json")

@@ -352,6 +352,7 @@ def test_one_compilation_serves_every_loss_and_equals_eager(
     for seed in range(3):
         theta = theta_for(variables, seed=seed)
         loss = TaylorLoss(theta, variables=variables, label_smoothing=0.1, **settings)
+        loss.n_classes = 5
         for progress in (0.0, 0.5):
             loss.progress = progress
             results = [

@@ -145,9 +145,10 @@ def derivative(value: torch.Tensor, x: torch.Tensor, y: torch.Tensor, i: int, j:
 
 def test_expanding_a_loss_takes_its_settings_along_and_refuses_a_pole():
     loss = TreeLoss(BAIKAL, class_reduction="sum", weight=torch.ones(3), label_smoothing=0.1)
-    loss.n_classes = 3
+    loss.n_classes, loss.lr_factor = 3, 0.5
     expanded = loss.expand()
     assert (expanded.conventions, expanded.n_classes) == (loss.conventions, 3)
+    assert expanded.lr_factor == 0.5
     for center in (0.0, -0.5, float("nan")):
         with pytest.raises(ValueError, match=r"center is x = 0\.0, y = .*, where log\(y\) - x / y"):
             loss.expand(center=center)

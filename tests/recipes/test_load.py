@@ -6,15 +6,16 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 import pytorch_lightning as pl
-from recipe_cases import minimal, recipe_with
+from recipe_cases import glo, minimal, recipe_with
 from searches import ROOT
 
-from optuna_taylorglo.attributes import CLASS_WEIGHTS, OPTIMIZER, RECIPE
-from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, OPTIMIZER, RECIPE, SCALE
+from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.load import (
     bundled_recipes,
     data_module_class,
@@ -58,7 +59,7 @@ def test_yaml_numbers_mean_what_they_look_like(recipe_file: Path) -> None:
     ("content", "expected"),
     [
         (None, "No such file"),
-        ("", "it is empty, must be a mapping with the fields data, model, checkpoint, optimizer"),
+        ("", "it is empty, must be a mapping with the fields preset, data, model, checkpoint"),
         ("data: [1, 2\n", "is not valid YAML"),
         (MINIMAL + "---\n" + MINIMAL, "another document"),
         ("data:\n\tclass_path: a.b\n", "line 2"),
@@ -96,10 +97,14 @@ def test_a_path_that_exists_wins_over_the_name_of_a_bundled_recipe(recipe_file: 
 @pytest.mark.parametrize("wrong", ["digits_cn", "Digits-CNN", "studies/digits_cnn.yaml"])
 @pytest.mark.usefixtures("recipe_file")
 def test_other_names_are_answered_with_near_ones(wrong: str) -> None:
+    Path("my_study.yaml").touch()
     with pytest.raises(RecipeError, match=f"^{wrong}: No such file.* near to it are digits_cnn"):
         find_recipe(wrong)
     with pytest.raises(RecipeError, match=r"there are cifar10_alexnet, .*svhn_wrn_28_5_cutout$"):
         find_recipe("qqq")
+    for misspelt in ("my_studdy.yaml", "my_study", "./my_study.yml"):
+        with pytest.raises(RecipeError, match=r"near to it are my_study\.yaml"):
+            find_recipe(misspelt)
 
 
 @pytest.fixture
@@ -167,6 +172,18 @@ def test_the_optimizer_that_no_recipe_names_is_the_one_that_the_first_worker_fou
     assert frozen_recipe(study) == named
 
 
+@pytest.mark.parametrize("search", [{}, glo()])
+def test_the_scale_that_is_searched_is_the_one_that_the_first_worker_found(
+    study: optuna.Study, search: dict[str, Any]
+) -> None:
+    replace_recipe(study, recipe_from_dict(minimal(search=search)))
+    for scale in ("free", "learning_rate", "fixed"):
+        study.set_user_attr(SCALE, scale)
+        settled = settled_recipe(study)
+        assert settled is not None
+        assert settled.search.scale == scale
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -212,6 +229,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "my_package/__init__.py": "",
         "my_package/nets.py": NETS,
         "my_package/broken.py": "import a_module_that_does_not_exist\n",
+        "my_package/circular.py": "from my_package import absent\n",
         "my_package/__main__.py": evil,
         "my_package_evil.py": evil + "from torch import nn\nclass Net(nn.Module): pass\n",
         "stranger.py": "from torch import nn\nclass Foreign(nn.Module): pass\n",
@@ -237,15 +255,18 @@ def test_allowed_classes_are_found(allowed: str) -> None:
 @pytest.mark.parametrize(
     ("class_path", "expected"),
     [
-        ("my_package_evil.Net", "lies outside .*--allow my_package_evil"),
-        ("os.system", "lies outside .*--allow os"),
-        ("my_package.nets.os.system", "cannot be imported"),
+        ("my_package_evil.Net", "lies outside .*add --allow my_package_evil to the command"),
+        ("os.system", "lies outside .*--allow os to .* or 'os' to allowed_packages in Python"),
+        ("my_packag.nets.Net", "no module my_packag; is it in the working directory, /"),
+        ("my_package.net.Net", "no module my_package.net;"),
+        ("my_package.nets.os.system", "no module my_package.nets.os;"),
         ("my_package.nets.Linear", "is defined in torch.nn.*--allow torch"),
         ("my_package.nets.Foreign", "is defined in stranger.*--allow stranger"),
         ("my_package.nets.os", "holds module, not a class"),
         ("my_package.nets.build", "holds function, not a class"),
         ("my_package.nets.Absent", "has no such name"),
         ("my_package.nets.Data", "must be a subclass of Module"),
+        ("my_package.circular.Net", "cannot be imported: cannot import name 'absent'"),
         ("my_package.broken.Net", "cannot be imported: .*a_module_that_does_not_exist"),
         ("my_package.__main__.Net", "dotted path"),
         ("my_package.nets.__builtins__", "dotted path"),
@@ -266,5 +287,5 @@ def test_nothing_but_the_bundled_modules_is_allowed_by_default() -> None:
     assert "my_package" not in sys.modules
     with pytest.raises(RecipeError, match=r"data\.class_path: .*subclass of LightningDataModule"):
         data_module_class("my_package.nets.Net", ["my_package"])
-    with pytest.raises(ValueError, match="must be a name such as my_package"):
+    with pytest.raises(UsageError, match="must be a name such as my_package"):
         model_class("my_package.nets.Net", ["__main__"])

@@ -18,8 +18,9 @@ from optuna_taylorglo.recipes.schema import (
     BudgetSettings,
     EarlyAbortSettings,
     LossSettings,
-    Recipe,
     SelectionSettings,
+    TrainingRecipe,
+    function_recipe,
     own_loss_warning,
     recipe_from_dict,
     search_size,
@@ -96,6 +97,7 @@ BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
         ({"search": glo() | change}, f"search.{next(iter(change))}", "settings are in search.glo")
         for change in ({"popsize": 9}, {"filter": "steady"}, START)
     ),
+    ({"search": glo() | {"scale": "normalized"}}, "search.scale", "trees is not normalized"),
     ({"search": glo(), "loss": {"order": 4}}, "loss.order", "trees have no order"),
     ({"search": {"space": "canonical"}, "loss": {"order": 4}}, "search.space", "use theta"),
     ({"search": {"space": "canonical"}, "loss": XZ}, "search.space", "use theta"),
@@ -166,7 +168,7 @@ def test_data_model_batch_size_and_length_are_a_recipe_with_the_best_results(pre
     )
     search = best.search
     assert (search.popsize, search.sigma, search.n_generations) == (16, 1.2, 12)
-    assert (search.space, search.filter, search.scale) == ("canonical", "steady", "free")
+    assert (search.space, search.filter, search.scale) == ("canonical", "steady", "auto")
     assert best.selection == SelectionSettings(candidates=8)
     assert best.early_abort is best.early_stop is None
     assert best.budget == BudgetSettings(unit="steps", evaluation=1000, full=1000)
@@ -174,8 +176,11 @@ def test_data_model_batch_size_and_length_are_a_recipe_with_the_best_results(pre
     needed = best.to_dict() | {"budget": {"full": 1000}}
     needed = {name: needed[name] for name in ("data", "model", "batch_size", "budget")}
     assert recipe_from_dict(needed | preset) == best.changed(optimizer=None)
-    # A network of one's own says what trains it; see test_training.py for plain nets.
-    assert Recipe(**needed) == best.changed(optimizer=None)
+    assert TrainingRecipe(**needed) == best.changed(optimizer=None)
+    # A training function needs less still.
+    function = function_recipe({"n_classes": 10} | preset)
+    for section in ("loss", "search", "selection"):
+        assert getattr(function, section) == getattr(best, section)
 
 
 def test_the_preset_paper_has_its_numbers() -> None:
@@ -188,10 +193,15 @@ def test_the_preset_paper_has_its_numbers() -> None:
     assert (search.popsize, search.sigma, search.n_generations) == (28, 1.2, 60)
     assert (search.space, search.filter, search.scale) == ("theta", "none", "free")
     assert search_size(search) == "60 generations of 28 candidates"
+    assert search_size(search.changed(n_generations=1)).startswith("1 generation of 28")
     # The paper's evaluations on MNIST end in their fourth epoch, before the abort's.
     abort = EarlyAbortSettings(unit="epochs", at=10, threshold=0.15, attempts=3)
     assert recipe.early_abort == abort
     assert recipe.selection is recipe.early_stop is None
+    function = function_recipe({"n_classes": 10, "preset": "paper"})
+    assert (function.loss, function.search) == (recipe.loss, recipe.search)
+    with pytest.raises(RecipeError, match="preset: .*did you mean paper"):
+        function_recipe({"n_classes": 10, "preset": "papers"})
 
 
 def test_the_file_has_priority_over_its_preset() -> None:
@@ -217,7 +227,7 @@ def test_trees_have_the_papers_loss_settings_with_any_preset() -> None:
     search = recipe.search
     assert (search.total_candidates, search.total_generations) == (11_120, 135)
     assert search_size(search) == "100 generations of 100 trees, then 35 of 32 sets of coefficients"
-    assert (recipe.loss, recipe.search) == (paper.loss, paper.search)
+    assert (recipe.loss, recipe.search.changed(scale="free")) == (paper.loss, paper.search)
     assert recipe.selection == SelectionSettings()
     assert paper.selection is recipe.early_abort is None
 

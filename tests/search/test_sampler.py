@@ -35,7 +35,7 @@ def candidates(study):
 
 
 def optimize(n_trials, *, n_jobs=1, objective=ellipsoid, **settings):
-    sampler = TaylorGLOSampler(**{"popsize": 8} | settings)
+    sampler = TaylorGLOSampler(**{"names": THETA_NAMES, "popsize": 8} | settings)
     study = optuna.create_study(sampler=sampler)
     study.optimize(lambda t: objective(sampler.suggest(t)), n_trials=n_trials, n_jobs=n_jobs)
     return study, sampler
@@ -79,7 +79,7 @@ def test_generations_are_those_of_cmaes():
 def test_a_new_or_copied_sampler_goes_on_bit_by_bit(duplicate):
     whole, _ = optimize(64)
     study, sampler = optimize(30)
-    for successor in (duplicate(sampler), TaylorGLOSampler(popsize=8)):
+    for successor in (duplicate(sampler), TaylorGLOSampler(names=THETA_NAMES, popsize=8)):
         study.sampler = successor
         # Any sampler with the same names suggests the same way; the study's one draws.
         study.optimize(lambda t: ellipsoid(sampler.suggest(t)), n_trials=17)
@@ -96,7 +96,7 @@ def test_one_sampler_serves_two_studies_in_turn():
 
 
 def test_enqueued_candidates_take_part():
-    sampler = TaylorGLOSampler(popsize=4)
+    sampler = TaylorGLOSampler(names=THETA_NAMES, popsize=4)
     study = optuna.create_study(sampler=sampler)
     study.enqueue_trial(dict.fromkeys(THETA_NAMES, 1.0))
     study.enqueue_trial({"theta_0": 3.0})
@@ -145,7 +145,7 @@ def test_candidates_stay_within_their_limits_and_have_their_units():
 
 def test_narrower_range_clips_instead_of_drawing_anew():
     study, _ = optimize(8)
-    clipped = optuna.create_study(sampler=TaylorGLOSampler(popsize=8))
+    clipped = optuna.create_study(sampler=TaylorGLOSampler(names=THETA_NAMES, popsize=8))
     clipped.optimize(
         lambda t: sum(t.suggest_float(name, -0.5, 0.5) for name in THETA_NAMES), n_trials=8
     )

@@ -186,6 +186,12 @@ def test_a_missing_study_comes_with_the_command_that_creates_it(
         if missing_file:
             assert not Path(sqlite_url.removeprefix("sqlite:///")).exists(), "reading created it"
             open_storage(sqlite_url)
+    for n in range(7):
+        create_study(f"study-{n}", sqlite_url)
+    study = create_study("My Study 2", sqlite_url)
+    create_evaluation_study(study, sqlite_url)
+    with pytest.raises(StudyError, match=r"\.db, which has My Study 2, study-0, .*, 3 more. Creat"):
+        open_study("my study", sqlite_url)
     with pytest.raises(StudyError, match="--direction minimize"):
         open_study("my study", sqlite_url, direction="minimize")
     with pytest.raises(StudyError, match=r"study\.log, a file that does not exist"):

@@ -77,7 +77,8 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[s
             "fitness.metric",
             "'val_f1' is not logged by Own, which logs val_accuracy",
         ),
-        ({"model": "elsewhere.Net"}, "model.class_path", "--allow elsewhere"),
+        ({"model": "os.Net"}, "model.class_path", "--allow os"),
+        ({"model": "elsewhere.Net"}, "model.class_path", "there is no module elsewhere; is it"),
     ],
 )
 def test_mistakes_are_named(
@@ -126,8 +127,6 @@ def test_parts_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], problem:
     ("changes", "warning"),
     [
         ({"data": "SplitBySeed"}, "the split not depend on `seed`"),
-        ({"data": "NoTest"}, "has no test_dataloader"),
-        (OWN | {"model": "NoTestStep"}, "has no test_step that logs test_accuracy"),
         (OWN | {"model": "TrainsHalf"}, "6 of 15 trainable parameters are in no optimizer"),
     ],
 )
@@ -136,6 +135,21 @@ def test_what_may_be_meant_is_a_warning(
 ) -> None:
     (said,) = dry_run(tmp_path, **changes).warnings
     assert warning in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"data": "NoTest"}, "has no test_dataloader"),
+        (OWN | {"model": "NoTestStep"}, "has no test_step that logs test_accuracy"),
+    ],
+)
+def test_what_a_verdict_will_need_is_missing(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    found = dry_run(tmp_path, **changes)
+    assert problem in str(found.missing)
+    assert not found.warnings
 
 
 def test_check_says_what_it_found_or_names_the_line_and_leaves_nothing_behind(

@@ -12,7 +12,7 @@ from searches import ROOT
 from torch import nn
 from trainings import NotingLoss, RecordedTraining, Validations, digits_training, trained, weights
 
-from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.training import runtime
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
@@ -102,6 +102,8 @@ def test_precision_of_the_recipe_goes_before_the_workers(tmp_path: Path, model: 
         assert trained(training_of(tmp_path, model), 1).trainer.precision == "32-true"
         module = trained(training_of(tmp_path, model, trainer=options), 1)
         assert module.trainer.precision == "bf16-mixed"
+        with pytest.raises(RecipeError, match=r'^trainer\.precision: "16-mixed" is not allowed on'):
+            training_of(tmp_path, model, trainer={"precision": "16-mixed"})
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -128,7 +130,12 @@ def test_auto_takes_bfloat16_where_the_processor_computes_in_it_and_says_so(
         assert RuntimeConfig().torch_device.type == device
         assert RuntimeConfig().resolved_precision == expected
     assert f"precision {expected}: this {device}" in caplog.text
-    assert RuntimeConfig(precision="16-mixed").resolved_precision == "16-mixed"
+    there = RuntimeConfig(precision="16-mixed")
+    if device == "cpu":
+        with pytest.raises(UsageError, match="16-mixed is not allowed on a CPU, must be bf16-mix"):
+            _ = there.resolved_precision
+    else:
+        assert there.resolved_precision == "16-mixed"
 
 
 def test_loggers_and_checkpoint_callbacks_write_what_they_are_for(tmp_path: Path) -> None:

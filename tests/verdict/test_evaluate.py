@@ -198,7 +198,7 @@ def test_trainings_that_crash_or_are_refused_decide_nothing(tmp_path, monkeypatc
     assert refusal in caplog.text
     assert "--allow own_optimizers" in caplog.text
     assert len(trials_of_verdict(url)) == n_trials, "nothing is begun"
-    assert not list(tmp_path.glob("verdict*"))
+    assert not list(tmp_path.glob("*verdict*"))
     # The verdict tells whose optimizer it was.
     assert cli.main([*words, "--allow", "own_optimizers"]) == cli.DONE
     verdict = load_verdict(load(url, "mine-verdict"))
@@ -223,7 +223,7 @@ def test_a_killed_evaluation_resumes_and_trains_nothing_twice(tmp_path, monkeypa
     assert before.items() <= {t.number: t.datetime_complete for t in trials}.items()
     assert "evolved loss" in capsys.readouterr().out
     for suffix in ("md", "csv", "json"):
-        assert (tmp_path / f"verdict.{suffix}").stat().st_size > 100
+        assert (tmp_path / f"mine_verdict.{suffix}").stat().st_size > 100
     count = len(trials_of_verdict(url))
     assert cli.main(words) == cli.DONE
     assert len(trials_of_verdict(url)) == count

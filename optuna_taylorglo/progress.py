@@ -17,7 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from optuna_taylorglo.search.history import SearchHistory
-from optuna_taylorglo.text import visible
+from optuna_taylorglo.text import counted, visible
 
 
 class PlainConsole(Console):
@@ -26,9 +26,10 @@ class PlainConsole(Console):
     A bar moves on a real terminal only: Jupyter sets FORCE_COLOR for what a cell starts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        is_terminal = sys.stdout.isatty()
         super().__init__(
-            markup=False, emoji=False, highlight=False, force_terminal=sys.stdout.isatty()
+            markup=False, emoji=False, highlight=False, force_terminal=is_terminal, quiet=quiet
         )
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -76,7 +77,7 @@ class LiveProgress(Progress):
     def show_round(self, stage: str, done: int, total: int) -> None:
         """Show how far trainings outside the search are."""
         self._show(stage, done, total, "trainings")
-        self._print_once(stage, f"{stage}: {total} trainings")
+        self._print_once(stage, f"{stage}: {counted(total, 'trainings')}")
 
     def _show(self, stage: str, done: int, total: int, text: str) -> None:
         self.update(self._line, description=stage, completed=done, total=total, text=text)
