@@ -161,11 +161,7 @@ def test_every_mistake_is_reported_in_a_line_of_its_own() -> None:
 @pytest.mark.parametrize("preset", [{}, {"preset": "default"}])
 def test_data_model_batch_size_and_length_are_a_recipe_with_the_best_results(preset: Any) -> None:
     best = load_recipe(ROOT / "studies" / "digits_mlp_wrong_labels.yaml")
-    assert (best.loss.base, best.loss.order, best.loss.class_reduction) == (
-        "cross_entropy",
-        3,
-        "sum",
-    )
+    assert best.loss == LossSettings(base="cross_entropy", order=3, class_reduction="sum")
     search = best.search
     assert (search.popsize, search.sigma, search.n_generations) == (16, 1.2, 12)
     assert (search.space, search.filter, search.scale) == ("canonical", "steady", "auto")
@@ -200,7 +196,7 @@ def test_the_preset_paper_has_its_numbers() -> None:
     assert recipe.selection is recipe.early_stop is None
     function = function_recipe({"n_classes": 10, "preset": "paper"})
     assert (function.loss, function.search) == (recipe.loss, recipe.search)
-    with pytest.raises(RecipeError, match="preset: .*did you mean paper"):
+    with pytest.raises(RecipeError, match=r"preset: .*did you mean paper"):
         function_recipe({"n_classes": 10, "preset": "papers"})
 
 
