@@ -231,7 +231,7 @@ def test_the_readme_s_recipe_is_complete(tmp_path: Path, monkeypatch: pytest.Mon
     for _, command, *words in command_lines(commands.replace("#", "\n#")):
         shorter = ["--n-generations", "1"] if command == "run" else []
         assert cli.main([command, *words, *shorter, "--device", "cpu"]) == 0
-    assert Path("best_loss.json").exists()
+    assert Path("my_study_loss.json").exists()
 
 
 def test_recipe_reference_and_json_schema_are_current() -> None:
