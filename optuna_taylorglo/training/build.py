@@ -141,7 +141,11 @@ def _labels(loader: Any) -> Iterator[Tensor]:
         # A shuffled loader that drops its last batch would count other labels each time.
         loader = DataLoader(loader.dataset, loader.batch_size or 1, collate_fn=loader.collate_fn)
     for batch in loader:
-        _, labels = split_batch(batch)
+        try:
+            _, labels = split_batch(batch)
+        except RecipeError as error:
+            problem = f"balanced counts labels, but {error.problem}; give a list of weights"
+            raise RecipeError(FIELD, problem) from error
         yield torch.as_tensor(labels).long().flatten()
 
 
