@@ -36,6 +36,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
+from optuna_taylorglo.recipes.presets import PAPER_LOSS, PAPER_SEARCH
 from optuna_taylorglo.recipes.schema import EarlyAbortSettings, LossSettings, Recipe
 from optuna_taylorglo.recipes.settings import (
     CoefficientSettings,
@@ -61,8 +62,9 @@ ABORT = EarlyAbortSettings(unit="steps", at=200, threshold=0.15, attempts=1)
 
 
 def _paper(recipe: Recipe) -> Recipe:
-    search = SearchSettings(popsize=28, n_generations=16)
-    return recipe.changed(search=search, loss=LossSettings(folded=True, class_reduction="sum"))
+    search = SearchSettings(**PAPER_SEARCH | {"n_generations": 16})
+    loss = LossSettings(**PAPER_LOSS | {"folded": True, "class_reduction": "sum"})
+    return recipe.changed(search=search, loss=loss)
 
 
 def _glo(recipe: Recipe) -> Recipe:
@@ -77,8 +79,8 @@ def _random(recipe: Recipe) -> Recipe:
 
 
 def _with_trees(recipe: Recipe, glo: GLOSettings) -> Recipe:
-    search = SearchSettings(method="glo", glo=glo)
-    return recipe.changed(search=search, loss=LossSettings(class_reduction="sum"))
+    search = SearchSettings(method="glo", glo=glo, **PAPER_SEARCH)
+    return recipe.changed(search=search, loss=LossSettings(base="none"))
 
 
 METHODS: dict[str, Callable[[Recipe], Recipe]] = {

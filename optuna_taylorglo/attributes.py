@@ -4,7 +4,7 @@
 RECIPE = "taylorglo:recipe"  # frozen by the first worker
 FIRST_TRIAL = "taylorglo:first_trial"  # the first that counts; others belong to another recipe
 N_CLASSES = "taylorglo:n_classes"
-OPTIMIZER = "taylorglo:optimizer"  # which one trains: the recipe's or the module's own
+OPTIMIZER = "taylorglo:optimizer"  # settings of the one that trains; "module": its own
 CROSS_ENTROPY = "taylorglo:cross_entropy"  # metric at the candidates' budget, by training seed
 CLASS_WEIGHTS = "taylorglo:class_weights"  # those of `loss.class_weights: balanced`
 SCALE = "taylorglo:scale"  # where the scale of losses is searched, of `search.scale: auto`

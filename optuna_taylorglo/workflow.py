@@ -19,7 +19,7 @@ from optuna.study import Study
 from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
-from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe
+from optuna_taylorglo.recipes.schema import Recipe, TrainingRecipe, function_recipe
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.session import IN_MEMORY, Session, open_session
 from optuna_taylorglo.study import open as opening
@@ -300,7 +300,7 @@ def _what_to_search(
     mode = {"maximize": "max", "minimize": "min"}.get(direction, direction)
     content["fitness"] = {"metric": metric, "mode": mode} | content.get("fitness", {})
     content["search"] = content.get("search", {}) | changes
-    return FunctionRecipe.from_plain(content), _checked_functions(train), ""
+    return function_recipe(content), _checked_functions(train), ""
 
 
 def _checked_functions(train: Any, test: Any = None) -> Functions:

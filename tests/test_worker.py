@@ -26,6 +26,9 @@ from optuna_taylorglo.cli import worker
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.process import DONE, FAILED, INTERRUPTED, USAGE
 from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.recipes.schema import recipe_from_dict
+from optuna_taylorglo.recipes.settings import DEFAULT_OPTIMIZER
+from optuna_taylorglo.report.build import write_report
 from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.study import open as opening
@@ -350,3 +353,25 @@ def test_balanced_class_weights_are_saved_with_the_study_and_in_the_winner(tmp_p
     assert attach_recipe(study, None).loss.class_weights == tuple(weights)
     winner = selected_loss(study).loss
     torch.testing.assert_close(winner.weight, torch.tensor(weights))
+
+
+def test_the_optimizer_that_no_recipe_names_is_saved_with_the_study_and_in_the_winner(
+    tmp_path, sqlite_url
+):
+    recipe = small_recipe(
+        tmp_path / "recipe.yaml",
+        optimizer=None,
+        search={"n_generations": 1},
+        selection={"candidates": 2},
+    )
+    create_study(sqlite_url)
+    study = load(sqlite_url, "digits")
+    words = ["--study-name", "digits", "--storage", sqlite_url, "--data-dir", str(tmp_path)]
+    for _ in range(2):  # the same file is accepted again
+        assert worker.main([*words, "--recipe", str(recipe)]) == DONE
+    assert load_recipe(recipe).optimizer is None
+    assert attach_recipe(study, None).optimizer == DEFAULT_OPTIMIZER
+    origin = selected_loss(study).loss.origin
+    assert recipe_from_dict(origin.recipe).optimizer == DEFAULT_OPTIMIZER
+    write_report(study, tmp_path / "report.html")
+    assert "sgd at learning rate 0.05" in (tmp_path / "report.html").read_text()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
-from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE, SCALE
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, OPTIMIZER, RECIPE, SCALE
 from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.schema import (
     FunctionRecipe,
@@ -180,17 +180,20 @@ def frozen_recipe(study: optuna.Study) -> Recipe | None:
 
 
 def settled_recipe(study: optuna.Study) -> Recipe | None:
-    """The frozen recipe, with what the first worker found in place of "balanced" and "auto"."""
+    """The frozen recipe, with what the first worker found: weights, optimizer, scale."""
     recipe, attributes = frozen_recipe(study), study.user_attrs
     if recipe is None:
         return None
     loss, search = recipe.loss, recipe.search
+    changes: dict[str, Any] = {}
     if loss.class_weights == "balanced" and (weights := attributes.get(CLASS_WEIGHTS)):
-        loss = loss.changed(class_weights=tuple(weights))
+        changes["loss"] = loss.changed(class_weights=tuple(weights))
     if search.scale == "auto" and (scale := attributes.get(SCALE)):
-        search = search.changed(scale=scale)
-    is_settled = loss is recipe.loss and search is recipe.search
-    return recipe if is_settled else recipe.changed(loss=loss, search=search)
+        changes["search"] = search.changed(scale=scale)
+    if isinstance(recipe, TrainingRecipe) and recipe.optimizer is None:
+        optimizer = attributes.get(OPTIMIZER, "module")
+        changes |= {} if optimizer == "module" else {"optimizer": optimizer}
+    return recipe.changed(**changes) if changes else recipe
 
 
 BUNDLED_PACKAGE = "lightning_modules"

@@ -6,11 +6,12 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.presets import PAPER_LOSS, complete
 from optuna_taylorglo.recipes.settings import (
     LONGEST,
     MOST_EXAMPLES,
@@ -29,6 +30,8 @@ from optuna_taylorglo.recipes.settings import (
     WholeNumber,
 )
 from optuna_taylorglo.text import counted
+
+R = TypeVar("R", bound="Recipe")
 
 _VARIABLES = [("x", *outputs, *t) for t in ((), ("t",)) for outputs in ("y", "z", "yz")]
 
@@ -52,19 +55,19 @@ class Budget(Section):
     """How long trainings last; without settings a training is a call of the user's function."""
 
     unit: str = "calls"
-    evaluation: int = 1
     full: int = 1
+    evaluation: int = 1
 
 
 class BudgetSettings(Budget):
     """How long trainings last."""
 
-    unit: Unit
+    unit: Unit = "steps"
     """What the two lengths count."""
-    evaluation: Length
-    """Length of a candidate's training in the search."""
     full: Length
     """Length of a full training, for selection and verdict."""
+    evaluation: Length = Field(default_factory=lambda data: data.get("full"))
+    """Length of a candidate's training in the search. Left out: that of a full training."""
 
     def _rules(self) -> Iterator[tuple[str, str]]:
         if self.evaluation > self.full:
@@ -123,8 +126,9 @@ class EarlyStopSettings(Section):
 class LossSettings(Section):
     """The family of losses that is searched: Taylor polynomials f, alone or on cross-entropy."""
 
-    base: Literal["none", "cross_entropy"] = "none"
-    """none: L = -f, the paper's; cross_entropy: L = e^s (CE_ε - f), with s and ε searched too."""
+    base: Literal["none", "cross_entropy"] = "cross_entropy"
+    """none: L = -f, the paper's, and the default for variables with z; cross_entropy:
+    L = e^s (CE_ε - f), with s and ε searched too."""
     order: WholeNumber = Field(default=3, ge=1, le=10)
     """Order k of the polynomial."""
     variables: Annotated[tuple[str, ...], FromList, AfterValidator(_known_variables)] = ("x", "y")
@@ -132,7 +136,7 @@ class LossSettings(Section):
     each also with t at its end."""
     folded: bool = False
     """Whether the factors 1/α! are already in θ, as in published numbers."""
-    class_reduction: Literal["mean", "sum"] = "mean"
+    class_reduction: Literal["mean", "sum"] = "sum"
     """mean: the paper's 1/n over classes; sum: as its code ran."""
     class_weights: Annotated[
         tuple[float, ...] | Literal["balanced"] | None, BeforeValidator(_class_weights)
@@ -148,14 +152,14 @@ class LossSettings(Section):
 
 
 class SelectionSettings(Section):
-    """How the winner is selected when the search is over: by full trainings on validation.
+    """How the winner is selected when the search is over: by full trainings on validation."""
 
-    Left out, it is the single best evaluation, the paper's rule.
-    """
-
-    candidates: WholeNumber = Field(default=10, ge=1, le=100)
+    candidates: WholeNumber = Field(default=8, ge=1, le=100)
     """How many of the best candidates, different as functions, are trained fully, in addition to
     the mean of the final distribution."""
+
+
+_NOT_OF_TREES = {name: PAPER_LOSS[name] for name in ("base", "order", "variables", "folded")}
 
 
 class Recipe(Section):
@@ -167,18 +171,20 @@ class Recipe(Section):
     early_stop: EarlyStopSettings | None = None
     loss: LossSettings = LossSettings()
     search: SearchSettings = SearchSettings()
-    selection: SelectionSettings | None = None
+    selection: SelectionSettings | None = SelectionSettings()
+    """null: the winner is the single best evaluation, the paper's rule."""
 
     def _rules(self) -> Iterator[tuple[str, str]]:
         loss, search, abort = self.loss, self.search, self.early_abort
         in_x_y = loss.variables == ("x", "y")
         if search.method == "glo":
-            for name in loss.changed_among("base", "order", "variables", "folded"):
+            for name in loss.different_from(_NOT_OF_TREES):
                 yield self.conflict(f"loss.{name}", "search.method", f"trees have no {name}")
         if search.start and not in_x_y:
             yield self.conflict("search.start", "loss.variables", "losses are expanded in x and y")
         if search.start and loss.base != "none":
-            yield self.conflict("search.start", "loss.base", "it starts at cross-entropy")
+            advice = "it starts at cross-entropy; use base none"
+            yield self.conflict("search.start", "loss.base", advice)
         if search.space == "canonical" and not (in_x_y and loss.order == 3):
             other = "loss.order" if in_x_y else "loss.variables"
             yield self.conflict("search.space", other, "it needs order 3 over [x, y]; use theta")
@@ -195,11 +201,13 @@ class Recipe(Section):
         if loss.base == "cross_entropy" and "z" in loss.variables:
             yield self.conflict("loss.base", "loss.variables", "leave out z, the raw logit")
         if loss.base == "cross_entropy" and loss.label_smoothing:
-            yield self.conflict("loss.label_smoothing", "loss.base", "it is searched; leave it out")
+            advice = "it is searched; leave it out, or use base none"
+            yield self.conflict("loss.label_smoothing", "loss.base", advice)
         is_accuracy = "accuracy" in self.fitness.metric and self.fitness.mode == "max"
         if abort and not is_accuracy and "threshold" not in abort.model_fields_set:
             given = f"the metric is {self.fitness.metric} with mode {self.fitness.mode}"
-            yield "early_abort.threshold", f"is missing: the default is an accuracy, and {given}"
+            problem = f"is missing: the default is an accuracy, and {given}"
+            yield "early_abort.threshold", f"{problem}; early_abort: null leaves it out"
 
 
 class FunctionRecipe(Recipe):
@@ -215,7 +223,7 @@ class _Network(Section):
     checkpoint: CheckpointSettings | None = None
     """Left out: fresh weights."""
     optimizer: OptimizerSettings | None = None
-    """Left out: that of a LightningModule; a plain net needs it."""
+    """Left out: that of a LightningModule; for a plain net sgd, lr 0.05 and momentum 0.9."""
     schedule: ScheduleSettings = ScheduleSettings()
     trainer: TrainerSettings = TrainerSettings()
     batch_size: WholeNumber = Field(ge=1, le=MOST_EXAMPLES)
@@ -223,7 +231,7 @@ class _Network(Section):
 
 
 class TrainingRecipe(Recipe, _Network):  # the network's fields come first
-    """A recipe's file: everything scientific about a study that trains by Lightning."""
+    """Everything scientific about a study that trains by Lightning."""
 
     budget: BudgetSettings
 
@@ -233,12 +241,38 @@ class TrainingRecipe(Recipe, _Network):  # the network's fields come first
             yield self.conflict("schedule.warmup", "budget.full", "it must be below budget.full")
 
 
+class _Preset(Section):
+    preset: Literal["default", "paper"] = "default"
+    """What holds where the file says nothing. default: the defaults of this table, with which the
+    best results were found; paper: no base, class_reduction mean, 60 generations of 28 candidates
+    in all parameters without a filter, early_abort, and no selection."""
+
+
+class RecipeFile(TrainingRecipe, _Preset):  # the preset comes first
+    """Everything scientific about a study, as a file says it."""
+
+    model_config = ConfigDict(title="Recipe")
+
+
+class _FunctionSettings(FunctionRecipe, _Preset):
+    """Everything about a study with a training function, as its user says it."""
+
+
+def function_recipe(content: object) -> FunctionRecipe:
+    """Build the recipe of a search with a training function from what its user says."""
+    return _without_preset(FunctionRecipe, _FunctionSettings.from_plain(complete(content)))
+
+
 def recipe_from_dict(content: object, source: str | os.PathLike[str] = "recipe") -> TrainingRecipe:
     """Build a recipe from the content of a YAML or JSON file; errors name its `source`."""
     try:
-        return TrainingRecipe.from_plain(content)
+        return _without_preset(TrainingRecipe, RecipeFile.from_plain(complete(content)))
     except RecipeError as error:
         raise error.from_source(os.fspath(source)) from None
+
+
+def _without_preset(kind: type[R], said: Recipe) -> R:
+    return kind.from_plain({name: getattr(said, name) for name in kind.model_fields})
 
 
 def search_size(search: SearchSettings) -> str:

@@ -11,6 +11,7 @@ from pydantic import ValidationError as PydanticError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.recipes.presets import PAPER_SEARCH
 from optuna_taylorglo.validation import PlainMapping, PlainModel, Problem, show
 
 _MACHINE = {
@@ -56,7 +57,11 @@ class Section(PlainModel):
     def changed_among(self, *names: str) -> list[str]:
         """Those of some fields that differ from their defaults."""
         fields = type(self).model_fields
-        return [name for name in names if getattr(self, name) != fields[name].get_default()]
+        return self.different_from({name: fields[name].get_default() for name in names})
+
+    def different_from(self, values: Mapping[str, object]) -> list[str]:
+        """The fields that have other values than these."""
+        return [name for name, value in values.items() if getattr(self, name) != value]
 
     def conflict(self, field: str, other: str, advice: str) -> tuple[str, str]:
         """A broken rule: the value of a field does not go with that of another (dotted paths)."""
@@ -155,6 +160,10 @@ class OptimizerSettings(Section):
                 yield self.conflict(name, "name", f"{self.name} has no {name}")
         elif self.nesterov and not self.momentum:
             yield self.conflict("nesterov", "momentum", "it needs a momentum above 0")
+
+
+DEFAULT_OPTIMIZER = OptimizerSettings(name="sgd", lr=0.05, momentum=0.9)
+"""What trains a plain net when the recipe names no optimizer."""
 
 
 class ScheduleSettings(Section):
@@ -281,7 +290,7 @@ class StartSettings(Section):
 
 SearchedScale = Literal["auto", "free", "learning_rate", "fixed", "normalized"]
 
-_TAYLOR_ONLY = ("popsize", "sigma", "n_generations", "space", "filter", "scale", "overlap", "start")
+_TAYLOR_ONLY = PAPER_SEARCH | {"overlap": 0, "start": None}  # what GLO's recipes have there
 
 
 class SearchSettings(Section):
@@ -290,19 +299,21 @@ class SearchSettings(Section):
     method: Literal["taylor", "glo"] = "taylor"
     """taylor: CMA-ES over the parameters of a polynomial; glo: genetic programming over trees, then
     CMA-ES over the coefficients of the best one."""
-    popsize: WholeNumber = Field(default=28, ge=2, le=MOST_CANDIDATES)
+    popsize: WholeNumber = Field(default=16, ge=2, le=MOST_CANDIDATES)
     """λ, candidates per generation."""
     sigma: float = Field(default=1.2, gt=0, lt=100)
     """First step size, in units of θ."""
-    n_generations: WholeNumber = Field(default=60, ge=1, le=MOST_GENERATIONS)
+    n_generations: WholeNumber = Field(default=12, ge=1, le=MOST_GENERATIONS)
     """Generations of a complete search."""
     seed: WholeNumber = Field(default=0, ge=0, le=2**32 - 1)
     """Decides every candidate and every training's seed."""
-    space: Literal["theta", "canonical"] = "theta"
-    """theta: all parameters; canonical: the four that matter at order 3 over (x, y)."""
-    filter: Literal["none", "trainable", "steady"] = "none"
-    """trainable: draw again until the loss can start learning; steady: and until it does not draw
-    all predictions to one class and, with a base, starts at a pace."""
+    space: Literal["theta", "canonical"] = "canonical"
+    """theta: all parameters, the default for other orders and variables; canonical: the four that
+    matter at order 3 over (x, y)."""
+    filter: Literal["none", "trainable", "steady"] = "steady"
+    """trainable: draw again until the loss can start learning, the default above order 3; steady:
+    and until it does not draw all predictions to one class and, with a base, starts at a pace;
+    none: the default for other variables."""
     scale: SearchedScale = "auto"
     """How the scale of losses, with a base e^s, is searched. free: as part of the loss;
     learning_rate: e^s multiplies the learning rate in its place, for optimizers that undo the scale
@@ -339,8 +350,10 @@ class SearchSettings(Section):
         if self.method == "glo":
             if self.glo is None:
                 yield self.conflict("method", "glo", "write glo: {} for the paper's settings")
-            for name in self.changed_among(*_TAYLOR_ONLY):
+            for name in self.different_from(_TAYLOR_ONLY):
                 yield self.conflict(name, "method", f"GLO's settings are in search.glo, no {name}")
+            if self.scale == "normalized":
+                yield self.conflict("scale", "method", "that of trees is not normalized")
         elif self.glo is not None:
             yield self.conflict("glo", "method", "leave it out, or set method: glo")
         elif self.overlap >= self.popsize:

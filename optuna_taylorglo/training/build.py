@@ -197,6 +197,12 @@ def refuse_lost_settings(criterion: object, loss: LossSettings) -> None:
         default = LossSettings.model_fields[name].default
         value = own(name, default)
         if isinstance(value, int | float) and value not in (default, getattr(loss, name)):
+            if name == "label_smoothing" and loss.base == "cross_entropy":
+                raise RecipeError(
+                    "model.class_path",
+                    f"the module's own criterion has label_smoothing={value}, which would be "
+                    "dropped: a search from cross-entropy finds its own. Take it out of the module",
+                )
             raise lost(name, name, value)
     if (reduction := own("reduction", "mean")) != "mean":
         raise RecipeError(

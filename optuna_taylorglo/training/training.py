@@ -22,6 +22,7 @@ from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes import load
 from optuna_taylorglo.recipes.schema import TrainingRecipe, own_loss_warning
 from optuna_taylorglo.recipes.settings import (
+    DEFAULT_OPTIMIZER,
     Component,
     OptimizerSettings,
     ScheduleSettings,
@@ -68,7 +69,7 @@ class Training:
     """Builds the recipe's data and network afresh for each training and trains them.
 
     Attributes:
-        recipe: The recipe, with balanced class weights as numbers.
+        recipe: The recipe, with balanced class weights as numbers and a plain net's optimizer.
         n_classes: Number of classes of the data.
         own_optimizer: Whether the model is a LightningModule, which brings its own optimizer.
         steps_per_pass: Optimizer steps that one pass over the training data takes.
@@ -82,6 +83,8 @@ class Training:
         self.runtime = runtime
         self._learning_rate_factor = 1.0
         self._import_classes()
+        if not self.own_optimizer:
+            self.recipe = recipe.changed(optimizer=self._recipe_optimizer())
         weights = recipe.checkpoint
         self._checkpoint = Checkpoint(weights, runtime.data_dir) if weights else None
         self._precision = runtime.precision_of(recipe.trainer)
@@ -351,13 +354,7 @@ class Training:
         )
 
     def _recipe_optimizer(self) -> OptimizerSettings:
-        if self.recipe.optimizer is None:
-            raise RecipeError(
-                "optimizer",
-                f"missing, must be there to train {self.recipe.model.class_path}, a plain net; "
-                "only a LightningModule brings its own",
-            )
-        return self.recipe.optimizer
+        return self.recipe.optimizer or DEFAULT_OPTIMIZER
 
     def _schedule_in_steps(self) -> ScheduleSettings:
         """The schedule in steps, because an epoch of the Trainer is the way to a validation."""

@@ -84,7 +84,7 @@ DEFAULT_BASELINES = ("ce", "ce-tuned", "label-smoothing", "best-standard")
 
 def has_own_optimizer(study: Study, recipe: Recipe) -> bool | None:
     """Whether the module brings its optimizer; None if the first worker has not found out yet."""
-    if not isinstance(recipe, TrainingRecipe) or recipe.optimizer is None:
+    if not isinstance(recipe, TrainingRecipe):
         return True
     if recipe.model.class_path.startswith(f"{BUNDLED_PACKAGE}."):
         return False
@@ -93,8 +93,9 @@ def has_own_optimizer(study: Study, recipe: Recipe) -> bool | None:
 
 
 def save_optimizer_owner(study: Study, training: Training) -> None:
-    """Store in the study whether the recipe's optimizer trains or the module's own."""
-    study.set_user_attr(OPTIMIZER, "module" if training.own_optimizer else "recipe")
+    """Store in the study which optimizer trains, the module's own or with what settings."""
+    optimizer = None if training.own_optimizer else training.recipe.optimizer
+    study.set_user_attr(OPTIMIZER, "module" if optimizer is None else optimizer.to_dict())
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,11 @@ class LearningRates:
         """Those of a study; a module's own are tried for one step."""
         from optuna_taylorglo.training.training import Training
 
-        if has_own_optimizer(study, recipe) is not False:
+        if recipe.optimizer is None or has_own_optimizer(study, recipe) is not False:
             training = Training(recipe, runtime)
             if training.own_optimizer:
                 return cls(None, training.learning_rate_obstacle())
+            recipe = training.recipe
         return cls.of(recipe)
 
     @property

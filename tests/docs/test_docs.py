@@ -221,6 +221,19 @@ def test_the_readme_s_lines_put_the_loss_in_the_place_of_cross_entropy(
     assert (model(images).argmax(dim=1) == labels).float().mean() > 0.95
 
 
+@pytest.mark.pages
+def test_the_readme_s_recipe_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (recipe,) = [block.text for block in YAML if block.page == PAGES[0]]
+    assert "full: 1000" in recipe
+    Path("my_study.yaml").write_text(recipe.replace("full: 1000", "full: 20"))  # else a minute
+    (commands,) = [b.text for b in SHELL if b.page == PAGES[0] and "my_study.yaml" in b.text]
+    for _, command, *words in command_lines(commands.replace("#", "\n#")):
+        shorter = ["--n-generations", "1"] if command == "run" else []
+        assert cli.main([command, *words, *shorter, "--device", "cpu"]) == 0
+    assert Path("best_loss.json").exists()
+
+
 def test_recipe_reference_and_json_schema_are_current() -> None:
     assert RECIPES.read_text(encoding="utf-8") == recipes_page(), UPDATE
     assert SCHEMA_FILE.read_text(encoding="utf-8") == recipe_json_schema(), UPDATE

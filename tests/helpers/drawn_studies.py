@@ -35,7 +35,7 @@ def searched_study(
     content["search"] |= {"space": "theta", "filter": "trainable"}
     content["early_abort"]["attempts"] = 1
     for section, values in changes.items():
-        content[section] = content.get(section, {}) | values
+        content[section] = (content.get(section) or {}) | values
     recipe = recipe_from_dict(content)
     sampler = make_sampler(recipe, 10)
     study = optuna.create_study(study_name=name, direction="maximize", sampler=sampler)

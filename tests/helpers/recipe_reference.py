@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from optuna_taylorglo.recipes.schema import SCHEMA_FILE, Recipe
+from optuna_taylorglo.recipes.schema import SCHEMA_FILE, RecipeFile
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes.md"
 LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
@@ -28,7 +28,7 @@ class _Untitled(GenerateJsonSchema):
 
 SCHEMA: dict[str, Any] = {
     "$schema": GenerateJsonSchema.schema_dialect,
-    **Recipe.model_json_schema(schema_generator=_Untitled),
+    **RecipeFile.model_json_schema(schema_generator=_Untitled),
 }
 
 
@@ -58,12 +58,17 @@ def _rows(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, .
     for name, field in section["properties"].items():
         meaning = " ".join(field.get("description", "").split())
         references = [part["$ref"] for part in field.get("anyOf", [field]) if "$ref" in part]
-        default = json.dumps(field.get("default", {}), ensure_ascii=False)
+        default = f"`{json.dumps(field.get('default', {}), ensure_ascii=False)}`"
         if not references:
-            default = "required" if name in section.get("required", ()) else f"`{default}`"
+            if name in section.get("required", ()):
+                default = "required"
+            elif "default" not in field and _type(field) != "object":  # another field's value
+                default = ""
             yield f"`{prefix}{name}`", _type(field), default, meaning
-        elif default == "null":
-            yield f"`{prefix}{name}`", "the fields below", "`null`", meaning or "Left out: none."
+        elif "anyOf" in field:
+            default = default if default == "`null`" else "their defaults"
+            kind = "the fields below or null"
+            yield f"`{prefix}{name}`", kind, default, meaning or "Left out: none."
         for reference in references:
             inner = SCHEMA["$defs"][reference.rpartition("/")[2]]
             yield from _rows(inner, f"{prefix}{name}.")

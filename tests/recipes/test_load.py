@@ -6,14 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 import pytorch_lightning as pl
-from recipe_cases import minimal, recipe_with
+from recipe_cases import glo, minimal, recipe_with
 from searches import ROOT
 
-from optuna_taylorglo.attributes import CLASS_WEIGHTS, RECIPE
+from optuna_taylorglo.attributes import CLASS_WEIGHTS, OPTIMIZER, RECIPE, SCALE
 from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.load import (
     bundled_recipes,
@@ -29,6 +30,7 @@ from optuna_taylorglo.recipes.load import (
     settled_recipe,
 )
 from optuna_taylorglo.recipes.schema import recipe_from_dict
+from optuna_taylorglo.recipes.settings import DEFAULT_OPTIMIZER
 
 MINIMAL = "".join(f"{name}: {json.dumps(value)}\n" for name, value in minimal().items())
 
@@ -57,7 +59,7 @@ def test_yaml_numbers_mean_what_they_look_like(recipe_file: Path) -> None:
     ("content", "expected"),
     [
         (None, "No such file"),
-        ("", "it is empty, must be a mapping with the fields data, model, checkpoint, optimizer"),
+        ("", "it is empty, must be a mapping with the fields preset, data, model, checkpoint"),
         ("data: [1, 2\n", "is not valid YAML"),
         (MINIMAL + "---\n" + MINIMAL, "another document"),
         ("data:\n\tclass_path: a.b\n", "line 2"),
@@ -152,6 +154,34 @@ def test_balanced_weights_are_those_of_the_first_worker(study: optuna.Study) -> 
         settled = settled_recipe(study)
         assert settled is not None
         assert settled.loss.class_weights == expected
+
+
+def test_the_optimizer_that_no_recipe_names_is_the_one_that_the_first_worker_found(
+    study: optuna.Study,
+) -> None:
+    named, unnamed = recipe_from_dict(minimal()), recipe_from_dict(minimal(optimizer=None))
+    for recipe, stored, expected in (
+        (unnamed, "module", None),
+        (unnamed, DEFAULT_OPTIMIZER.to_dict(), DEFAULT_OPTIMIZER),
+        (named, "module", named.optimizer),
+        (named, DEFAULT_OPTIMIZER.to_dict(), named.optimizer),
+    ):
+        replace_recipe(study, recipe)
+        study.set_user_attr(OPTIMIZER, stored)
+        assert settled_recipe(study) == recipe.changed(optimizer=expected)
+    assert frozen_recipe(study) == named
+
+
+@pytest.mark.parametrize("search", [{}, glo()])
+def test_the_scale_that_is_searched_is_the_one_that_the_first_worker_found(
+    study: optuna.Study, search: dict[str, Any]
+) -> None:
+    replace_recipe(study, recipe_from_dict(minimal(search=search)))
+    for scale in ("free", "learning_rate", "fixed"):
+        study.set_user_attr(SCALE, scale)
+        settled = settled_recipe(study)
+        assert settled is not None
+        assert settled.search.scale == scale
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,17 @@ from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.recipes.load import _RecipeLoader, load_recipe
 from optuna_taylorglo.recipes.schema import (
     SCHEMA_FILE,
+    BudgetSettings,
     EarlyAbortSettings,
     LossSettings,
+    SelectionSettings,
+    TrainingRecipe,
+    function_recipe,
     own_loss_warning,
     recipe_from_dict,
     search_size,
 )
-from optuna_taylorglo.recipes.settings import Component, SearchSettings
+from optuna_taylorglo.recipes.settings import DEFAULT_OPTIMIZER, Component, SearchSettings
 
 STUDIES = sorted(ROOT.glob("studies/*.yaml"))
 SCHEMA = Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
@@ -54,6 +58,8 @@ BAD_VALUES: list[tuple[str, object, str]] = [
     ("loss.variables", ["x", "t"], "must be x, then y or z or both, then perhaps t"),
     ("loss.class_weights", "balancd", "must be balanced or a list of finite numbers above 0"),
     ("search.scale", "normalised", "did you mean normalized?"),
+    ("preset", "papers", "must be 'default' or 'paper' (did you mean paper?)"),
+    ("preset", ["paper"], "must be 'default' or 'paper'"),
     # The test set judges nothing in a search.
     ("fitness.metric", "test_accuracy", "never one of the test set"),
     # Limits; what would fill the memory, or overflow a counter, is refused at the door.
@@ -65,6 +71,7 @@ BAD_VALUES: list[tuple[str, object, str]] = [
 ]
 
 START = {"start": {"loss": "baikal"}}
+UNFILTERED = {"scale": "normalized", "filter": "none"}
 XZ, XYT = {"variables": ["x", "z"]}, {"variables": ["x", "y", "t"]}
 ANCHORED = {"base": "cross_entropy"}
 ADAM, SGD = {"name": "adam", "lr": 0.1}, {"name": "sgd", "lr": 1}
@@ -79,9 +86,9 @@ BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
     ({"schedule": {"unit": "steps", "warmup": 4000}}, "schedule.warmup", "below budget.full"),
     ({"trainer": {"gradient_clip_algorithm": "value"}}, "trainer.gradient_clip_algorithm", "needs"),
     ({"budget": LONG}, "budget.evaluation", "401 is not allowed with full 400: it must be"),
-    ({"search": {"overlap": 28}}, "search.overlap", "28 is not allowed with popsize 28"),
+    ({"search": {"overlap": 16}}, "search.overlap", "16 is not allowed with popsize 16"),
     ({"search": {"start": {"at": [0, 1]}}}, "search.start.loss", "give a loss or theta"),
-    ({"search": START, "loss": ANCHORED}, "search.start", "starts at cross-entropy"),
+    ({"search": START}, "search.start", "starts at cross-entropy; use base none"),
     ({"search": START, "loss": XZ}, "search.start", "expanded in x and y"),
     ({"search": {"method": "glo"}}, "search.method", "write glo: {} for the paper's"),
     ({"search": {"glo": {}}}, "search.glo", "leave it out, or set method: glo"),
@@ -90,18 +97,20 @@ BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
         ({"search": glo() | change}, f"search.{next(iter(change))}", "settings are in search.glo")
         for change in ({"popsize": 9}, {"filter": "steady"}, START)
     ),
+    ({"search": glo() | {"scale": "normalized"}}, "search.scale", "trees is not normalized"),
     ({"search": glo(), "loss": {"order": 4}}, "loss.order", "trees have no order"),
     ({"search": {"space": "canonical"}, "loss": {"order": 4}}, "search.space", "use theta"),
     ({"search": {"space": "canonical"}, "loss": XZ}, "search.space", "use theta"),
     ({"search": {"filter": "trainable"}, "loss": XYT}, "search.filter", "use none"),
     ({"search": {"filter": "steady"}, "loss": {"order": 4}}, "search.filter", "use trainable or"),
     ({"search": {"scale": "normalized"}, "loss": XZ}, "search.scale", "use free"),
-    ({"search": {"scale": "normalized"}}, "search.scale", 'with search.filter "none"'),
+    ({"search": UNFILTERED}, "search.scale", 'with search.filter "none"'),
     ({"loss": ANCHORED | XZ}, "loss.base", "leave out z"),
-    ({"loss": ANCHORED | {"label_smoothing": 0.1}}, "loss.label_smoothing", "is searched"),
+    ({"loss": {"label_smoothing": 0.1}}, "loss.label_smoothing", "is searched"),
     # The default threshold is an accuracy.
     ({"fitness": F1, "early_abort": {}}, "early_abort.threshold", "the metric is val_f1"),
     ({"fitness": NLL, "early_abort": {"at": 3}}, "early_abort.threshold", "with mode min"),
+    ({"fitness": F1, "preset": "paper"}, "early_abort.threshold", "early_abort: null leaves it"),
 ]
 
 
@@ -149,32 +158,107 @@ def test_every_mistake_is_reported_in_a_line_of_its_own() -> None:
         assert [line.split(": ")[1] for line in str(refusal(content)).splitlines()] == fields
 
 
-def test_defaults_are_the_papers_search() -> None:
-    recipe = recipe_from_dict(minimal(early_abort={}))
-    assert recipe.loss == LossSettings(order=3, variables=("x", "y"), class_reduction="mean")
+@pytest.mark.parametrize("preset", [{}, {"preset": "default"}])
+def test_data_model_batch_size_and_length_are_a_recipe_with_the_best_results(preset: Any) -> None:
+    best = load_recipe(ROOT / "studies" / "digits_mlp_wrong_labels.yaml")
+    assert best.loss == LossSettings(base="cross_entropy", order=3, class_reduction="sum")
+    search = best.search
+    assert (search.popsize, search.sigma, search.n_generations) == (16, 1.2, 12)
+    assert (search.space, search.filter, search.scale) == ("canonical", "steady", "auto")
+    assert best.selection == SelectionSettings(candidates=8)
+    assert best.early_abort is best.early_stop is None
+    assert best.budget == BudgetSettings(unit="steps", evaluation=1000, full=1000)
+    assert best.optimizer == DEFAULT_OPTIMIZER
+    needed = best.to_dict() | {"budget": {"full": 1000}}
+    needed = {name: needed[name] for name in ("data", "model", "batch_size", "budget")}
+    assert recipe_from_dict(needed | preset) == best.changed(optimizer=None)
+    assert TrainingRecipe(**needed) == best.changed(optimizer=None)
+    # A training function needs less still.
+    function = function_recipe({"n_classes": 10} | preset)
+    for section in ("loss", "search", "selection"):
+        assert getattr(function, section) == getattr(best, section)
+
+
+def test_the_preset_paper_has_its_numbers() -> None:
+    budget = {"unit": "epochs", "evaluation": 4, "full": 36}
+    recipe = recipe_from_dict(minimal(preset="paper", budget=budget))
+    assert recipe.loss == LossSettings(
+        base="none", order=3, variables=("x", "y"), folded=False, class_reduction="mean"
+    )
     search = recipe.search
     assert (search.popsize, search.sigma, search.n_generations) == (28, 1.2, 60)
+    assert (search.space, search.filter, search.scale) == ("theta", "none", "free")
     assert search_size(search) == "60 generations of 28 candidates"
     assert search_size(search.changed(n_generations=1)).startswith("1 generation of 28")
     # The paper's evaluations on MNIST end in their fourth epoch, before the abort's.
     abort = EarlyAbortSettings(unit="epochs", at=10, threshold=0.15, attempts=3)
-    budget = {"unit": "epochs", "evaluation": 4, "full": 36}
-    assert recipe_from_dict(minimal(budget=budget, early_abort={})).early_abort == abort
+    assert recipe.early_abort == abort
+    assert recipe.selection is recipe.early_stop is None
+    function = function_recipe({"n_classes": 10, "preset": "paper"})
+    assert (function.loss, function.search) == (recipe.loss, recipe.search)
+    with pytest.raises(RecipeError, match=r"preset: .*did you mean paper"):
+        function_recipe({"n_classes": 10, "preset": "papers"})
 
-    search = recipe_from_dict(minimal(search=glo())).search
+
+def test_the_file_has_priority_over_its_preset() -> None:
+    said = {
+        "loss": {"base": "cross_entropy", "class_reduction": "sum"},
+        "search": {"popsize": 20, "filter": "steady"},
+        "early_abort": None,
+        "selection": {"candidates": 3},
+    }
+    recipe = recipe_from_dict(minimal(preset="paper", **said)).to_dict()
+    assert {name: recipe[name] for name in ("early_abort", "selection")} == {
+        name: said[name] for name in ("early_abort", "selection")
+    }
+    assert said["loss"].items() <= recipe["loss"].items()
+    assert said["search"].items() <= recipe["search"].items()
+    assert recipe["search"]["space"] == "theta"
+
+
+def test_trees_have_the_papers_loss_settings_with_any_preset() -> None:
+    recipe, paper = (
+        recipe_from_dict(minimal(search=glo(), **preset)) for preset in ({}, {"preset": "paper"})
+    )
+    search = recipe.search
     assert (search.total_candidates, search.total_generations) == (11_120, 135)
     assert search_size(search) == "100 generations of 100 trees, then 35 of 32 sets of coefficients"
+    assert (recipe.loss, recipe.search.changed(scale="free")) == (paper.loss, paper.search)
+    assert recipe.selection == SelectionSettings()
+    assert paper.selection is recipe.early_abort is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "base", "space", "filter_"),
+    [
+        ({"order": 2}, "cross_entropy", "theta", "steady"),
+        ({"order": 4}, "cross_entropy", "theta", "trainable"),
+        ({"order": 4, "base": "none"}, "none", "theta", "trainable"),
+        (XYT, "cross_entropy", "theta", "none"),
+        (XZ, "none", "theta", "none"),
+        ({"variables": ["x", "y", "z", "t"], "order": 2}, "none", "theta", "none"),
+        ({"base": "none", "variables": ["x", "y"]}, "none", "canonical", "steady"),
+    ],
+)
+def test_what_is_left_out_goes_with_order_and_variables(
+    loss: dict[str, Any], base: str, space: str, filter_: str
+) -> None:
+    recipe = recipe_from_dict(minimal(loss=loss))
+    assert (recipe.loss.base, recipe.search.space, recipe.search.filter) == (base, space, filter_)
+    assert recipe_from_dict(minimal(loss=loss, preset="paper")).search.filter == "none"
 
 
 @pytest.mark.parametrize(
     "sections",
     [
         {"optimizer": None, "fitness": {"metric": "val_balanced_accuracy"}, "early_abort": {}},
-        {"search": START, "schedule": {"kind": "cosine", "unit": "steps", "warmup": 10}},
+        {"preset": "paper", "search": START, "loss": {"order": 4}},
+        {"schedule": {"kind": "cosine", "unit": "steps", "warmup": 10}, "selection": None},
         {"search": {"sigma": 0.1 + 0.2, "overlap": 14, "filter": "trainable"}},
         {"search": glo(popsize=7), "checkpoint": {"path": "weights.pt", "skip": ["head."]}},
         {"trainer": {"gradient_clip_val": 1, "callbacks": [{"class_path": "my.Callback"}]}},
-        {"loss": {"class_weights": [1, 2.5], "label_smoothing": 0.1, "ignore_index": 0}},
+        {"loss": {"class_weights": [1, 2.5], "ignore_index": 0}},
+        {"loss": {"base": "none", "label_smoothing": 0.1}, "budget": {"full": 7}},
         {"loss": {"class_weights": "balanced", "variables": ["x", "y", "z", "t"]}},
         {"fitness": NLL, "selection": {}, "early_abort": {"threshold": 2.0}},
     ],
@@ -227,5 +311,6 @@ def test_recipes_are_accepted_by_the_json_schema(path: Any) -> None:
 def test_editors_refuse_wrong_fields() -> None:
     Draft202012Validator.check_schema(SCHEMA.schema)
     wrong = [("serach", {}), ("optimizer.name", "SGD"), ("schedule.milestones", [0])]
-    for path, value in (*wrong, ("batch_size", 2.5), ("trainer.callbacks", [{"init_args": {}}])):
+    wrong += [("preset", "papers"), ("trainer.callbacks", [{"init_args": {}}])]
+    for path, value in (*wrong, ("batch_size", 2.5)):
         assert not SCHEMA.is_valid(recipe_with(path, value)), path

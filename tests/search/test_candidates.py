@@ -13,6 +13,7 @@ from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.recipes.presets import PAPER_LOSS
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.search import candidates
 from optuna_taylorglo.search.history import attach_recipe
@@ -24,10 +25,11 @@ ANCHORED = {"base": "cross_entropy", "class_reduction": "sum"}
 
 
 def digits_recipe(**changes):
-    """The digits recipe with some sections changed."""
+    """The digits recipe with some sections changed; its loss is the paper's."""
     content = load_recipe(DIGITS).to_dict()
+    old = {"search": content["search"], "loss": PAPER_LOSS}
     for section, values in changes.items():
-        content[section] = content[section] | values if section == "search" else values
+        content[section] = old[section] | values if section in old else values
     return recipe_from_dict(content)
 
 

@@ -125,15 +125,21 @@ def test_a_setting_that_would_be_dropped_comes_with_the_line_for_the_recipe(
     criterion: object, field: str, words: str
 ) -> None:
     with pytest.raises(RecipeError) as caught:
-        refuse_lost_settings(criterion, LossSettings())
+        refuse_lost_settings(criterion, LossSettings(base="none"))
     assert caught.value.field == f"loss.{field}"
     assert f"loss: {{{field}: {words}}}" in str(caught.value)
     # The line, taken into the recipe, ends the matter.
     value = (0.1, 0.333333, 0.0123456) if field == "class_weights" else float(words)
-    refuse_lost_settings(criterion, LossSettings(**{field: value}))
+    refuse_lost_settings(criterion, LossSettings(base="none", **{field: value}))
     if field == "class_weights":
         with pytest.raises(RecipeError, match="weight"):
             refuse_lost_settings(criterion, LossSettings(class_weights=(0.1, 0.3337, 0.0123456)))
+
+
+def test_label_smoothing_that_the_search_finds_is_to_be_taken_out_of_the_module() -> None:
+    with pytest.raises(RecipeError, match=r"label_smoothing=0\.1.*Take it out") as caught:
+        refuse_lost_settings(nn.CrossEntropyLoss(label_smoothing=0.1), LossSettings())
+    assert caught.value.field == "model.class_path"
 
 
 def test_a_criterion_without_settings_is_replaced_and_a_sum_refused() -> None:

@@ -66,7 +66,6 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[s
         ({"model": "Frozen"}, "model.class_path", "all parameters are frozen"),
         ({"init_args": {"outputs": 5}}, "model.class_path", r"shape \(8, 5\), must be \(B, 3\)"),
         ({"init_args": {"depth": 5}}, "model.init_args", "unexpected keyword argument 'depth'"),
-        ({"optimizer": None}, "optimizer", "a plain net; only a LightningModule brings its own"),
         (OWN | {"model": "OwnLoss"}, "model.class_path", "never calls self.criterion"),
         (OWN | {"model": "Detached"}, "model.class_path", "logits without a gradient"),
         (OWN | {"model": "LogsItOnly"}, "model.class_path", "no gradient came back"),

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 from own_nets import Squares
+from searches import ROOT
 from torch import Tensor, nn
-from trainings import RecordedTraining, Validations, digits_training, trained, weights
+from trainings import RecordedTraining, Validations, cpu, digits_training, trained, weights
 
 from lightning_modules.data import Digits
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.losses.taylor import TaylorLoss
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import loss_conventions
+from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.tasks import ComparedLoss
 
 STEPS_PER_PASS = 16
@@ -100,6 +103,14 @@ def test_the_likelihood_does_not_depend_on_the_loss_that_trained(tmp_path: Path)
     twice = training.at_learning_rate(2 * training.recipe.optimizer.lr)
     found = twice.run(half, seed=0, steps=10)
     assert found == pytest.approx(training.run(CE, seed=0, steps=10), rel=1e-4)
+
+
+def test_a_recipe_without_an_optimizer_trains_a_plain_net_by_the_default_one(
+    tmp_path: Path,
+) -> None:
+    best = load_recipe(ROOT / "studies" / "digits_mlp_wrong_labels.yaml")
+    assert Training(best.changed(optimizer=None), cpu(tmp_path)).recipe == best
+    assert digits_training(tmp_path, "own_nets.OwnModule", optimizer=None).recipe.optimizer is None
 
 
 @pytest.mark.parametrize(

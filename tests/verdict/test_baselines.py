@@ -14,7 +14,9 @@ from verdicts import Recorder
 from optuna_taylorglo.attributes import CROSS_ENTROPY, OPTIMIZER
 from optuna_taylorglo.errors import Diverged, StopRequested
 from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.recipes.settings import DEFAULT_OPTIMIZER
 from optuna_taylorglo.seeds import training_seed
+from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict import baselines
 
 MODULES_OWN = baselines.LearningRates(base=None)
@@ -124,13 +126,16 @@ def test_a_module_is_asked_whether_it_has_rates_of_its_own(tmp_path, recipe):
         assert rates.base is None
         assert (obstacle or "") in (rates.obstacle or "")
         assert (rates.obstacle is None) == (obstacle is None)
-    assert baselines.has_own_optimizer(study, own.changed(optimizer=None)) is True
     bundled = baselines.LearningRates.find(study, recipe, runtime)
     assert bundled == baselines.LearningRates(recipe.optimizer.lr)
     own = recipe.changed(model=recipe.model.changed(class_path="own_nets.DigitsCNN"))
     assert baselines.has_own_optimizer(study, own) is None
     assert baselines.LearningRates.find(study, own, runtime) == bundled
-    study.set_user_attr(OPTIMIZER, "recipe")
+    unnamed = own.changed(optimizer=None)
+    found = baselines.LearningRates.find(study, unnamed, runtime)
+    assert found == baselines.LearningRates(DEFAULT_OPTIMIZER.lr)
+    baselines.save_optimizer_owner(study, Training(unnamed, runtime))
+    assert study.user_attrs[OPTIMIZER] == DEFAULT_OPTIMIZER.to_dict()
     assert baselines.has_own_optimizer(study, own) is False
 
 
