@@ -65,6 +65,7 @@ class Objective:
                 check_at=check_steps(self.training),
                 on_validation=on_validation,
                 stop=self.stop,
+                name=f"trial_{trial.number}",
             )
         except Diverged as error:
             trial.set_user_attr(DIVERGED, str(error))
