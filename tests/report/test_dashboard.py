@@ -71,6 +71,13 @@ def test_the_note_is_of_the_selected_loss():
     assert said in get_note(study)
 
 
+def test_a_fitness_over_repeats_is_not_called_one_training():
+    study = searched_study(search={"repeats": 3})
+    dashboard.refresh(study)
+    assert "the mean of 3 trainings of the best of" in get_note(study)
+    assert "one training" not in get_note(study)
+
+
 def test_a_search_that_still_widens_at_its_end_is_said_not_to_have_settled(monkeypatch):
     study = searched_study()
     history = read_history(study)
