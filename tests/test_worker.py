@@ -11,7 +11,6 @@ import torch
 from optuna.trial import TrialState
 from searches import load, process, results, small_recipe, wait_until
 
-from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import (
     ATTEMPT,
     CLASS_WEIGHTS,
@@ -23,6 +22,7 @@ from optuna_taylorglo.attributes import (
     STALE,
     STOPPED,
 )
+from optuna_taylorglo.cli import worker
 from optuna_taylorglo.errors import RecipeError
 from optuna_taylorglo.process import DONE, FAILED, INTERRUPTED, USAGE
 from optuna_taylorglo.recipes.load import load_recipe

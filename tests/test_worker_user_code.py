@@ -8,9 +8,8 @@ from optuna.trial import TrialState
 from searches import load, small_recipe
 
 from lightning_modules.nets.digits_cnn import DigitsCNN
-from optuna_taylorglo import worker
 from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RECIPE, RELEASED
-from optuna_taylorglo.cli import options
+from optuna_taylorglo.cli import options, worker
 from optuna_taylorglo.process import BROKEN, DONE, FAILED, USAGE
 from optuna_taylorglo.study.open import create_study
 

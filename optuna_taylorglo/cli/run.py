@@ -47,10 +47,11 @@ def add_commands(commands: options.Commands) -> None:
 
 def check(arguments: Namespace, stop: threading.Event) -> int:
     """Try a recipe, and print what was found."""
-    from optuna_taylorglo.training.preflight import dry_run, seconds_per_step
-
     path, runtime = find_recipe(arguments.recipe), options.runtime_of(arguments)
     recipe = resolve_start(load_recipe(path))
+
+    from optuna_taylorglo.training.preflight import dry_run, seconds_per_step
+
     runtime.prepare()
     found = dry_run(recipe, runtime, path, for_verdict=True)
     search, budget = recipe.search, recipe.budget

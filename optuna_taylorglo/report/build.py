@@ -20,7 +20,13 @@ from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.tree import formula
-from optuna_taylorglo.report.dashboard import draw_figures, fitness_line
+from optuna_taylorglo.report.dashboard import (
+    draw_figures,
+    fitness_line,
+    selection_note,
+    trainings_of_a_fitness,
+    unsettled_note,
+)
 from optuna_taylorglo.search.history import read_history
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.storages import shown_url
@@ -28,19 +34,18 @@ from optuna_taylorglo.text import write_atomically
 from optuna_taylorglo.verdict.baselines import has_own_optimizer
 from optuna_taylorglo.verdict.output import (
     HEADER,
+    about_another,
     evaluation_advice,
-    is_about,
+    format_lead,
+    headline,
     load_verdict,
     rows,
 )
 from optuna_taylorglo.verdict.selection import (
-    SelectedLoss,
     is_undecided,
     load_selection,
-    loss_name,
     selected_loss,
 )
-from optuna_taylorglo.verdict.statistics import Verdict
 from optuna_taylorglo.verdict.sweep import load_sweeps
 
 if TYPE_CHECKING:
@@ -79,6 +84,7 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         trim_blocks=True,
     )
     environment.filters["quote"] = shlex.quote
+    lr_factor = None if winner is None else getattr(winner.loss, "lr_factor", None)
     attributes = {} if winner is None or winner.trial is None else winner.trial.user_attrs
     page = environment.get_template("page.html.j2").render(
         name=study.study_name,
@@ -86,6 +92,9 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         history=history,
         recipe=recipe,
         fitness=fitness_line(history, selection).splitlines(),
+        trainings=trainings_of_a_fitness(recipe),
+        selection_note=selection_note(history, selection),
+        unsettled_note=unsettled_note(study, history),
         recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
         own_optimizer=has_own_optimizer(study, recipe) is True,
         winner=winner,
@@ -97,7 +106,11 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         selection=selection,
         advice=None if selection is None else evaluation_advice(selection, recipe),
         verdict=verdict,
-        other_loss=_about_another(verdict, winner),
+        headline=None if verdict is None else headline(verdict),
+        format_lead=format_lead,
+        other_loss="" if verdict is None or winner is None else about_another(verdict, winner),
+        lr_factor=lr_factor,
+        scale_acts=lr_factor is None if verdict is None else verdict.scale_acts,
         verdict_table=None if verdict is None else (HEADER, rows(verdict)),
         sweeps=sweeps,
         storage=None if storage is None else shown_url(storage),
@@ -115,17 +128,6 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         nonce=secrets.token_urlsafe(16),
     )
     write_atomically(Path(path), page)
-
-
-def _about_another(verdict: Verdict | None, winner: SelectedLoss | None) -> str:
-    """Why the loss of the verdict is not the winner's; empty if it is."""
-    if verdict is None or winner is None or is_about(verdict, winner):
-        return ""
-    before, now = loss_name(verdict.trial), winner.name
-    difference = f"{before}, not about the winner, {now}"
-    if before == now:
-        difference = f"{before} as it was before the search went on"
-    return f"The verdict is about {difference}: it was made when that was the winner."
 
 
 def _parameters(loss: EvolvedLoss) -> list[tuple[str, str, str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
+import math
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +19,20 @@ from optuna.study import Study
 from optuna.trial import Trial
 
 from optuna_taylorglo.attributes import DRAWN
+from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.text import counted
-from optuna_taylorglo.verdict.output import evaluation_advice, load_verdict
+from optuna_taylorglo.verdict.output import (
+    about_another,
+    evaluation_advice,
+    headline,
+    load_verdict,
+)
 from optuna_taylorglo.verdict.selection import Selection, load_selection, selected_loss
+from optuna_taylorglo.verdict.statistics import Verdict
 from optuna_taylorglo.verdict.sweep import load_sweeps
 
 if TYPE_CHECKING:
@@ -35,6 +46,21 @@ ARTIFACT_DIR = Path("taylorglo-artifacts")
 
 DRAWING_SHARE = 0.02
 """Share of its time that a worker spends on the dashboard's figures, at most."""
+
+CELL_HEIGHT = 450
+"""Pixels that the dashboard leaves for a figure; it cuts off what is below."""
+
+MOST_BASELINES = 4
+"""The hardest ones, which the dashboard's figure compares; the report's has all."""
+
+FIGURES = (
+    *("comparison", "learning-curves", "evolution", "loss-functions", "search-state"),
+    *("sweep-fraction", "sweep-label_noise", "sweep-length"),
+)
+"""Names of the dashboard's figures, in its order."""
+
+FEWEST_TO_SETTLE = 4
+"""Generations that a search has at least when it is said that it had not settled."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +110,8 @@ def refresh(study: Study) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # experimental
         for name, figure in draw_figures(study).items():
-            save_plotly_graph_object(study, figure, graph_object_id=f"taylorglo-{name}")
+            graph = f"taylorglo-{FIGURES.index(name) + 1}-{name}"
+            save_plotly_graph_object(study, fit_to_cell(figure), graph_object_id=graph)
         if history is None or history.best is None:
             save_note(study, "No candidate is complete yet.")
             return
@@ -118,11 +145,35 @@ def draw_figures(study: Study, *, further: bool = False) -> dict[str, go.Figure]
             if (verdict := load_verdict(evaluation_study)) is not None:
                 curves = visualization.plot_learning_curves(study, verdict=verdict)
                 figures["learning-curves"] = curves
-                figures["comparison"] = visualization.plot_comparison(verdict)
+                compare = visualization.plot_comparison if further else _short_comparison
+                figures["comparison"] = compare(verdict)
             for sweep in load_sweeps(evaluation_study):
                 drawn = visualization.plot_sweep(study, over=sweep.over)
                 figures[f"sweep-{sweep.over}"] = drawn
     return {name: figure for name, figure in figures.items() if figure.data}
+
+
+def _short_comparison(verdict: Verdict) -> go.Figure:
+    """The comparison as far as a cell of the dashboard has room for it."""
+    from optuna_taylorglo.visualization import plot_comparison
+
+    left_out = {sample.name for sample in verdict.baselines[MOST_BASELINES:]}
+    kept = tuple(c for c in verdict.contrasts if c.against not in left_out)
+    return plot_comparison(replace(verdict, contrasts=kept)).update_layout(showlegend=False)
+
+
+def fit_to_cell(figure: go.Figure) -> go.Figure:
+    """Make a figure as high as its cell in the dashboard, which can be narrow."""
+    figure.update_layout(
+        height=CELL_HEIGHT,
+        font_size=11,
+        title_font_size=14,
+        margin={"l": 45, "r": 10, "t": 50, "b": 45},
+        legend={"y": -0.2, "font_size": 10},
+        modebar_remove=["lasso2d", "select2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    )
+    figure.update_xaxes(title_font_size=11).update_yaxes(title_font_size=11)
+    return figure.update_annotations(font_size=9)
 
 
 def _note(study: Study, history: SearchHistory) -> str:
@@ -130,15 +181,20 @@ def _note(study: Study, history: SearchHistory) -> str:
     recipe, chosen, selection = history.recipe, selected_loss(study), load_selection(study)
     generations = counted(recipe.search.total_generations, "generations")
     evaluated = f"{counted(history.n_filled, 'candidates')} evaluated"
+    evaluation_study = find_evaluation_study(study)
+    verdict = None if evaluation_study is None else load_verdict(evaluation_study)
+    result = "" if verdict is None else about_another(verdict, chosen) or headline(verdict)
     paragraphs = [
         f"**Search**: {history.n_finished} of {generations}, {evaluated}.",
+        result and f"**Verdict**: {result}",
+        unsettled_note(study, history),
         f"**{'Best so far' if selection is None else 'Winner'}**: {chosen.name}",
+        selection_note(history, selection),
         "\n".join(f"- {line}" for line in _description(chosen.loss)),
         *fitness_line(history, selection).splitlines(),
+        "" if selection is None else evaluation_advice(selection, recipe),
     ]
-    if selection is not None:
-        paragraphs.append(evaluation_advice(selection, recipe))
-    return "\n\n".join(paragraphs)
+    return "\n\n".join(filter(None, paragraphs))
 
 
 def fitness_line(history: SearchHistory, selection: Selection | None = None) -> str:
@@ -155,8 +211,8 @@ def fitness_line(history: SearchHistory, selection: Selection | None = None) -> 
         )
     elif history.best is not None:
         parts.append(
-            f"{metric}: {history.best.values[0]:.4f}, one training of the best of "
-            f"{counted(len(history.ranked), 'candidates')} (expect worse on other seeds)"
+            f"{metric}: {history.best.values[0]:.4f}, {trainings_of_a_fitness(recipe)} of the best "
+            f"of {counted(len(history.ranked), 'candidates')} (expect worse on other seeds)"
         )
     if (reference := history.cross_entropy) is not None:
         parts.append(f"cross-entropy at the {budget} budget: {reference}")
@@ -166,6 +222,42 @@ def fitness_line(history: SearchHistory, selection: Selection | None = None) -> 
                 "loss to use instead."
             )
     return "\n".join(parts) or "No candidate is complete yet."
+
+
+def trainings_of_a_fitness(recipe: Recipe) -> str:
+    """What a candidate's fitness is measured by."""
+    n = recipe.search.repeats
+    return "one training" if n == 1 else f"the mean of {n} trainings"
+
+
+def selection_note(history: SearchHistory, selection: Selection | None) -> str:
+    """Why the winner is not the trial that Optuna calls the best; empty if it is."""
+    best = history.best
+    if selection is None or best is None or selection.winner.trial == best.number:
+        return ""
+    return (
+        f"Optuna's best trial is {best.number}, by {trainings_of_a_fitness(history.recipe)}; the "
+        f"winner, {selection.winner.name}, was selected by full trainings."
+    )
+
+
+def unsettled_note(study: Study, history: SearchHistory) -> str:
+    """That the distribution still widened when the search ended; empty if it did not."""
+    if not history.finished:
+        return ""
+    states = make_sampler(history.recipe, history.n_classes).search_state(study)
+    sigmas = [state.sigma for state in states]
+    n_generations = len(sigmas) - 1
+    if n_generations < FEWEST_TO_SETTLE:
+        return ""
+    before, last = sigmas[-1 - math.ceil(n_generations / 3)], sigmas[-1]
+    if last <= before or last < sigmas[0]:
+        return ""
+    return (
+        "The search had not settled: its step size σ still grew in the last third of its "
+        f"generations, from {before:.2g} to {last:.2g}. More generations may find a better loss: "
+        "continue by taylorglo run with a greater --n-generations."
+    )
 
 
 def _description(loss: EvolvedLoss) -> list[str]:
@@ -193,4 +285,10 @@ def serve(study: Study, port: int) -> None:
     """Serve the dashboard on this machine only, until interrupted."""
     from optuna_dashboard import run_server
 
+    with contextlib.suppress(ImportError, AttributeError):
+        from optuna_dashboard import _app
+
+        # It shows figures in the order of a set, another one each time it starts.
+        read = _app.get_plotly_graph_objects
+        _app.get_plotly_graph_objects = lambda attributes: dict(sorted(read(attributes).items()))
     run_server(storage_of(study), host="127.0.0.1", port=port, artifact_store=_artifact_store())

@@ -65,6 +65,7 @@ class Objective:
             lr_factor=1.0 if loss.lr_factor is None else loss.lr_factor,
             on_report=on_report,
             stop=self.stop,
+            name=f"trial_{trial.number}",
         )
         try:
             value = self.trainer.evaluate(candidate)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import pickle
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,17 @@ def _cannot_build(component: Component, field: str, error: Exception) -> RecipeE
         f"{field}.init_args",
         f"{component.init_args!r} cannot build {component.class_path}: {error}",
     )
+
+
+@contextlib.contextmanager
+def ended_runs(loggers: Sequence[object]) -> Iterator[None]:
+    """End the run of a WandbLogger, or the next training of this process would go on with it."""
+    try:
+        yield
+    finally:
+        wandb = sys.modules.get("wandb")  # imported when a WandbLogger first writes
+        if wandb is not None and any(type(each).__name__ == "WandbLogger" for each in loggers):
+            wandb.finish()
 
 
 class Checkpoint:
@@ -141,7 +154,11 @@ def _labels(loader: Any) -> Iterator[Tensor]:
         # A shuffled loader that drops its last batch would count other labels each time.
         loader = DataLoader(loader.dataset, loader.batch_size or 1, collate_fn=loader.collate_fn)
     for batch in loader:
-        _, labels = split_batch(batch)
+        try:
+            _, labels = split_batch(batch)
+        except RecipeError as error:
+            problem = f"balanced counts labels, but {error.problem}; give a list of weights"
+            raise RecipeError(FIELD, problem) from error
         yield torch.as_tensor(labels).long().flatten()
 
 

@@ -21,6 +21,7 @@ class Candidate:
     Attributes:
         loss: The loss to train with, called like `nn.CrossEntropyLoss`.
         seed: Seed of the training: of initial weights, order of data and so on.
+        name: What loggers call the training, such as trial_12.
         curve: Steps and values that are shown beside the reports, and judge nothing.
     """
 
@@ -32,8 +33,9 @@ class Candidate:
         lr_factor: float = 1.0,
         on_report: OnReport = lambda step, value: None,
         stop: threading.Event | None = None,
+        name: str = "training",
     ) -> None:
-        self.loss, self.seed, self.stop = loss, seed, stop
+        self.loss, self.seed, self.stop, self.name = loss, seed, stop, name
         self.uses_lr_factor = False
         self.curve: list[tuple[int, float]] = []
         self._lr_factor, self._on_report = lr_factor, on_report

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any, Self
+from uuid import uuid4
 
 import pytorch_lightning as pl
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ from optuna_taylorglo.training.build import (
     Checkpoint,
     build,
     check_arguments,
+    ended_runs,
     refuse_lost_settings,
     with_class_weights,
 )
@@ -107,6 +109,7 @@ class Training:
         dry_run: pl.Callback | None = None,
         curve_points: int | None = None,
         on_curve: OnCurve | None = None,
+        name: str = "training",
     ) -> float:
         """Train one network and return how good it is.
 
@@ -122,6 +125,7 @@ class Training:
             dry_run: Watches a training that writes nothing and validates on one batch.
             curve_points: Validations of the curve; None: as many as the time that they take allows.
             on_curve: Called in the end with the validation metric over the course of the training.
+            name: Beginning of the run's name in the recipe's loggers.
 
         Raises:
             Diverged: If the loss stopped being finite.
@@ -151,8 +155,8 @@ class Training:
             learning_rate_factor=self._learning_rate_factor,
             curve_points=curve_points if on_curve is not None else 0,
         )
-        trainer = self._build_trainer(watch, steps, dry_run)
-        with warnings.catch_warnings():
+        trainer = self._build_trainer(watch, steps, dry_run, f"{name}_{uuid4().hex[:8]}")
+        with warnings.catch_warnings(), ended_runs(trainer.loggers):
             # Lightning advises on loaders with worker processes, which whole batches do not need.
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
             warnings.filterwarnings("ignore", ".*`IterableDataset` has `__len__`.*")
@@ -183,6 +187,7 @@ class Training:
             check_at=self.check_steps,
             on_validation=lambda step, value: candidate.report(value, step),
             stop=candidate.stop,
+            name=candidate.name,
             curve_points=self._curve_points(steps),
             on_curve=candidate.curve.extend,
         )
@@ -371,11 +376,13 @@ class Training:
         return schedule.changed(unit="steps", milestones=milestones, warmup=warmup)
 
     def _build_trainer(
-        self, watch: TrainingCallback, steps: int, dry_run: pl.Callback | None
+        self, watch: TrainingCallback, steps: int, dry_run: pl.Callback | None, run: str
     ) -> pl.Trainer:
         lightning, options = self._lightning, self.recipe.trainer
+        # Loggers' own versions count up, and two workers may arrive at the same one.
+        names = {"trainer.loggers": {"version": run, "run_name": run}}
         callbacks, loggers = (
-            [build(cls, component, field) for cls, component in parts]
+            [build(cls, component, field, **names.get(field, {})) for cls, component in parts]
             for field, parts in self._parts.items()
         )
         writes = lightning.callbacks.Checkpoint

@@ -19,7 +19,15 @@ from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.text import counted, write_atomically
 from optuna_taylorglo.verdict.selection import SelectedLoss, Selection, loss_name
-from optuna_taylorglo.verdict.statistics import Role, Sample, Verdict, is_accuracy, rank_correlation
+from optuna_taylorglo.verdict.statistics import (
+    Lead,
+    Role,
+    Sample,
+    Standing,
+    Verdict,
+    is_accuracy,
+    rank_correlation,
+)
 
 GUESSING_FACTOR = 1.5  # accuracies below this multiple of 1/n count as guessing
 GOOD_CORRELATION = 0.7  # below it, evaluations and full trainings count as different orders
@@ -57,21 +65,60 @@ def short_rows(verdict: Verdict) -> list[tuple[str, ...]]:
     ]
 
 
+def headline(verdict: Verdict) -> str:
+    """Whether the evolved loss is better than each baseline, the hardest first."""
+    if not verdict.baselines:
+        return "The evolved loss was compared with no baseline."
+    hardest, *others = verdict.baselines
+    place = "the hardest baseline" if others else "the only baseline"
+    standing, lead = verdict.standing(hardest.name), verdict.lead(hardest.name)
+    result = f"{_standing_words(standing)} {hardest.label}, {place}"
+    if standing == Standing.LEVEL:
+        value, interval = format_lead(verdict, lead)
+        result += f" (lead {value}, 95 % interval {interval})"
+    else:
+        if standing == Standing.WORSE:
+            lead = Lead(-lead.value, -lead.high, -lead.low)
+        value, interval = format_lead(verdict, lead, sign="")
+        result += f", by {value} (95 % interval {interval})"
+    groups: dict[Standing, list[str]] = {}
+    for other in others:
+        label = f'"{other.label}"' if ", " in other.label else other.label
+        groups.setdefault(verdict.standing(other.name), []).append(label)
+    rest = [f"{_standing_words(s)} {_named(labels, len(others))}" for s, labels in groups.items()]
+    if rest:
+        result += "; it is " + ", and ".join(filter(None, [", ".join(rest[:-1]), rest[-1]]))
+    return f"The evolved loss is {result}."
+
+
+def _standing_words(standing: Standing) -> str:
+    return f"{standing} {'with' if standing == Standing.LEVEL else 'than'}"
+
+
+def _named(labels: list[str], n_all: int) -> str:
+    """Baselines by their labels, or by their number if there are many of them."""
+    if 1 < len(labels) == n_all:
+        return "every other baseline"
+    return _list(labels) if len(labels) <= 3 else f"{len(labels)} others"
+
+
+def format_lead(verdict: Verdict, lead: Lead, *, sign: str = "+") -> tuple[str, str]:
+    """A lead and its interval: points for accuracies, differences of the metric otherwise."""
+    factor, digits, unit = 1, 4, ""
+    if is_accuracy(verdict.test_metric, verdict.mode):
+        factor, digits, unit = 100, 1 if lead.high - lead.low > 0.005 else 2, " points"
+    value, low, high = (f"{factor * number:{sign}z.{digits}f}" for number in lead)
+    return value + unit, f"{low} to {high}"
+
+
 def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
-    """What a verdict says; its own text does not matter."""
+    """What a verdict says, the headline first; its own text does not matter."""
     winner, *others = verdict.samples
     means = {sample.role: sample.mean for sample in others}
-    baselines = [s for s in others if s.role.is_baseline]
-    beaten = [s.label for s in baselines if verdict.beats(s.name)]
-    rest = [s.label for s in baselines if not verdict.beats(s.name)]
-    result = "not significantly better than any baseline"
-    if beaten:
-        result = "significantly better than every baseline"
-        if rest:
-            result = f"significantly better than {_list(beaten)}, but not than {_list(rest)}"
     lines = [
-        f"The evolved loss is {result}.",
-        "(One-tailed t-tests at 5 %, paired by seed, corrected by Holm's method.)",
+        headline(verdict),
+        "(Better: a one-tailed t-test at 5 %, paired by seed, corrected by Holm's method. Worse: "
+        "the whole 95 % interval of the paired difference lies on the wrong side. Level: neither.)",
     ]
     if verdict.mode == "min":
         lines.append(
@@ -84,13 +131,18 @@ def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
         means.get(role, math.nan) - reference for role in (Role.SCALE_CONTROL, Role.SHAPE_CONTROL)
     )
     if not math.isnan(scale):
+        same = "learning rate"
+        if verdict.scale_acts:
+            same = "scale (a larger or smaller first gradient acts as a learning rate)"
         lines.append(
             f"Of its difference of {gain:+z.4f} to cross-entropy, {scale:+z.4f} is what "
-            "cross-entropy gains from the same scale (a larger or smaller first gradient acts as a "
-            f"learning rate), and {gain - scale:+z.4f} is left for the shape."
+            f"cross-entropy gains from the same {same}, and {gain - scale:+z.4f} is left for the "
+            "shape."
         )
     if not math.isnan(shape):
-        control = "With its first gradient made as large as cross-entropy's"
+        control = "At the recipe's learning rate"
+        if verdict.scale_acts:
+            control = "With its first gradient made as large as cross-entropy's"
         lines.append(f"{control}, it differs by {shape:+z.4f}.")
     is_share, guessing = is_accuracy(verdict.test_metric, verdict.mode), 1 / n_classes
     limit = GUESSING_FACTOR * guessing if is_share else -math.inf
@@ -230,7 +282,12 @@ def load_verdict(evaluation_study: Study) -> Verdict | None:
         ) from error
 
 
-def is_about(verdict: Verdict, selected: SelectedLoss) -> bool:
-    """Whether a verdict is about a loss."""
-    same_name = loss_name(verdict.trial) == selected.name
-    return same_name and _plain(verdict.loss) == _plain(selected.loss.settings())
+def about_another(verdict: Verdict, selected: SelectedLoss) -> str:
+    """Why the loss of the verdict is not the selected one; empty if it is."""
+    before, now = loss_name(verdict.trial), selected.name
+    if before == now and _plain(verdict.loss) == _plain(selected.loss.settings()):
+        return ""
+    difference = f"{before}, not about the winner, {now}"
+    if before == now:
+        difference = f"{before} as it was before the search went on"
+    return f"The verdict is about {difference}: it was made when that was the winner."

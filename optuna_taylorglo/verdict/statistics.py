@@ -26,6 +26,7 @@ class Role(StrEnum):
     EVOLVED = "evolved"  # claimed to be better
     REFERENCE = "reference"  # cross-entropy as it is
     BASELINE = "baseline"  # what one would take instead
+    # Where scale does not act, the learning rate takes the first gradient's place.
     SHAPE_CONTROL = "shape control"  # the evolved loss with cross-entropy's first gradient
     SCALE_CONTROL = "scale control"  # cross-entropy with the evolved loss's first gradient
 
@@ -33,6 +34,22 @@ class Role(StrEnum):
     def is_baseline(self) -> bool:
         """Whether the evolved loss has to beat it."""
         return self in (Role.REFERENCE, Role.BASELINE)
+
+
+class Standing(StrEnum):
+    """What a verdict says of the evolved loss against another one."""
+
+    BETTER = "better"  # by the one-tailed t-test at 5 %, corrected by Holm's method
+    LEVEL = "level"  # neither better nor worse
+    WORSE = "worse"  # the whole 95 % interval of the difference lies on the wrong side
+
+
+class Lead(NamedTuple):
+    """How much better the evolved loss is, negative if worse, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -83,19 +100,49 @@ class Verdict:
     mode: Literal["max", "min"] = "max"
     divergence: float | None = None  # what a training that diverged counts as, if one did
     loss: dict[str, Any] | None = None  # settings of the evolved loss
+    scale_acts: bool = True  # False where the optimizer undoes the scale of a loss
 
     @property
     def sign(self) -> int:
         """1 where greater values are better, -1 where smaller ones are."""
         return 1 if self.mode == "max" else -1
 
+    @property
+    def baselines(self) -> list[Sample]:
+        """The losses that the evolved loss has to beat, the hardest first."""
+        found = [sample for sample in self.samples if sample.role.is_baseline]
+        return sorted(found, key=lambda sample: -self.sign * sample.mean)
+
+    @property
+    def hardest(self) -> Sample | None:
+        """The baseline with the best mean; None if there is no baseline."""
+        return next(iter(self.baselines), None)
+
+    def lead(self, name: str) -> Lead:
+        """How much better the evolved loss is than another, whichever way is better."""
+        contrast = self._contrast(name)
+        low, high = sorted((self.sign * contrast.low, self.sign * contrast.high))
+        return Lead(self.sign * contrast.difference, low, high)
+
+    def standing(self, name: str) -> Standing:
+        """Whether the evolved loss is better than another, level with it, or worse."""
+        lead = self.lead(name)
+        if lead.value > 0 and self._contrast(name).p_holm < SIGNIFICANT:
+            return Standing.BETTER
+        # Without spread the interval has no width; the sign test takes its place.
+        n = len(self.samples[0].values)
+        is_sure = lead.low < lead.high or 0.5**n < SIGNIFICANT
+        return Standing.WORSE if lead.high < 0 and is_sure else Standing.LEVEL
+
     def beats(self, name: str) -> bool:
         """Whether the evolved loss is significantly better than another, at 5 %."""
-        return any(
-            c.p_holm < SIGNIFICANT and self.sign * c.difference > 0
-            for c in self.contrasts
-            if c.against == name
-        )
+        return self.standing(name) == Standing.BETTER
+
+    def _contrast(self, name: str) -> Contrast:
+        found = {contrast.against: contrast for contrast in self.contrasts}
+        if name not in found:
+            raise ValueError(f"name must be one of {', '.join(found)}, not {name!r}.")
+        return found[name]
 
 
 def contrasts(winner: Sample, others: Sequence[Sample], *, sign: int = 1) -> tuple[Contrast, ...]:

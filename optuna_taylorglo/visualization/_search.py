@@ -179,7 +179,7 @@ def plot_search_state(study: Study) -> go.Figure:
         rows=n_rows,
         cols=2,
         horizontal_spacing=0.12,
-        vertical_spacing=0.35 / n_rows,
+        vertical_spacing=0.3 / n_rows,
         subplot_titles=[label for label, _, _ in panels],
     )
     style.apply(figure, STATE, height=140 * n_rows + 130)
@@ -204,6 +204,8 @@ def plot_search_state(study: Study) -> go.Figure:
             f"{' ± %{customdata:.4g}' if stds else ''}<extra></extra>",
             **place,
         )
-    figure.update_xaxes(range=[x[0] - 0.4, x[-1] + 0.4], nticks=6)
-    figure.update_xaxes(title_text="generation", row=n_rows)
+    figure.update_xaxes(range=[x[0] - 0.4, x[-1] + 0.4], nticks=6, showticklabels=False)
+    for i in range(len(panels))[-2:]:  # the lowest of each column
+        place = {"row": i // 2 + 1, "col": i % 2 + 1}
+        figure.update_xaxes(title_text="generation", showticklabels=True, **place)
     return figure.update_layout(showlegend=False, margin={"l": 45, "r": 15})

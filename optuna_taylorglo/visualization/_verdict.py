@@ -65,12 +65,13 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
         return style.nothing_to_plot(
             COMPARISON, "no two losses have trainings that can be compared."
         )
+    control = "control of scale" if verdict.scale_acts else "control of the learning rate"
     labels = ["<br>".join(_label(*lead)) for lead in leads]
     row = 45 + 16 * max(label.count("<br>") for label in labels)
     figure = style.apply(go.Figure(), COMPARISON, height=row * len(leads) + 200)
     for name, color, symbol, is_baseline in (
         ("baseline", style.BLUE, "square", True),
-        ("control of scale", style.GRAY, "diamond", False),
+        (control, style.GRAY, "diamond", False),
     ):
         drawn = [(i, s, c) for i, (s, c) in enumerate(leads) if s.role.is_baseline == is_baseline]
         if drawn:

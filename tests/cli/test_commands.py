@@ -22,15 +22,16 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 from searches import small_recipe
 
-from optuna_taylorglo import cli, load_loss, worker
+from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.attributes import N_CLASSES
-from optuna_taylorglo.cli import evaluate, options
-from optuna_taylorglo.cli.options import RuntimeOptions, machine_of
+from optuna_taylorglo.cli import options, worker
+from optuna_taylorglo.cli.options import runtime_of
 from optuna_taylorglo.cli.studies import time_left
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.search.candidates import make_sampler, parameter_names
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe, ranked_trials
 from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.session import Session
 from optuna_taylorglo.study.open import create_evaluation_study, create_study
 from optuna_taylorglo.study.optuna_private import storage_of, study_id_of
 from optuna_taylorglo.text import as_file_name
@@ -185,14 +186,14 @@ def test_a_trial_s_loss_is_exported(study, caplog):
 
 def test_a_sweep_is_shown_and_written(study, monkeypatch, capsys):
     @contextlib.contextmanager
-    def at_once(opened, *_):
+    def at_once(session):
         run = Mock(
             side_effect=lambda tasks: [None, *(0.5 + i / 100 for i, _ in enumerate(tasks[1:]))]
         )
-        run.evaluation_study = create_evaluation_study(opened.study, opened.url)
-        yield run
+        yield create_evaluation_study(session.study, session.url), run
 
-    monkeypatch.setattr(evaluate, "trained_by_workers", at_once)
+    monkeypatch.setattr(Session, "trainings", at_once)
+    monkeypatch.setattr(Session, "check", lambda *_, **__: None)
     words = ["sweep", NAME, "--seeds", "2", "--over"]
     assert cli.main([*words, "label_noise", "--values", "0,0.4"]) == cli.DONE
     assert "\n1 training diverged, counted as 0.1000" in capsys.readouterr().out
@@ -306,11 +307,10 @@ MACHINE += ["--threads", "3", "--allow", "mine", "--allow", "yours.nets"]
 @pytest.mark.parametrize("words", [[], ["--quiet"], [*MACHINE, "-v"]], ids=" ".join)
 def test_options_of_the_machine_reach_workers_and_other_commands(words):
     parse = cli.build_parser().parse_args
-    said = RuntimeOptions.of(worker.build_parser().parse_args(["--study-name", "s", *words]))
+    said = runtime_of(worker.build_parser().parse_args(["--study-name", "s", *words]))
     for command in ("run r.yaml", "evaluate s", "sweep s --over length --values 1,2"):
-        assert RuntimeOptions.of(parse([*command.split(), *words])) == said
-    assert RuntimeOptions.of(parse(["baseline", "s", *said.flags()])) == said
-    assert len(said.flags()) == len(words)
+        assert runtime_of(parse([*command.split(), *words])) == said
+    assert runtime_of(parse(["baseline", "s", *said.flags()])) == said
 
 
 def test_options_become_a_machine_with_modules_of_the_working_directory(tmp_path, monkeypatch):
@@ -318,11 +318,12 @@ def test_options_become_a_machine_with_modules_of_the_working_directory(tmp_path
     monkeypatch.setattr(sys, "path", ["/somewhere"])
     parse, threads = cli.build_parser().parse_args, torch.get_num_threads()
     try:
-        machine_of(parse(["check", "r"]))
+        runtime_of(parse(["check", "r"])).prepare()
         assert sys.path == ["/somewhere"]
-        machine = machine_of(parse(["check", "r", *MACHINE]))
+        machine = runtime_of(parse(["check", "r", *MACHINE]))
+        machine.prepare()
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
     assert sys.path == [str(tmp_path), "/somewhere"]
-    assert machine == RuntimeConfig(Path("my data"), "cpu", "bf16-mixed", ("mine", "yours.nets"))
+    assert machine == RuntimeConfig(Path("my data"), "cpu", "bf16-mixed", ("mine", "yours.nets"), 3)

@@ -12,16 +12,15 @@ from drawn_studies import GENERATIONS, POPULATION, searched_study
 from optuna.trial import TrialState, create_trial
 from searches import load, small_recipe
 
-from optuna_taylorglo import cli, load_loss
+from optuna_taylorglo import cli, load_loss, session
 from optuna_taylorglo.attributes import KEY, TASK
-from optuna_taylorglo.cli import workers
-from optuna_taylorglo.cli.options import RuntimeOptions
-from optuna_taylorglo.cli.run import _selection_progress
+from optuna_taylorglo.cli.options import runtime_of
 from optuna_taylorglo.local import LocalProcesses
 from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.study.open import create_evaluation_study
-from optuna_taylorglo.worker import WorkerConfig
+from optuna_taylorglo.training import preflight
+from optuna_taylorglo.worker import WorkerConfig, run_reference
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def idle_run(tmp_path, monkeypatch, sqlite_url):
     def run(*words):
         processes = create_autospec(LocalProcesses)
         processes.return_value.poll.return_value = False
-        monkeypatch.setattr(workers, "LocalProcesses", processes)
+        monkeypatch.setattr(session, "LocalProcesses", processes)
         code = cli.main(["run", "tiny.yaml", *words])
         jobs = processes.call_args.args[0] if processes.called else None
         calls = [call.start(), call.poll(), call.stop()] if processes.called else []
@@ -49,17 +48,15 @@ def test_workers_and_baseline_are_told_what_the_command_was(
     idle_run, monkeypatch, sqlite_url, tmp_path, said
 ):
     environments = [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
-    monkeypatch.setattr(workers, "_environments", lambda *_: environments)
+    monkeypatch.setattr(session, "_environments", lambda *_: environments)
     machine = ["--device", "cpu", "--threads", "2", "--allow", "mine", *said]
     _, (baseline, *others) = idle_run("--study-name", "other", *machine)
-    assert baseline.run is cli.main
-    heard = cli.build_parser().parse_args(baseline.arguments[0])
-    assert (heard.command, heard.study, heard.storage) == ("baseline", "other", sqlite_url)
-    expected = RuntimeOptions.of(cli.build_parser().parse_args(["run", "r", *machine]))
-    assert RuntimeOptions.of(heard) == expected
+    assert baseline.run is run_reference
+    runtime = runtime_of(cli.build_parser().parse_args(["run", "r", *machine]))
     # Workers find the recipe in the study.
-    config = WorkerConfig("other", sqlite_url, expected, check=False)
-    assert [pickle.loads(pickle.dumps(job.arguments)) for job in others] == [(config,)] * 2
+    config = WorkerConfig("other", sqlite_url, runtime, check=False, verbose=bool(said))
+    for job in (baseline, *others):
+        assert pickle.loads(pickle.dumps(job.arguments)) == (config,)
     assert [job.environment for job in others] == environments
     assert attach_recipe(load(sqlite_url, "other")) == load_recipe(tmp_path / "tiny.yaml")
 
@@ -94,7 +91,7 @@ def test_workers_are_started_to_select_the_winner(idle_run, sqlite_url, tmp_path
     for key, state in (("a", TrialState.FAIL), ("a", TrialState.WAITING), ("b", TrialState.FAIL)):
         attributes = {KEY: key, TASK: {"loss": {"name": "finalist"}}}
         evaluation_study.add_trial(create_trial(state=state, user_attrs=attributes))
-    assert _selection_progress(study) == (1, 2)
+    assert session._selection_progress(study) == (1, 2)
     _, jobs = idle_run("--workers", "1")
     assert len(jobs) == 2
     assert "selection of the winner: 2 trainings" in capsys.readouterr().out
@@ -104,7 +101,7 @@ def test_a_complete_search_is_not_run_again_unless_it_is_made_longer(
     idle_run, sqlite_url, tmp_path, capsys, monkeypatch
 ):
     study = kept_search(sqlite_url, tmp_path / "tiny.yaml")
-    monkeypatch.setattr(cli.options, "dry_run", lambda *_: pytest.fail("tried again"))
+    monkeypatch.setattr(preflight, "dry_run", lambda *_: pytest.fail("tried again"))
     assert idle_run("--allow", "my_nets", "--threads", "2") == (cli.DONE, None)
     out = capsys.readouterr().out
     assert "Winner: trial" in out

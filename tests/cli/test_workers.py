@@ -10,11 +10,11 @@ import joblib
 import optuna
 import pytest
 import torch
-from optuna_taylorglo.progress import LiveProgress
-from optuna_taylorglo.cli.workers import LocalTrainings, _environments
 from rich.console import Console
 
 from optuna_taylorglo import cli
+from optuna_taylorglo.progress import LiveProgress
+from optuna_taylorglo.session import _environments, _LocalTrainings
 from optuna_taylorglo.verdict.runner import TaskQueue
 from optuna_taylorglo.verdict.tasks import Task, cross_entropy
 
@@ -66,7 +66,7 @@ def test_stages_are_named_and_counted_over_several_calls(terminal):
 
     with LiveProgress(Console(file=output, force_terminal=terminal, width=80)) as live:
         workers = Mock(poll=do_one_task)
-        train = LocalTrainings(evaluation_study, queue, workers, threading.Event(), live)
+        train = _LocalTrainings(evaluation_study, workers, threading.Event(), live)
         train(tasks("label-smoothing", "a", range(2)))
         train(tasks("label-smoothing", "b", range(2, 3)))
         ends = tasks("ce", "cross-entropy", range(2), on_test_set=True)

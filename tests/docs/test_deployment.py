@@ -16,8 +16,8 @@ from databases import postgresql_directory
 from searches import ROOT, answer, free_port, wait_until
 
 import optuna_taylorglo
-from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.cli.worker import build_parser
+from optuna_taylorglo.recipes.load import load_recipe
 
 pytestmark = pytest.mark.pages
 

@@ -63,7 +63,7 @@ def made_verdict() -> Verdict:
         sample("baikal-cma", "BaikalCMA", (0.90, 0.91, 0.1, 0.1), diverged=(2, 3)),
         sample("ce-scaled", "cross-entropy, scaled", (0.97, 0.98, 0.975, 0.97)),
     )
-    text = "The evolved loss is significantly better than cross-entropy.\nPart of it is scale."
+    text = "A headline.\nPart of it is scale."
     found = contrasts(samples[0], samples[1:])
     return Verdict(samples, found, text, "test_accuracy", divergence=0.1)
 

@@ -1,27 +1,32 @@
 """The Optuna dashboard with our figures, notes and artifacts, in a real browser."""
 
+import json
+import re
 from types import SimpleNamespace
 
 import browser
 import optuna
 import pytest
-from drawn_studies import searched_study
+from drawn_studies import evaluation_study_of, searched_study
 from kept_studies import keep_complete_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
-from optuna_dashboard._custom_plot_data import list_graph_object_ids
+from optuna_dashboard._custom_plot_data import get_plotly_graph_objects, list_graph_object_ids
 from searches import answer, free_port, process, wait_until
 from torch import nn
-from verdicts import Recorder
+from verdicts import Recorder, verdict_of
 
 from optuna_taylorglo import cli
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.report import dashboard
-from optuna_taylorglo.search.history import winner
+from optuna_taylorglo.search.history import read_history, winner
 from optuna_taylorglo.study.open import open_study
+from optuna_taylorglo.verdict.output import save_verdict
 from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose
 
-SEARCH = {"taylorglo-evolution", "taylorglo-loss-functions", "taylorglo-search-state"}
+SEARCH = {"taylorglo-3-evolution", "taylorglo-4-loss-functions", "taylorglo-5-search-state"}
+VERDICT = {"taylorglo-1-comparison", "taylorglo-2-learning-curves"}
+SWEEPS = {"taylorglo-6-sweep-fraction", "taylorglo-7-sweep-label_noise", "taylorglo-8-sweep-length"}
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +45,15 @@ def graph_ids(study):
 
 def test_a_worker_draws_all_generations_in_the_end(searched, monkeypatch):
     _, study = searched
-    names = "learning-curves", "comparison", "sweep-fraction", "sweep-label_noise", "sweep-length"
-    assert graph_ids(study) == SEARCH | {f"taylorglo-{name}" for name in names}
+    assert graph_ids(study) == SEARCH | VERDICT | SWEEPS
     best = winner(study)
     assert f"**Best so far**: trial {best.number}" in get_note(study)
     assert f"val_accuracy: {best.value:.4f}, one training" in get_note(study)
     assert "first gradient" in get_note(study)
+    assert "**Verdict**: The evolved loss is level with" in get_note(study)
     assert get_note(optuna.trial.Trial(study, best._trial_id)).startswith("Best of its time.")
     dashboard.refresh(study)
-    assert len(graph_ids(study)) == len(SEARCH) + len(names), "in place of older ones"
+    assert graph_ids(study) == SEARCH | VERDICT | SWEEPS, "in place of older ones"
     # Another worker does not draw them again.
     monkeypatch.setattr(dashboard, "refresh", lambda study: pytest.fail("drawn again"))
     dashboard.DashboardRefresher(study, lambda: 2).refresh_at_end()
@@ -61,6 +66,52 @@ def test_the_note_is_of_the_selected_loss():
     dashboard.refresh(study)
     assert "**Winner**: the mean of the final distribution" in get_note(study)
     assert "val_accuracy: 0.7500, mean of" in get_note(study)
+    best = winner(study).number
+    said = f"Optuna's best trial is {best}, by one training; the winner, the mean of the final"
+    assert said in get_note(study)
+
+
+def test_a_fitness_over_repeats_is_not_called_one_training():
+    study = searched_study(search={"repeats": 3})
+    dashboard.refresh(study)
+    assert "the mean of 3 trainings of the best of" in get_note(study)
+    assert "one training" not in get_note(study)
+
+
+def test_a_search_that_still_widens_at_its_end_is_said_not_to_have_settled(monkeypatch):
+    study = searched_study()
+    history = read_history(study)
+
+    def note(*sigmas):
+        states = [SimpleNamespace(sigma=sigma) for sigma in sigmas]
+        sampler = SimpleNamespace(search_state=lambda study: states)
+        monkeypatch.setattr(dashboard, "make_sampler", lambda *_: sampler)
+        return dashboard.unsettled_note(study, history)
+
+    said = note(1.0, 0.9, 1.0, 1.5, 1.4, 1.7, 1.9)
+    assert "grew in the last third of its generations, from 1.4 to 1.9" in said
+    assert "--n-generations" in said
+    dashboard.refresh(study)
+    assert said in get_note(study)
+    assert note(1.0, 1.9, 1.5, 1.5, 1.4, 1.3, 1.2) == "", "it had widened, and settled"
+    assert note(1.0, 0.5, 0.3, 0.2, 0.1, 0.2, 0.3) == "", "it is narrower than at the start"
+    assert note(1.0, 1.1, 1.2, 1.3) == "", "three generations are too few"
+    monkeypatch.setattr(history, "finished", False)
+    assert note(1.0, 1.1, 1.2, 1.3, 1.4) == ""
+
+
+def test_figures_are_as_high_as_the_dashboard_s_cells():
+    verdict = verdict_of(winner=0.9, ce=0.8, a=0.7, b=0.6, c=0.85, d=0.75, ce_scaled=0.82)
+    study = searched_study()
+    save_verdict(evaluation_study_of(study), verdict)
+    dashboard.refresh(study)
+    attributes = study._storage.get_study_system_attrs(study._study_id)
+    figures = {k: json.loads(v) for k, v in get_plotly_graph_objects(attributes).items()}
+    assert figures.keys() == SEARCH | {"taylorglo-1-comparison"}
+    assert {figure["layout"]["height"] for figure in figures.values()} == {450}
+    labels = figures["taylorglo-1-comparison"]["layout"]["annotations"]
+    names = [re.search("<b>(.*?)</b>", label["text"])[1] for label in labels]
+    assert names == ["cross-entropy", "a", "c", "d", "ce-scaled"], "without the easiest baseline"
 
 
 def test_a_network_is_an_artifact_of_its_trial(tmp_path, monkeypatch):
@@ -110,6 +161,19 @@ def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
     assert (get_note(study), graph_ids(study)) == ("No candidate is complete yet.", set())
 
 
+# By how many pixels the text of each of our figures reaches below its cell, once all are drawn.
+OVERHANGS = """(async () => {
+  const bottom = (element) => element.getBoundingClientRect().bottom;
+  for (;;) {
+    const cells = [...document.querySelectorAll('[id^="user-defined-plot:"]')];
+    const texts = cells.map((cell) => [...cell.querySelectorAll("text")]);
+    if (cells.length && texts.every((drawn) => drawn.length))
+      return cells.map((cell, i) => Math.max(...texts[i].map(bottom)) - bottom(cell));
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+})()"""
+
+
 @browser.needs_browser
 def test_the_study_page_shows_our_figures_in_a_browser(searched):
     directory, _ = searched
@@ -122,10 +186,19 @@ def test_the_study_page_shows_our_figures_in_a_browser(searched):
         wait_until(lambda: answer(page))
         seen = browser.visit(page)
         assert [message for message in seen.console if "rror" in message] == []
-        # Our figures, each with its title as plotly draws it.
-        for title in ("Evolution of the fitness", "Winner and best losses", "State of the search"):
-            assert title.lower() in seen.dom.lower()
-        assert seen.dom.count('class="main-svg"') >= len(SEARCH)
+        # Our figures in their order, each with its title as plotly draws it.
+        titles = (
+            *("Evolved loss against the others", "Learning curves", "Evolution of the fitness"),
+            *("Winner and best losses", "State of the search", "Less training data"),
+        )
+        places = [seen.dom.find(f">{title}<") for title in titles]
+        assert places[0] > -1
+        assert places == sorted(places)
+        # Nothing of them is below the cell, which the next one would cover.
+        for width in (1400, 400):
+            (overhangs,) = browser.ask([page], OVERHANGS, width=width)
+            assert len(overhangs) == len(SEARCH | VERDICT | SWEEPS)
+            assert max(overhangs) <= 0
     finally:
         server.terminate()
         output, _ = server.communicate()

@@ -20,7 +20,7 @@ from drawn_studies import (
     verdict_with_curves,
 )
 from optuna.trial import TrialState
-from verdicts import Recorder
+from verdicts import Recorder, verdict_of
 
 from optuna_taylorglo.attributes import GENERATION, INDEX, OPTIMIZER
 from optuna_taylorglo.errors import StudyError
@@ -29,7 +29,8 @@ from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report import build
-from optuna_taylorglo.search.history import trial_loss, winner
+from optuna_taylorglo.search.history import trial_loss
+from optuna_taylorglo.search.history import winner as best_of
 from optuna_taylorglo.verdict.output import save_verdict
 from optuna_taylorglo.verdict.selection import (
     FINAL_MEAN,
@@ -58,31 +59,78 @@ def report(tmp_path):
 def test_report_says_everything_from_recipe_to_commands(report):
     study = searched_study()
     save_verdict(evaluation_study_of(study), made_verdict())
-    text, best = report(study), winner(study)
+    text, best = report(study), best_of(study)
     for said in (
         f"<b>{best.value:.4f}</b><span>val_accuracy of the best candidate, one training</span>",
         "<b>0.5000</b><span>val_accuracy of cross-entropy at the same budget, mean of 2 trainings",
         "<b>0.9862</b><span>test_accuracy of evolved loss, mean of 4 full trainings</span>",
-        "<b>0.9537</b><span>test_accuracy of cross-entropy, mean of 4 full trainings</span>",
+        "<b>0.9838</b><span>test_accuracy of cross-entropy, learning rate 0.15 (tuned), mean of 4",
         f"<p>val_accuracy: {best.value:.4f}, one training of the best of",
         "<p>Trial {} (generation {}, candidate {}) of study".format(
             best.number, *(best.user_attrs[key] + 1 for key in (GENERATION, INDEX))
         ),
         f"n_generations: {GENERATIONS}",
-        "significantly better than cross-entropy",
-        "<td>BaikalCMA</td>",
+        "<p>Part of it is scale.</p>",
+        '<td data-head="loss">BaikalCMA</td>',
         "t-test on differences, paired by seed",
         "found with sgd at learning rate",
         "taylorglo run recipe.yaml --study-name drawn",
         "taylorglo evaluate drawn\n",
         "taylorglo export drawn -o best_loss.json</pre>",
-        f"<td>{optuna.__version__}</td>",
+        f'<td data-head="version">{optuna.__version__}</td>',
         *map(repr, best.params.values()),
         *(f'id="figure-{name}"' for name in (*SEARCH_FIGURES, "comparison")),
     ):
         assert said in text, said
     (dump,) = re.findall(r"YAML</summary><pre>(.*?)</pre>", text, flags=re.DOTALL)
     assert recipe_from_dict(yaml.safe_load(html.unescape(dump))) == frozen_recipe(study)
+
+
+@pytest.mark.parametrize(
+    ("winner", "standing", "number", "words"),
+    [
+        (0.97, "better", "+2.0 points", "over tuned cross-entropy, the hardest baseline"),
+        (0.95, "level", "+0.0 points", "<strong>level</strong> with tuned cross-entropy, the"),
+        (0.93, "worse", "-2.0 points", "<strong>worse</strong> than tuned cross-entropy, the"),
+    ],
+)
+def test_the_first_number_is_the_lead_over_the_hardest_baseline(
+    report, winner, standing, number, words
+):
+    study = searched_study()
+    verdict = verdict_of(winner=winner, ce=0.90, ce_tuned=0.95, ce_scaled=0.99)
+    verdict = dataclasses.replace(verdict, trial=best_of(study).number)
+    verdict = dataclasses.replace(verdict, loss=trial_loss(study, best_of(study)).settings())
+    save_verdict(evaluation_study_of(study), verdict)
+    text = report(study)
+    assert f'<p class="lead">The evolved loss is {standing} ' in text
+    tiles = text.split('<ul class="numbers">')[1].split("</ul>")[0].split("<li")[1:]
+    assert tiles[0].startswith(f' class="lead-tile {standing}"><b>{number}</b><span>')
+    assert words in tiles[0]
+    assert f"<b>{winner:.4f}</b><span>test_accuracy of evolved loss" in tiles[1]
+    assert "<b>0.9500</b><span>test_accuracy of tuned cross-entropy" in tiles[2]
+    assert "val_accuracy" in tiles[3]
+
+
+def test_where_the_optimizer_undoes_scale_the_report_speaks_of_the_learning_rate(
+    report, monkeypatch
+):
+    study = searched_study()
+    claims = ("the scale of a loss acts as", "Scale acts as a learning rate", "controls of scale")
+    text = report(study)
+    assert all(claim in text for claim in claims)
+    selected = selected_loss(study)
+    selected.loss.lr_factor = 2.0
+    monkeypatch.setattr(build, "selected_loss", lambda study: selected)
+    text = report(study)
+    assert not any(claim in text for claim in claims)
+    rate = frozen_recipe(study).optimizer.lr
+    assert f"train\nwith {2 * rate:g}, 2 times the recipe's.\n" in text
+    assert "compares it with baselines and controls of the learning rate" in text
+    save_verdict(evaluation_study_of(study), dataclasses.replace(made_verdict(), scale_acts=False))
+    text = report(study)
+    assert "Controls of the learning rate: the evolved loss at the recipe" in text
+    assert "Controls of scale" not in text
 
 
 def test_without_a_verdict_it_says_how_to_get_one(report, tmp_path):
@@ -98,7 +146,7 @@ def test_without_a_verdict_it_says_how_to_get_one(report, tmp_path):
 
 def test_a_verdict_about_another_loss_is_shown_as_such(report):
     study = searched_study()
-    best, evaluation_study = winner(study), evaluation_study_of(study)
+    best, evaluation_study = best_of(study), evaluation_study_of(study)
     other = next(t for t in study.trials if t.state == TrialState.COMPLETE and t != best)
     verdict = dataclasses.replace(made_verdict(), trial=other.number)
     save_verdict(evaluation_study, verdict)
@@ -121,12 +169,15 @@ def test_the_winner_is_marked_as_such_only_after_the_selection(report):
     assert "<b>0.7500</b><span>val_accuracy of the winner, mean of 8 full trainings" in text
     for finalist in load_selection(study).finalists:
         assert f"<td>{finalist.name}</td>" in text
+    best = best_of(study).number
+    said = f"<p>Optuna's best trial is {best}, by one training; the winner, the mean of the final"
+    assert said in html.unescape(text)
     assert "Rank correlation" in text or "Too few candidates that differ" in text
 
 
 def test_a_tree_is_reported_with_its_formula_and_every_coefficient(report, monkeypatch):
     study = searched_study()
-    tree = SelectedLoss(TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS), winner(study))
+    tree = SelectedLoss(TreeLoss(BAIKAL, BAIKAL_CMA_COEFFICIENTS), best_of(study))
     monkeypatch.setattr(build, "selected_loss", lambda study: tree)
     text = html.unescape(report(study))
     assert f"of f = {tree.loss.formula}" in text
@@ -206,6 +257,11 @@ def test_a_browser_draws_every_figure_without_a_complaint_and_a_phone_too(report
         assert re.search(r'class="(trace|contour|points|bars)', place), place[:40]
 
     # A phone shows it without scrolling sideways; figures are as wide as the text.
+    table = """[...document.querySelectorAll(".stacked td:not(:empty)")].map(
+      cell => [cell.dataset.head, cell.getBoundingClientRect().right])"""
+    (cells,) = ask([page.as_uri()], table, width=400)
+    assert {"mean", "difference", "95 % interval", "p (Holm)"} <= {head for head, _ in cells}
+    assert all(0 < right <= 400 for _, right in cells)
     question = """[document.documentElement.scrollWidth,
       ...[...document.querySelectorAll("figure .main-svg:first-child")].map(s => s.clientWidth)]"""
     ((needed, *figures),) = ask([page.as_uri()], question, width=400)

@@ -71,12 +71,19 @@ def test_a_verdict_knows_its_loss():
     other = selected_loss(searched_study(search={"seed": 5}))
     number, settings = chosen.trial.number, chosen.loss.settings()
     verdict = dataclasses.replace(GOOD, trial=number, loss=settings)
-    assert output.is_about(output.from_json(plain(verdict)), chosen)
-    assert not output.is_about(dataclasses.replace(verdict, trial=number + 1), chosen)
-    assert not output.is_about(dataclasses.replace(verdict, loss=other.loss.settings()), chosen)
-    assert output.is_about(
-        dataclasses.replace(verdict, trial=None), SelectedLoss(chosen.loss, None)
-    )
+    said = [
+        output.about_another(made, chosen)
+        for made in (
+            output.from_json(plain(verdict)),
+            dataclasses.replace(verdict, trial=number + 1),
+            dataclasses.replace(verdict, loss=other.loss.settings()),
+        )
+    ]
+    assert said[0] == ""
+    assert f"about trial {number + 1}, not about the winner, trial {number}" in said[1]
+    assert f"about trial {number} as it was before the search went on" in said[2]
+    mean = SelectedLoss(chosen.loss, None)
+    assert output.about_another(dataclasses.replace(verdict, trial=None), mean) == ""
 
 
 def test_a_verdict_of_another_version_is_refused_with_what_to_type():
@@ -95,20 +102,81 @@ def test_a_verdict_of_another_version_is_refused_with_what_to_type():
 
 def test_the_words_tell_scale_from_shape():
     text = words(verdict_of(winner=0.95, ce=0.90, ce_tuned=0.95, ce_scaled=0.94))
-    assert "significantly better than cross-entropy, but not than tuned cross-entropy" in text
     assert "+0.0500 to cross-entropy, +0.0400 is what cross-entropy gains from the same" in text
     assert "+0.0100 is left for the shape" in text
-    worse = verdict_of(winner=0.90, ce=0.95)
-    assert "better than every baseline" in words(GOOD)
-    assert "not significantly better than any baseline" in words(worse)
     level = words(verdict_of(winner=0.95, ce=0.90, ce_scaled=0.90 - 1e-9))
     assert "+0.0000 is what cross-entropy gains" in level
-    samples = verdict_of(winner=0.10, ce=0.20).samples
-    tested = contrasts(samples[0], samples[1:], sign=-1)
-    text = words(Verdict(samples, tested, "", "test_loss", mode="min"))
-    assert "significantly better than every baseline" in text
+    text = words(smaller_is_better(winner=0.10, ce=0.20))
     assert "Smaller test_loss is better" in text
     assert "guessing" not in text  # a loss of 0.1 is no accuracy of 0.1
+
+
+def test_the_words_do_not_speak_of_scale_where_the_optimizer_undoes_it():
+    verdict = verdict_of(winner=0.95, ce=0.90, ce_scaled=0.94, winner_normalized=0.93)
+    assert "made as large as cross-entropy's, it differs by +0.0300" in words(verdict)
+    text = words(dataclasses.replace(verdict, scale_acts=False))
+    assert "+0.0400 is what cross-entropy gains from the same learning rate, and +0.0100" in text
+    assert "At the recipe's learning rate, it differs by +0.0300." in text
+    assert "gradient" not in text
+    assert "scale" not in text
+
+
+def smaller_is_better(**means):
+    samples = verdict_of(**means).samples
+    tested = contrasts(samples[0], samples[1:], sign=-1)
+    return Verdict(samples, tested, "", "test_loss", mode="min")
+
+
+@pytest.mark.parametrize(
+    ("winner", "ce", "tuned", "said"),
+    [
+        (
+            *(0.90, 0.80, 0.95),
+            "worse than tuned cross-entropy, the hardest baseline, by 5.0 points "
+            "(95 % interval 4.5 to 5.5); it is better than cross-entropy.",
+        ),
+        (
+            *(0.95, 0.90, 0.952),
+            "level with tuned cross-entropy, the hardest baseline (lead -0.2 points, "
+            "95 % interval -0.7 to +0.3); it is better than cross-entropy.",
+        ),
+        (
+            *(0.95, 0.91, 0.90),
+            "better than cross-entropy, the hardest baseline, by 4.0 points "
+            "(95 % interval 3.5 to 4.5); it is better than tuned cross-entropy.",
+        ),
+    ],
+)
+def test_the_headline_tells_better_from_level_and_worse(winner, ce, tuned, said):
+    """A loss that is worse than the hardest baseline was "better, but not than" it."""
+    verdict = verdict_of(winner=winner, ce=ce, ce_tuned=tuned)
+    assert words(verdict).splitlines()[0] == f"The evolved loss is {said}"
+    # The same for a metric of which less is better, without points.
+    losses = {"winner": 1 - winner, "ce": 1 - ce, "ce_tuned": 1 - tuned}
+    other = smaller_is_better(**losses)
+    for name in ("ce", "ce-tuned"):
+        assert other.standing(name) == verdict.standing(name)
+    text = output.headline(other)
+    start, end = said.split(", the hardest")[0], said.rsplit(";", 1)[1]
+    assert text.startswith(f"The evolved loss is {start}, the hardest baseline")
+    assert text.endswith(end)
+    assert "points" not in text
+
+
+def test_the_headline_gives_differences_of_a_metric_and_names_many_by_their_number():
+    text = output.headline(smaller_is_better(winner=0.10, ce=0.05))
+    assert "cross-entropy, the only baseline, by 0.0500 (95 % interval 0.0450 to 0.0550)." in text
+    ahead = verdict_of(winner=0.95, ce=0.90, ce_tuned=0.91, focal=0.92)
+    assert output.headline(ahead).endswith("; it is better than every other baseline.")
+    behind = verdict_of(winner=0.95, ce=0.97, a=0.96, b=0.90, c=0.91, d=0.92, e=0.93)
+    assert output.headline(behind).endswith("; it is worse than a, and better than 4 others.")
+    first, *others = verdict_of(winner=0.95, a=0.97, b=0.95, c=0.90).samples
+    others = [dataclasses.replace(other, label=f"{other.label}, tuned") for other in others]
+    tested = contrasts(first, others)
+    text = output.headline(Verdict((first, *others), tested, "", "test_accuracy"))
+    assert text.endswith('; it is level with "b, tuned", and better than "c, tuned".')
+    alone = dataclasses.replace(GOOD, samples=GOOD.samples[:1], contrasts=())
+    assert output.headline(alone) == "The evolved loss was compared with no baseline."
 
 
 ASCENDING = [i / 10 for i in range(10)]

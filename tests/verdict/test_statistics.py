@@ -10,7 +10,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 from verdicts import sample
 
-from optuna_taylorglo.verdict.statistics import Verdict, contrasts, holm, rank_correlation
+from optuna_taylorglo.verdict.statistics import Role, Verdict, contrasts, holm, rank_correlation
 
 A = sample("a", "a", (0.9912, 0.9931, 0.9925, 0.9940, 0.9918, 0.9922, 0.9936, 0.9929))
 B = sample("b", "b", (0.9899, 0.9921, 0.9908, 0.9915, 0.9894, 0.9917, 0.9903, 0.9925))
@@ -51,6 +51,37 @@ def test_equal_differences_are_as_unlikely_as_equal_tosses_of_a_coin(sign, p):
     assert (contrast.low, contrast.high) == pytest.approx((0.1, 0.1))
     (same,) = contrasts(a, [a])
     assert (same.p_value, same.difference) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_loss_is_worse_where_the_whole_interval_is_on_the_wrong_side(sign):
+    def standing(*differences):
+        other = sample("ce", "ce", [0.5] * len(differences))
+        mine = sample("winner", "winner", [0.5 + sign * d for d in differences])
+        mode = "max" if sign == 1 else "min"
+        tested = contrasts(mine, [other], sign=sign)
+        return Verdict((mine, other), tested, "", "test_metric", mode=mode).standing("ce")
+
+    assert standing(0.04, 0.05, 0.06) == "better"
+    assert standing(-0.04, -0.05, -0.06) == "worse"
+    assert standing(-0.01, -0.05, -0.06) == "level"
+    # Equal differences of three seeds prove nothing, those of five do.
+    assert standing(*[-0.25] * 3) == "level"
+    assert standing(*[-0.25] * 5) == "worse"
+
+
+def test_the_hardest_baseline_has_the_best_mean_and_is_no_control():
+    reference = sample("ce", "ce", B.values)
+    control = sample("ce-scaled", "ce-scaled", C.values)
+    winner = dataclasses.replace(A, role=Role.EVOLVED)
+    tested = contrasts(winner, [reference, control])
+    verdict = Verdict((winner, reference, control), tested, "", "test_metric")
+    assert verdict.hardest is reference
+    smaller = dataclasses.replace(verdict, samples=(control, A, B), mode="min")
+    assert smaller.hardest is B
+    assert dataclasses.replace(verdict, samples=(control,)).hardest is None
+    with pytest.raises(ValueError, match="name must be one of ce, ce-scaled, not 'c'"):
+        verdict.standing("c")
 
 
 def test_holm_equals_statsmodels():

@@ -246,6 +246,8 @@ def test_comparison_is_a_forest_of_differences():
     assert "right of 0 the evolved loss is better" in figure.layout.xaxis.title.text
     smaller = visualization.plot_comparison(dataclasses.replace(verdict, mode="min"))
     assert "left of 0 the evolved loss is better" in smaller.layout.xaxis.title.text
+    rates = visualization.plot_comparison(dataclasses.replace(verdict, scale_acts=False))
+    assert [trace.name for trace in rates.data] == ["baseline", "control of the learning rate"]
     with pytest.warns(UserWarning, match="no two losses have trainings"):
         assert not visualization.plot_comparison(dataclasses.replace(verdict, contrasts=())).data
 

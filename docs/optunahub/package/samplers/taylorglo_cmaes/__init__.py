@@ -1,0 +1,3 @@
+from .sampler import TaylorGLOCmaEsSampler
+
+__all__ = ["TaylorGLOCmaEsSampler"]
