@@ -207,5 +207,5 @@ def _evaluate(
         queue.release(trial)
         raise
     else:
-        queue.finish(trial, value)
-        _logger.info(f"Trial {trial.number} finished with value: {value}.")
+        if queue.finish(trial, value):
+            _logger.info(f"Trial {trial.number} finished with value: {value}.")
