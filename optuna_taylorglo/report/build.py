@@ -20,6 +20,7 @@ from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.losses.tree import formula
+from optuna_taylorglo.recipes.schema import FunctionRecipe
 from optuna_taylorglo.report.dashboard import (
     draw_figures,
     fitness_line,
@@ -30,7 +31,7 @@ from optuna_taylorglo.report.dashboard import (
 from optuna_taylorglo.search.history import read_history
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.storages import shown_url
-from optuna_taylorglo.text import write_atomically
+from optuna_taylorglo.text import counted, write_atomically
 from optuna_taylorglo.verdict.baselines import has_own_optimizer
 from optuna_taylorglo.verdict.output import (
     HEADER,
@@ -96,6 +97,8 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         selection_note=selection_note(history, selection),
         unsettled_note=unsettled_note(study, history),
         recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
+        by_function=isinstance(recipe, FunctionRecipe),
+        count=counted,
         own_optimizer=has_own_optimizer(study, recipe) is True,
         winner=winner,
         # People count from 1.

@@ -202,9 +202,12 @@ def fitness_line(history: SearchHistory, selection: Selection | None = None) -> 
     recipe, parts, mean, budget = history.recipe, [], None, "same"
     metric = recipe.fitness.metric
     if selection is not None:
-        winner, budget = selection.winner, "evaluations'"
+        winner = selection.winner
         # Cross-entropy is trained for the length of an evaluation.
-        mean = winner.mean if recipe.budget.evaluation == recipe.budget.full else None
+        if recipe.budget.evaluation == recipe.budget.full:
+            mean = winner.mean
+        else:
+            budget = "evaluations'"
         parts.append(
             f"{metric}: {winner.mean:.4f}, mean of {counted(len(winner.values), 'full trainings')} "
             f"of {winner.name}, the best of {len(selection.finalists)} losses"

@@ -90,6 +90,7 @@ def evaluate(
         mode=recipe.fitness.mode,
         divergence=divergence,
         loss=selected.loss.settings(),
+        scale_acts=selected.loss.lr_factor is None,
     )
     selection = load_selection(study)
     advice = "" if selection is None else evaluation_advice(selection, recipe)

@@ -208,10 +208,13 @@ def evaluation_advice(selection: Selection, recipe: Recipe) -> str:
         advice = "Evaluations are long enough."
     else:
         advice = "That leaves open whether evaluations are long enough."
+    short, long = (
+        f" ({counted(length, budget.unit)})" if budget.full > 1 else ""
+        for length in (budget.evaluation, budget.full)
+    )
     return (
-        f"Rank correlation of evaluations ({counted(budget.evaluation, budget.unit)}) with full "
-        f"trainings ({counted(budget.full, budget.unit)}) over the best candidates: "
-        f"{r:.2f} (95 % interval {low:.2f} to {high:.2f}, n = {len(rows)}); over all candidates, "
+        f"Rank correlation of evaluations{short} with full trainings{long} over the best "
+        f"candidates: {r:.2f} (95 % interval {low:.2f} to {high:.2f}, n = {len(rows)}); over all candidates, "
         f"which differ more, it is higher. {advice}"
     )
 

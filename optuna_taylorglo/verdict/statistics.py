@@ -127,7 +127,7 @@ class Verdict:
     def standing(self, name: str) -> Standing:
         """Whether the evolved loss is better than another, level with it, or worse."""
         lead = self.lead(name)
-        if lead.value > 0 and self._contrast(name).p_holm < SIGNIFICANT:
+        if lead.low > 0 and self._contrast(name).p_holm < SIGNIFICANT:
             return Standing.BETTER
         # Without spread the interval has no width; the sign test takes its place.
         n = len(self.samples[0].values)
