@@ -9,9 +9,10 @@ from searches import load, small_recipe
 
 from lightning_modules.nets.digits_cnn import DigitsCNN
 from optuna_taylorglo.attributes import ERROR, GENERATION, INDEX, RECIPE, RELEASED
-from optuna_taylorglo.cli import options, worker
+from optuna_taylorglo.cli import worker
 from optuna_taylorglo.process import BROKEN, DONE, FAILED, USAGE
 from optuna_taylorglo.study.open import create_study
+from optuna_taylorglo.training import preflight
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def work(tmp_path, sqlite_url):
         words += ["--allow", "own_nets", "--data-dir", str(tmp_path)]
         with pytest.MonkeyPatch.context() as patch:
             if not check:  # as the workers that a command starts
-                patch.setattr(options, "dry_run", lambda *args: None)
+                patch.setattr(preflight, "dry_run", lambda *args: None)
             return worker.main(words)
 
     return run

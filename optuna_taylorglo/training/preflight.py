@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import lightning_modules
 import optuna_taylorglo
@@ -102,7 +102,8 @@ class _Stopwatch(pl.Callback):
 def seconds_per_step(recipe: TrainingRecipe, runtime: RuntimeConfig) -> float:
     """The time of an optimizer step with cross-entropy, without validations."""
     watch = _Stopwatch()
-    Training(recipe, runtime).run(nn.CrossEntropyLoss(), seed=0, steps=TIMED_STEPS, dry_run=watch)
+    training = Training(recipe, runtime)
+    training.run(training.cross_entropy(), seed=0, steps=TIMED_STEPS, dry_run=watch)
     # The first batch warms up, unless it is all there is.
     first = 1 if len(watch.times) > 2 else 0
     (steps, began), (last, ended) = watch.times[first], watch.times[-1]

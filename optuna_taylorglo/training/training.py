@@ -224,17 +224,22 @@ class Training:
         """Why the learning rate cannot be multiplied, found by one step; None if it can."""
         scaled = self.at_learning_rate_factor(0.5)
         try:
-            scaled.run(nn.CrossEntropyLoss(), seed=0, steps=1, dry_run=pl.Callback())
+            scaled.run(self.cross_entropy(), seed=0, steps=1, dry_run=pl.Callback())
         except CannotScale as obstacle:
             return f"{self.recipe.model.class_path} cannot be multiplied: {obstacle}"
         return None
+
+    def cross_entropy(self, factor: float = 1.0) -> nn.Module:
+        """Cross-entropy times a factor, without the label that does not count."""
+        return ScaledCrossEntropy(factor, self.recipe.loss.ignore_index)
 
     def searched_scale(self) -> SearchedScale:
         """How the scale of losses is searched where `search.scale` is auto, found by one step."""
 
         def first_step(factor: float) -> None:
-            criterion = ScaledCrossEntropy(factor, self.recipe.loss.ignore_index)
-            self.run(criterion, seed=0, steps=scale.MOST_STEPS, dry_run=pl.Callback())
+            self.run(
+                self.cross_entropy(factor), seed=0, steps=scale.MOST_STEPS, dry_run=pl.Callback()
+            )
 
         if scale.acts(first_step) is not False:
             return "free"

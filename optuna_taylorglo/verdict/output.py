@@ -214,8 +214,8 @@ def evaluation_advice(selection: Selection, recipe: Recipe) -> str:
     )
     return (
         f"Rank correlation of evaluations{short} with full trainings{long} over the best "
-        f"candidates: {r:.2f} (95 % interval {low:.2f} to {high:.2f}, n = {len(rows)}); over all candidates, "
-        f"which differ more, it is higher. {advice}"
+        f"candidates: {r:.2f} (95 % interval {low:.2f} to {high:.2f}, n = {len(rows)}); over all "
+        f"candidates, which differ more, it is higher. {advice}"
     )
 
 

@@ -10,8 +10,9 @@ from optuna.trial import TrialState
 from optuna_dashboard import get_note
 from searches import ROOT, load
 
-from optuna_taylorglo import TreeLoss, cli, load_loss, visualization, worker
+from optuna_taylorglo import TreeLoss, cli, load_loss, visualization
 from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, TREE
+from optuna_taylorglo.cli import worker
 from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss

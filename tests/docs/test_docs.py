@@ -28,7 +28,8 @@ from kept_studies import keep_complete_study
 from recipe_reference import RECIPES, recipe_json_schema, recipes_page
 from searches import ROOT
 
-from optuna_taylorglo import TaylorLoss, cli, worker
+from optuna_taylorglo import TaylorLoss, cli
+from optuna_taylorglo.cli import worker
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import SCHEMA_FILE, recipe_from_dict
 

@@ -11,8 +11,8 @@ import yaml
 from optuna.trial import TrialState
 from searches import ROOT
 
-from optuna_taylorglo import TaylorLoss, worker
-from optuna_taylorglo.cli import main
+from optuna_taylorglo import TaylorLoss
+from optuna_taylorglo.cli import main, worker
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.study.open import create_study

@@ -189,4 +189,4 @@ def test_other_parameters_do_not_disturb_the_search():
 )
 def test_bad_arguments_are_named(settings, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        TaylorGLOSampler(**settings)
+        TaylorGLOSampler(**{"names": THETA_NAMES} | settings)

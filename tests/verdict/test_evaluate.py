@@ -8,8 +8,9 @@ from optuna.trial import TrialState
 from searches import ROOT, load, process, small_recipe, wait_until
 from verdicts import Recorder
 
-from optuna_taylorglo import cli, worker
+from optuna_taylorglo import cli
 from optuna_taylorglo.attributes import KEY, SELECTION
+from optuna_taylorglo.cli import worker
 from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.losses.canonical import first_gradient
 from optuna_taylorglo.process import BROKEN, DONE
