@@ -11,7 +11,8 @@ import io
 import os
 import re
 
-from optuna_taylorglo import cli, worker
+from optuna_taylorglo import cli
+from optuna_taylorglo.cli import worker
 
 _API = re.compile(r"^<!-- api: ([\w.\s]+) -->$", re.MULTILINE)
 _OPTIONS = re.compile(r"^<!-- options: ([\w ]+) -->$", re.MULTILINE)
