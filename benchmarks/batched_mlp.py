@@ -24,15 +24,15 @@ from lightning_modules.data import ImageData
 from lightning_modules.data.batches import EvaluationBatches, Subset
 from lightning_modules.nets.mlp import MLP
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, N_CLASSES
+from optuna_taylorglo.evolution.candidates import candidate_loss, make_sampler
+from optuna_taylorglo.evolution.history import attach_recipe
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import Tree, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import LEAST_PROBABILITY
 from optuna_taylorglo.recipes.load import data_module_class
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
-from optuna_taylorglo.search.history import attach_recipe
-from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import ComparedLoss, Task, compared_evolved_loss

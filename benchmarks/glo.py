@@ -34,6 +34,7 @@ import torch
 from batched_mlp import BatchedMLP
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_taylorglo.evolution.history import SearchHistory, trial_loss
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.presets import PAPER_LOSS, PAPER_SEARCH
@@ -43,7 +44,6 @@ from optuna_taylorglo.recipes.settings import (
     GLOSettings,
     SearchSettings,
 )
-from optuna_taylorglo.search.history import SearchHistory, trial_loss
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import Task, compared_evolved_loss, cross_entropy, stage_task

@@ -47,8 +47,8 @@ import sqlalchemy
 from databases import PostgreSQL, postgresql_directory
 
 from optuna_taylorglo.attributes import GENERATION
-from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
-from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.evolution.sampler import THETA_NAMES, TaylorGLOSampler
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.queue import TrialQueue

@@ -20,8 +20,8 @@ import cmaes
 import numpy as np
 import optuna
 
-from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
-from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.evolution.sampler import THETA_NAMES, TaylorGLOSampler
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 
 POPSIZE, SIGMA, BOUND, DIMENSION = 28, 1.2, 1000.0, 8
 LIMIT = 20_000

@@ -1,4 +1,7 @@
 from . import visualization as visualization
+from .evolution.glo import GLOSampler
+from .evolution.pruners import EarlyAbortPruner
+from .evolution.sampler import TaylorGLOSampler
 from .losses.describe import describe
 from .losses.expansion import Expansion
 from .losses.files import load_loss
@@ -13,9 +16,6 @@ from .losses.standard import (
 )
 from .losses.taylor import TaylorLoss, taylor_loss
 from .losses.tree_loss import BaikalCMALoss, BaikalLoss, TreeLoss
-from .search.glo import GLOSampler
-from .search.pruners import EarlyAbortPruner
-from .search.sampler import TaylorGLOSampler
 from .training.candidate import Candidate
 from .workflow import SearchResult, compare, run_worker, search, tune_learning_rate
 

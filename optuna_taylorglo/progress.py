@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from optuna_taylorglo.search.history import SearchHistory
+from optuna_taylorglo.evolution.history import SearchHistory
 from optuna_taylorglo.text import counted, visible
 
 

@@ -19,13 +19,13 @@ from rich.console import Console
 
 from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.errors import StopRequested, StudyError, UsageError
+from optuna_taylorglo.evolution.candidates import new_log, resolve_start
+from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe, direction_of
 from optuna_taylorglo.local import Job, LocalProcesses, prepare
 from optuna_taylorglo.progress import LiveProgress, PlainConsole
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe, search_size
 from optuna_taylorglo.report.dashboard import refresh_if_installed
-from optuna_taylorglo.search.candidates import new_log, resolve_start
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe, direction_of
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.queue import counted_trials
 from optuna_taylorglo.study.storages import shown_url
@@ -118,7 +118,7 @@ class Session:
         worker = Worker(self.study, self.config, self.stop)
         if self.functions is None:
             self.runtime.prepare()
-            evaluate_cross_entropy(self.study, worker.trainer, REFERENCE_SEEDS, self.stop)
+        evaluate_cross_entropy(self.study, worker.trainer, REFERENCE_SEEDS, self.stop)
         with LiveProgress(self.console) as live:
             worker.after_each = partial(self._show, live, new_log(self.recipe))
             worker.work()
@@ -127,8 +127,8 @@ class Session:
         # So that the function is checked before anything is started.
         if self.functions is not None:
             _ = Worker(self.study, self.config, self.stop).trainer
-        jobs = [] if self.functions is not None else [Job(run_reference, (self.config,))]
-        processes, n_workers = self._processes(self.study, jobs)
+        reference = Job(run_reference, (self.config,))
+        processes, n_workers = self._processes(self.study, [reference])
         recipe = self.recipe
         self.console.print(
             f"Study {self.study.study_name} in {shown_url(self.url)}: "

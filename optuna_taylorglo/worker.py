@@ -22,13 +22,18 @@ from optuna.trial import Trial, TrialState
 
 from optuna_taylorglo import attributes, errors
 from optuna_taylorglo.attributes import ATTEMPT, EVALUATION_OF, GENERATION, INDEX, STOPPED
+from optuna_taylorglo.evolution.candidates import make_pruner, make_sampler
+from optuna_taylorglo.evolution.history import (
+    SearchHistory,
+    attach_recipe,
+    check_recipe,
+    direction_of,
+)
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.process import DONE, configure_logging, exit_code, stop_on_signals
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe, settled_recipe
 from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe, search_size
 from optuna_taylorglo.report import dashboard
-from optuna_taylorglo.search.candidates import make_pruner, make_sampler
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe, check_recipe, direction_of
-from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.heartbeat import GRACE_PERIOD, HEARTBEAT_INTERVAL, heartbeats
 from optuna_taylorglo.study.optuna_private import storage_of
@@ -120,17 +125,14 @@ def run(config: WorkerConfig) -> int:
 
 
 def run_reference(config: WorkerConfig) -> int:
-    """Train with cross-entropy as candidates of a recipe are trained; returns the exit code."""
+    """Train with cross-entropy as candidates are trained; returns the exit code."""
     configure_logging(verbose=config.verbose, quiet=config.quiet)
     stop = stop_on_signals()
 
     def train() -> int:
-        from optuna_taylorglo.training.training import Training
-
         study = opening.open_study(config.study_name, config.storage)
-        recipe = training_recipe(study, attach_recipe(study))
         config.runtime.prepare()
-        evaluate_cross_entropy(study, Training(recipe, config.runtime), REFERENCE_SEEDS, stop)
+        evaluate_cross_entropy(study, Worker(study, config, stop).trainer, REFERENCE_SEEDS, stop)
         return DONE
 
     return exit_code(train, logger, config.study_name)
@@ -195,7 +197,7 @@ class Worker:
 
     def search(self) -> None:
         """Evaluate candidates until the search is over or a limit is reached."""
-        from optuna_taylorglo.search.objective import Objective
+        from optuna_taylorglo.evolution.objective import Objective
 
         trainer = self.trainer
         study, recipe = self.study, self.recipe

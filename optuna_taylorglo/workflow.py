@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from optuna.study import Study
 
 from optuna_taylorglo.errors import OperationError, UsageError
+from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe
 from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, TrainingRecipe, function_recipe
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.session import IN_MEMORY, Session, open_session
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.training.runtime import RuntimeConfig
@@ -286,6 +286,11 @@ def _what_to_search(
     if not callable(train):
         recipe, stem = train, ""
         if not isinstance(recipe, TrainingRecipe):
+            if not isinstance(recipe, str | os.PathLike):
+                raise UsageError(
+                    f"train is {recipe!r}, must be a function of a candidate, or a recipe: its "
+                    "file, the name of a bundled one, or a TrainingRecipe."
+                )
             path = find_recipe(recipe)
             recipe, stem = load_recipe(path), path.stem
         for name, value in (("n_classes", n_classes), ("settings", settings)):

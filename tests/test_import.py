@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 
@@ -37,3 +38,9 @@ def test_figures_and_the_version_are_found_in_the_package() -> None:
     code = "import optuna_taylorglo; print(optuna_taylorglo.visualization.plot_evolution.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "plot_evolution\n"
+
+
+def test_no_function_has_the_name_of_a_module() -> None:
+    # Else `from optuna_taylorglo import NAME` depends on what was imported before.
+    modules = {module.name for module in pkgutil.iter_modules(optuna_taylorglo.__path__)}
+    assert modules & set(optuna_taylorglo.__all__) == set()

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY
+from optuna_taylorglo.evolution.history import SearchHistory, read_history
 from optuna_taylorglo.progress import LiveProgress, PlainConsole
 from optuna_taylorglo.report.dashboard import fitness_line
-from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.verdict.selection import Finalist, Selection
 
 

@@ -24,13 +24,13 @@ from optuna_taylorglo.attributes import (
 )
 from optuna_taylorglo.cli import worker
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.evolution.candidates import candidate_loss
+from optuna_taylorglo.evolution.history import attach_recipe
 from optuna_taylorglo.process import DONE, FAILED, INTERRUPTED, USAGE
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.recipes.settings import DEFAULT_OPTIMIZER
 from optuna_taylorglo.report.build import write_report
-from optuna_taylorglo.search.candidates import candidate_loss
-from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.heartbeat import fail_trial
 from optuna_taylorglo.study.open import find_evaluation_study

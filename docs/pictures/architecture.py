@@ -89,10 +89,10 @@ def packages() -> str:
     station(0, top, BLUE, "recipe", "recipes/")
     station(1, top, GREEN, "study", "study/")
     station(2, top, GREEN, "trial", "worker.py, study/")
-    station(3, top, BLUE, "candidate θ", "search/")
+    station(3, top, BLUE, "candidate θ", "evolution/")
     station(4, top, BLUE, "loss", "losses/")
     station(4, below, ORANGE, "training", "training/", "lightning_modules/")
-    station(3, below, BLUE, "metric", "search/")
+    station(3, below, BLUE, "metric", "evolution/")
     station(0, below, ORANGE, "verdict, report", "verdict/, report/", "visualization/")
 
     middle = top + height / 2

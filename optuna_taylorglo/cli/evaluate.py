@@ -15,10 +15,10 @@ from rich.table import Table
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.evolution.history import SearchHistory
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.report.dashboard import fitness_line, refresh_if_installed
-from optuna_taylorglo.search.history import SearchHistory
 from optuna_taylorglo.session import Session
 from optuna_taylorglo.text import counted, write_atomically
 from optuna_taylorglo.verdict.baselines import BASELINES, DEFAULT_BASELINES

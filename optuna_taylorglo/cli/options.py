@@ -17,8 +17,8 @@ from optuna.study import Study
 
 from optuna_taylorglo import __version__
 from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.evolution.history import attach_recipe
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.history import attach_recipe
 from optuna_taylorglo.study.open import open_study
 from optuna_taylorglo.study.storages import resolve_storage_url
 from optuna_taylorglo.text import as_file_name, check_writable

@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.table import Table
 
 from optuna_taylorglo.cli import options
+from optuna_taylorglo.evolution.candidates import resolve_start
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import TrainingRecipe, search_size
-from optuna_taylorglo.search.candidates import resolve_start
 from optuna_taylorglo.session import Session, open_session
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
 from optuna_taylorglo.text import counted

@@ -16,12 +16,12 @@ from rich.table import Table
 from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.evolution.history import SearchHistory, trial_loss
 from optuna_taylorglo.process import DONE, FAILED
 from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.recipes.schema import TrainingRecipe
 from optuna_taylorglo.report.dashboard import fitness_line, is_installed, refresh, serve
-from optuna_taylorglo.search.history import SearchHistory, trial_loss
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage
 from optuna_taylorglo.study.optuna_private import study_id_of

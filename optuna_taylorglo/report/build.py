@@ -19,6 +19,7 @@ from optuna.study import Study
 from optuna_taylorglo import __version__
 from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.evolution.history import read_history
 from optuna_taylorglo.losses.tree import formula
 from optuna_taylorglo.recipes.schema import FunctionRecipe
 from optuna_taylorglo.report.dashboard import (
@@ -28,7 +29,6 @@ from optuna_taylorglo.report.dashboard import (
     trainings_of_a_fitness,
     unsettled_note,
 )
-from optuna_taylorglo.search.history import read_history
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.storages import shown_url
 from optuna_taylorglo.text import counted, write_atomically

@@ -19,9 +19,9 @@ from optuna.study import Study
 from optuna.trial import Trial
 
 from optuna_taylorglo.attributes import DRAWN
+from optuna_taylorglo.evolution.candidates import make_sampler
+from optuna_taylorglo.evolution.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import make_sampler
-from optuna_taylorglo.search.history import SearchHistory, read_history, trial_loss
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.text import counted

@@ -19,11 +19,11 @@ from optuna.trial import Trial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, LR_FACTOR, OPTIMIZER
 from optuna_taylorglo.errors import Diverged
+from optuna_taylorglo.evolution.candidates import loss_conventions
+from optuna_taylorglo.evolution.history import direction_of
 from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.load import BUNDLED_PACKAGE
 from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe
-from optuna_taylorglo.search.candidates import loss_conventions
-from optuna_taylorglo.search.history import direction_of
 from optuna_taylorglo.seeds import Stage, candidate_seed, training_seed
 from optuna_taylorglo.verdict.selection import halve
 from optuna_taylorglo.verdict.statistics import Role

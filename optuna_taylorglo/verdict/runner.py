@@ -16,9 +16,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_taylorglo.attributes import ASKED_ANEW, KEY, RELEASED, STALE, TASK, WITHDRAWN, WORKER
 from optuna_taylorglo.errors import TrainingFailed, UsageError
+from optuna_taylorglo.evolution.candidates import loss_conventions
+from optuna_taylorglo.evolution.scheduler import MAX_STALE
 from optuna_taylorglo.recipes.schema import TrainingRecipe
-from optuna_taylorglo.search.candidates import loss_conventions
-from optuna_taylorglo.search.scheduler import MAX_STALE
 from optuna_taylorglo.study.queue import Failure, Plan, TrialQueue, counted_trials, failure_of
 from optuna_taylorglo.study.storages import release_connections
 from optuna_taylorglo.training.callbacks import Curve, OnCurve

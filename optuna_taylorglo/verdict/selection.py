@@ -15,18 +15,23 @@ from pydantic import TypeAdapter
 
 from optuna_taylorglo.attributes import SELECTION
 from optuna_taylorglo.errors import StudyError
-from optuna_taylorglo.losses.files import Origin
-from optuna_taylorglo.recipes.load import settled_recipe
-from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import Point, candidate_loss, make_sampler, stored_candidate
-from optuna_taylorglo.search.glo import GLOSampler, TreePoint
-from optuna_taylorglo.search.history import (
+from optuna_taylorglo.evolution.candidates import (
+    Point,
+    candidate_loss,
+    make_sampler,
+    stored_candidate,
+)
+from optuna_taylorglo.evolution.glo import GLOSampler, TreePoint
+from optuna_taylorglo.evolution.history import (
     SearchHistory,
     ranked_trials,
     recipe_and_classes,
     trial_loss,
     winner,
 )
+from optuna_taylorglo.losses.files import Origin
+from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import ComparedLoss, Runner, compared_evolved_loss, stage_task

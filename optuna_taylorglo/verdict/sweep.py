@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from optuna_taylorglo.attributes import SWEEP
 from optuna_taylorglo.errors import UsageError
+from optuna_taylorglo.evolution.history import ranked_trials, trial_loss
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.history import ranked_trials, trial_loss
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.text import counted
 from optuna_taylorglo.verdict.statistics import NaNFloat, Role

@@ -8,11 +8,11 @@ import numpy as np
 import plotly.graph_objects as go
 from optuna.study import Study
 
+from optuna_taylorglo.evolution.candidates import Point, form_of, stored_candidate
+from optuna_taylorglo.evolution.glo import TreePoint
+from optuna_taylorglo.evolution.history import SearchHistory, read_history
 from optuna_taylorglo.losses.canonical import has_canonical_form, to_canonical
 from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.search.candidates import Point, form_of, stored_candidate
-from optuna_taylorglo.search.glo import TreePoint
-from optuna_taylorglo.search.history import SearchHistory, read_history
 from optuna_taylorglo.verdict.selection import load_selection
 from optuna_taylorglo.visualization import _style as style
 from optuna_taylorglo.visualization._loss_functions import winner_label

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from optuna.study import Study
 from plotly.colors import sample_colorscale
 
+from optuna_taylorglo.evolution.history import Candidate, SearchHistory, read_history
 from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.search.history import Candidate, SearchHistory, read_history
 from optuna_taylorglo.verdict.selection import is_undecided, selected_loss
 from optuna_taylorglo.visualization import _style as style
 
@@ -107,7 +107,7 @@ def _best_curves(
     history: SearchHistory, reduction: int | None, progress: float
 ) -> list[tuple[Candidate, FloatArray]]:
     """The best candidate of each generation with its curve, if it has one."""
-    from optuna_taylorglo.search.candidates import candidate_loss
+    from optuna_taylorglo.evolution.candidates import candidate_loss
 
     found = []
     for best in history.best_of_each:

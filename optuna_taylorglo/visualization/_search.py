@@ -9,10 +9,10 @@ import plotly.graph_objects as go
 from optuna.study import Study
 from plotly.subplots import make_subplots
 
+from optuna_taylorglo.evolution.candidates import form_of, make_sampler, parameter_names
+from optuna_taylorglo.evolution.glo import GLOSampler
+from optuna_taylorglo.evolution.history import read_history
 from optuna_taylorglo.losses.tree import formula
-from optuna_taylorglo.search.candidates import form_of, make_sampler, parameter_names
-from optuna_taylorglo.search.glo import GLOSampler
-from optuna_taylorglo.search.history import read_history
 from optuna_taylorglo.visualization import _style as style
 
 EVOLUTION = "Evolution of the fitness"

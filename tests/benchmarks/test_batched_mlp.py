@@ -7,10 +7,10 @@ import torch
 from searches import ROOT
 
 from optuna_taylorglo import TaylorLoss, TreeLoss
+from optuna_taylorglo.evolution.candidates import candidate_loss
 from optuna_taylorglo.losses.canonical import from_canonical
 from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.search.candidates import candidate_loss
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.statistics import Role

@@ -27,8 +27,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import STALE
-from optuna_taylorglo.search.candidates import MAX_FAILURES
-from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.evolution.candidates import MAX_FAILURES
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.study import queue as queue_module
 from optuna_taylorglo.study.heartbeat import fail_trial
 from optuna_taylorglo.study.open import open_storage

@@ -27,10 +27,10 @@ from optuna_taylorglo.attributes import N_CLASSES
 from optuna_taylorglo.cli import options, worker
 from optuna_taylorglo.cli.options import runtime_of
 from optuna_taylorglo.cli.studies import time_left
+from optuna_taylorglo.evolution.candidates import make_sampler, parameter_names
+from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe, ranked_trials
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.search.candidates import make_sampler, parameter_names
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe, ranked_trials
-from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.session import Session
 from optuna_taylorglo.study.open import create_evaluation_study, create_study
 from optuna_taylorglo.study.optuna_private import storage_of, study_id_of

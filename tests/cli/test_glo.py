@@ -13,7 +13,7 @@ from searches import ROOT, load
 from optuna_taylorglo import TreeLoss, cli, load_loss, visualization
 from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, TREE
 from optuna_taylorglo.cli import worker
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe
+from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe
 from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss
 

@@ -15,9 +15,9 @@ from searches import load, small_recipe
 from optuna_taylorglo import cli, load_loss, session
 from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli.options import runtime_of
+from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe
 from optuna_taylorglo.local import LocalProcesses
 from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe
-from optuna_taylorglo.search.history import SearchHistory, attach_recipe
 from optuna_taylorglo.study.open import create_evaluation_study
 from optuna_taylorglo.training import preflight
 from optuna_taylorglo.worker import WorkerConfig, run_reference

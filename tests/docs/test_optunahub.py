@@ -185,7 +185,7 @@ def test_the_example_runs_without_importing_torch(tmp_path: Path) -> None:
         check=True,
     )
     imported = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
-    assert "optuna_taylorglo.search.scheduler" in imported
+    assert "optuna_taylorglo.evolution.scheduler" in imported
     assert "torch" not in imported
     assert float(re.findall(r"Best value (\S+)", done.stdout)[0]) < 0.01
     study = optuna.load_study(

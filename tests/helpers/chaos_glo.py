@@ -9,11 +9,11 @@ from chaos_jobs import Place, SearchJob
 from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import TREE
+from optuna_taylorglo.evolution.candidates import MAX_FAILURES
+from optuna_taylorglo.evolution.glo import GLOSampler, TreePoint, function_key
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
-from optuna_taylorglo.search.candidates import MAX_FAILURES
-from optuna_taylorglo.search.glo import GLOSampler, TreePoint, function_key
-from optuna_taylorglo.search.scheduler import GenerationScheduler
 
 SMALL = GLOSettings(
     popsize=10,

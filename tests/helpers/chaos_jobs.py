@@ -22,9 +22,9 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX, KEY
-from optuna_taylorglo.search.candidates import MAX_FAILURES
-from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
-from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.evolution.candidates import MAX_FAILURES
+from optuna_taylorglo.evolution.sampler import THETA_NAMES, TaylorGLOSampler
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study.open import WORKER_PATIENCE, open_storage
 from optuna_taylorglo.study.queue import TrialQueue

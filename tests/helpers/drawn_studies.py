@@ -12,9 +12,9 @@ from searches import DIGITS
 from verdicts import sample
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, CURVE, KEY, N_CLASSES
+from optuna_taylorglo.evolution.candidates import make_sampler
 from optuna_taylorglo.recipes.load import frozen_recipe, replace_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
-from optuna_taylorglo.search.candidates import make_sampler
 from optuna_taylorglo.study.open import evaluation_study_name
 from optuna_taylorglo.verdict.compare import evaluate
 from optuna_taylorglo.verdict.output import save_verdict

@@ -31,7 +31,7 @@ def fit(candidate: Candidate, kind: type[torch.optim.Optimizer] = torch.optim.SG
 
 def metric(net: nn.Module) -> float:
     """A smooth validation metric: the mean probability of the label."""
-    return float(net(X[60:]).softmax(1)[torch.arange(30), NOISY[60:]].mean())
+    return float(net(X[60:]).softmax(1)[torch.arange(30), NOISY[60:]].mean().detach())
 
 
 def train(candidate: Candidate) -> float:

@@ -4,8 +4,8 @@ import optuna
 from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
-from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
-from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.evolution.sampler import THETA_NAMES, TaylorGLOSampler
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.study.heartbeat import StaleTrials
 from optuna_taylorglo.study.optuna_private import storage_of
 

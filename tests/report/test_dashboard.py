@@ -17,9 +17,9 @@ from torch import nn
 from verdicts import Recorder, verdict_of
 
 from optuna_taylorglo import cli
+from optuna_taylorglo.evolution.history import read_history, winner
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.report import dashboard
-from optuna_taylorglo.search.history import read_history, winner
 from optuna_taylorglo.study.open import open_study
 from optuna_taylorglo.verdict.output import save_verdict
 from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose

@@ -24,13 +24,13 @@ from verdicts import Recorder, verdict_of
 
 from optuna_taylorglo.attributes import GENERATION, INDEX, OPTIMIZER
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.evolution.history import trial_loss
+from optuna_taylorglo.evolution.history import winner as best_of
 from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import frozen_recipe
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.report import build
-from optuna_taylorglo.search.history import trial_loss
-from optuna_taylorglo.search.history import winner as best_of
 from optuna_taylorglo.verdict.output import save_verdict
 from optuna_taylorglo.verdict.selection import (
     FINAL_MEAN,

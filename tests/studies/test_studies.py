@@ -9,6 +9,14 @@ from torch import Tensor
 from trainings import cpu, write_images
 
 from lightning_modules.data import ImageData
+from optuna_taylorglo.evolution.candidates import (
+    candidate_loss,
+    form_of,
+    make_pruner,
+    make_sampler,
+    parameter_names,
+)
+from optuna_taylorglo.evolution.glo import TreePoint
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import CROSS_ENTROPY_TREE
@@ -19,14 +27,6 @@ from optuna_taylorglo.recipes.load import (
     recipe_differences,
 )
 from optuna_taylorglo.recipes.schema import Recipe, recipe_from_dict
-from optuna_taylorglo.search.candidates import (
-    candidate_loss,
-    form_of,
-    make_pruner,
-    make_sampler,
-    parameter_names,
-)
-from optuna_taylorglo.search.glo import TreePoint
 from optuna_taylorglo.training.training import Training
 
 STUDIES = Path(__file__).parents[2] / "studies"

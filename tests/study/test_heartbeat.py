@@ -21,7 +21,7 @@ from schedulers import FAIL, fail_running, new_scheduler, place, read_anew, take
 from searches import wait_until
 
 from optuna_taylorglo.attributes import STALE, SUSPECT, WITHDRAWN, WORKER
-from optuna_taylorglo.search import scheduler
+from optuna_taylorglo.evolution import scheduler
 from optuna_taylorglo.study import heartbeat
 from optuna_taylorglo.study.heartbeat import (
     CLAIM_LIMIT,

@@ -19,7 +19,7 @@ from optuna.trial import Trial, TrialState
 from schedulers import COMPLETE, FAIL, PRUNED, fail_running, place, read_anew, sampler, take
 
 from optuna_taylorglo.attributes import NEWS, RELEASED, STALE, WITHDRAWN
-from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.study import queue as queue_module
 from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import open_storage

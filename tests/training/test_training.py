@@ -14,9 +14,9 @@ from trainings import RecordedTraining, Validations, cpu, digits_training, train
 
 from lightning_modules.data import Digits
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.evolution.candidates import loss_conventions
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.search.candidates import loss_conventions
 from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict.tasks import ComparedLoss
 

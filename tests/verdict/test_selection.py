@@ -10,9 +10,9 @@ from verdicts import Recorder
 
 from optuna_taylorglo.attributes import SELECTION
 from optuna_taylorglo.errors import StudyError
+from optuna_taylorglo.evolution.candidates import candidate_loss, make_sampler
+from optuna_taylorglo.evolution.history import attach_recipe, ranked_trials, winner
 from optuna_taylorglo.recipes.load import settled_recipe
-from optuna_taylorglo.search.candidates import candidate_loss, make_sampler
-from optuna_taylorglo.search.history import attach_recipe, ranked_trials, winner
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.verdict import selection
 from optuna_taylorglo.verdict.tasks import cross_entropy

@@ -25,13 +25,13 @@ from verdicts import Recorder
 
 from optuna_taylorglo import visualization
 from optuna_taylorglo.attributes import GENERATION
+from optuna_taylorglo.evolution import candidates
+from optuna_taylorglo.evolution.history import read_history, trial_loss, winner
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.describe import TargetCurve
 from optuna_taylorglo.losses.tree import BAIKAL, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import frozen_recipe
-from optuna_taylorglo.search import candidates
-from optuna_taylorglo.search.history import read_history, trial_loss, winner
 from optuna_taylorglo.verdict.selection import FINAL_MEAN, choose
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.visualization import _style as style

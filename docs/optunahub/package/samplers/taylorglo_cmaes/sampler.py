@@ -20,8 +20,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_taylorglo import TaylorGLOSampler
 from optuna_taylorglo.attributes import GENERATION
-from optuna_taylorglo.search.sampler import CMAReplay
-from optuna_taylorglo.search.scheduler import GenerationScheduler, check_integer, params_of
+from optuna_taylorglo.evolution.sampler import CMAReplay
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler, check_integer, params_of
 from optuna_taylorglo.study.heartbeat import heartbeats
 from optuna_taylorglo.study.open import open_storage
 from optuna_taylorglo.study.optuna_private import CachedStorage, storage_of

@@ -6,6 +6,9 @@ import torch
 from searches import DIGITS
 
 from optuna_taylorglo.errors import RecipeError
+from optuna_taylorglo.evolution import candidates
+from optuna_taylorglo.evolution.history import attach_recipe
+from optuna_taylorglo.evolution.scheduler import RetryPolicy
 from optuna_taylorglo.losses import canonical
 from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.files import load_loss
@@ -15,9 +18,6 @@ from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.presets import PAPER_LOSS
 from optuna_taylorglo.recipes.schema import recipe_from_dict
-from optuna_taylorglo.search import candidates
-from optuna_taylorglo.search.history import attach_recipe
-from optuna_taylorglo.search.scheduler import RetryPolicy
 
 N_CLASSES = 10
 FREE = {"filter": "none", "space": "theta", "scale": "free"}

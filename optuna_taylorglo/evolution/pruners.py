@@ -9,7 +9,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
-from optuna_taylorglo.search.scheduler import check_integer, n_known
+from optuna_taylorglo.evolution.scheduler import check_integer, n_known
 from optuna_taylorglo.study.optuna_private import study_id_of
 
 

@@ -14,7 +14,7 @@ from optuna_taylorglo.attributes import (
     WITHDRAWN,
     WORKER,
 )
-from optuna_taylorglo.search.scheduler import GenerationLog, RetryPolicy, Slot
+from optuna_taylorglo.evolution.scheduler import GenerationLog, RetryPolicy, Slot
 
 Spec = dict[str, Any]
 FAILED = {"state": TrialState.FAIL}

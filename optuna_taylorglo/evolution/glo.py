@@ -14,10 +14,8 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import TREE
-from optuna_taylorglo.losses.tree import MAX_SIZE, OPERATORS, Tree, tree_from_prefix
-from optuna_taylorglo.recipes.settings import GLOSettings
-from optuna_taylorglo.search.sampler import CMAReplay, CMASettings
-from optuna_taylorglo.search.scheduler import (
+from optuna_taylorglo.evolution.sampler import CMAReplay, CMASettings
+from optuna_taylorglo.evolution.scheduler import (
     GenerationSampler,
     Proposal,
     Replay,
@@ -28,6 +26,8 @@ from optuna_taylorglo.search.scheduler import (
     params_of,
     stored_params,
 )
+from optuna_taylorglo.losses.tree import MAX_SIZE, OPERATORS, Tree, tree_from_prefix
+from optuna_taylorglo.recipes.settings import GLOSettings
 from optuna_taylorglo.seeds import tree_seed
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 

@@ -13,13 +13,13 @@ from trainings import cpu, digits_training
 
 from optuna_taylorglo.attributes import DIVERGED, GENERATION, STOPPED
 from optuna_taylorglo.errors import StopRequested
+from optuna_taylorglo.evolution.candidates import make_pruner, make_sampler
+from optuna_taylorglo.evolution.history import SearchHistory, direction_of
+from optuna_taylorglo.evolution.objective import Objective
+from optuna_taylorglo.evolution.sampler import THETA_NAMES
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.search.candidates import make_pruner, make_sampler
-from optuna_taylorglo.search.history import SearchHistory, direction_of
-from optuna_taylorglo.search.objective import Objective
-from optuna_taylorglo.search.sampler import THETA_NAMES
-from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.training.training import Training
 

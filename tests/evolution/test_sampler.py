@@ -14,7 +14,7 @@ from optuna.testing.pytest_samplers import (
 )
 
 from optuna_taylorglo.attributes import ATTEMPT, GENERATION, INDEX
-from optuna_taylorglo.search.sampler import THETA_NAMES, TaylorGLOSampler
+from optuna_taylorglo.evolution.sampler import THETA_NAMES, TaylorGLOSampler
 
 
 class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):

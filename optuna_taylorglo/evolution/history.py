@@ -19,6 +19,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES, SELECTION
 from optuna_taylorglo.errors import RecipeMismatch, StudyError
+from optuna_taylorglo.evolution.candidates import (
+    Point,
+    candidate_loss,
+    new_log,
+    parameter_names,
+    resolve_start,
+    stored_candidate,
+)
+from optuna_taylorglo.evolution.scheduler import GenerationLog, Slot
 from optuna_taylorglo.recipes.load import (
     CHANGEABLE,
     frozen_recipe,
@@ -28,15 +37,6 @@ from optuna_taylorglo.recipes.load import (
     settled_recipe,
 )
 from optuna_taylorglo.recipes.schema import Recipe
-from optuna_taylorglo.search.candidates import (
-    Point,
-    candidate_loss,
-    new_log,
-    parameter_names,
-    resolve_start,
-    stored_candidate,
-)
-from optuna_taylorglo.search.scheduler import GenerationLog, Slot
 from optuna_taylorglo.study.open import Direction, check_direction, find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of
 

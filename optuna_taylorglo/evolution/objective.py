@@ -11,10 +11,10 @@ from optuna.trial import Trial
 
 from optuna_taylorglo.attributes import ATTEMPT, DIVERGED, GENERATION, INDEX, STOPPED
 from optuna_taylorglo.errors import Diverged
+from optuna_taylorglo.evolution.candidates import candidate_loss
+from optuna_taylorglo.evolution.pruners import EarlyEndPruner
+from optuna_taylorglo.evolution.scheduler import GenerationSampler
 from optuna_taylorglo.losses.tree_loss import EvolvedLoss
-from optuna_taylorglo.search.candidates import candidate_loss
-from optuna_taylorglo.search.pruners import EarlyEndPruner
-from optuna_taylorglo.search.scheduler import GenerationSampler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study.storages import release_connections
 from optuna_taylorglo.training.candidate import Candidate, Trainer

@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from optuna.trial import FrozenTrial
 
 from optuna_taylorglo.errors import LossFileError, RecipeError
+from optuna_taylorglo.evolution.glo import GLOReplay, GLOSampler, TreePoint, stored_point
+from optuna_taylorglo.evolution.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
+from optuna_taylorglo.evolution.sampler import ANCHOR_LIMITS, ANCHOR_UNITS, TaylorGLOSampler
+from optuna_taylorglo.evolution.scheduler import (
+    GenerationLog,
+    GenerationSampler,
+    RetryPolicy,
+    stored_params,
+)
 from optuna_taylorglo.losses import canonical
 from optuna_taylorglo.losses.canonical import Anchor, is_steady
 from optuna_taylorglo.losses.expansion import Expansion
@@ -22,15 +31,6 @@ from optuna_taylorglo.losses.tree import (
 )
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.settings import StartSettings
-from optuna_taylorglo.search.glo import GLOReplay, GLOSampler, TreePoint, stored_point
-from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
-from optuna_taylorglo.search.sampler import ANCHOR_LIMITS, ANCHOR_UNITS, TaylorGLOSampler
-from optuna_taylorglo.search.scheduler import (
-    GenerationLog,
-    GenerationSampler,
-    RetryPolicy,
-    stored_params,
-)
 
 if TYPE_CHECKING:
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss

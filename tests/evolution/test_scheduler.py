@@ -23,9 +23,9 @@ from schedulers import (
 from searches import results
 
 from optuna_taylorglo.attributes import GENERATION, STOPPED, WITHDRAWN
-from optuna_taylorglo.search.pruners import FallingBehindPruner
-from optuna_taylorglo.search.sampler import THETA_NAMES
-from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.evolution.pruners import FallingBehindPruner
+from optuna_taylorglo.evolution.sampler import THETA_NAMES
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import candidate_seed, training_seed
 from optuna_taylorglo.study import queue
 

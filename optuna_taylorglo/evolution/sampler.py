@@ -15,9 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import GENERATION
-from optuna_taylorglo.losses.canonical import Anchor, Canonical, from_canonical, is_steady
-from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.search.scheduler import (
+from optuna_taylorglo.evolution.scheduler import (
     LARGEST,
     GenerationSampler,
     Proposal,
@@ -31,6 +29,8 @@ from optuna_taylorglo.search.scheduler import (
     params_of,
     stored_params,
 )
+from optuna_taylorglo.losses.canonical import Anchor, Canonical, from_canonical, is_steady
+from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.seeds import candidate_seed
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
@@ -154,7 +154,7 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
     generations before it: mean 0 and σ from the very first trial, exactly ``popsize`` evaluations
     per update, none of them ignored. Only three small numbers per trial are stored.
 
-    With :class:`~optuna_taylorglo.search.scheduler.GenerationScheduler`, any number of workers,
+    With :class:`~optuna_taylorglo.evolution.scheduler.GenerationScheduler`, any number of workers,
     crashes and restarts gives exactly the candidates of a serial run. In a plain
     ``study.optimize(..., n_jobs=4)`` a trial whose previous generation is unfinished is drawn from
     the newest finished distribution, and one that stays RUNNING keeps its generation open.

@@ -10,8 +10,7 @@ from searches import small_recipe
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, N_CLASSES, SELECTION
 from optuna_taylorglo.errors import RecipeMismatch, StudyError
-from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.search.history import (
+from optuna_taylorglo.evolution.history import (
     SearchHistory,
     attach_recipe,
     check_recipe,
@@ -20,8 +19,9 @@ from optuna_taylorglo.search.history import (
     trial_loss,
     winner,
 )
-from optuna_taylorglo.search.sampler import THETA_NAMES
-from optuna_taylorglo.search.scheduler import GenerationScheduler
+from optuna_taylorglo.evolution.sampler import THETA_NAMES
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
+from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.study.open import create_evaluation_study, create_study, open_study
 
 

@@ -5,7 +5,7 @@ import pytest
 from optuna.trial import TrialState
 
 from optuna_taylorglo.attributes import GENERATION, INDEX
-from optuna_taylorglo.search.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
+from optuna_taylorglo.evolution.pruners import EarlyAbortPruner, EarlyEndPruner, FallingBehindPruner
 
 NAN, INF = math.nan, math.inf
 

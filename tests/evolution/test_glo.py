@@ -13,11 +13,11 @@ from optuna.trial import TrialState
 from schedulers import finished, place, searched_by_many, take
 
 from optuna_taylorglo.attributes import GENERATION, TREE, WITHDRAWN
+from optuna_taylorglo.evolution import glo
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.losses.tree import BAIKAL, MAX_SIZE, OPERATORS, Tree, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import tree_values
 from optuna_taylorglo.recipes.settings import CoefficientSettings, GLOSettings
-from optuna_taylorglo.search import glo
-from optuna_taylorglo.search.scheduler import GenerationScheduler
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.study import queue
 
