@@ -36,10 +36,19 @@ if TYPE_CHECKING:
 
 
 class SearchResult:
-    """What a search found.
+    """What a search found; `search` makes it.
 
     Attributes:
         study: The study, for Optuna's own functions and for our plots.
+
+    Examples:
+        >>> from optuna_taylorglo import search
+        >>> result = search(train, n_classes=3, n_generations=2, popsize=4, progress=False)
+        >>> result.best_value > 0
+        True
+        >>> result.save("best_loss.json")
+        >>> verdict = result.compare(test, n_seeds=2, against=["ce"])
+        >>> result.report("report.html")  # with the verdict
     """
 
     def __init__(self, session: Session) -> None:
@@ -152,8 +161,31 @@ def search(
         progress: Whether to show it.
         runtime: Of a recipe: data_dir, device, precision, threads, allowed_packages.
 
+    Returns:
+        The winner, its validation metric and the study.
+
     Raises:
         UsageError: For arguments, a function or a study that cannot be used.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import search
+        >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+        >>> def train(candidate):
+        ...     torch.manual_seed(candidate.seed)
+        ...     net = torch.nn.Linear(4, 3)
+        ...     optimizer = torch.optim.SGD(net.parameters(), lr=0.1 * candidate.lr_factor)
+        ...     for _ in range(5):
+        ...         optimizer.zero_grad()
+        ...         candidate.loss(net(x[:30]), y[:30]).backward()
+        ...         optimizer.step()
+        ...     return (net(x[30:]).argmax(1) == y[30:]).float().mean().item()
+        >>> result = search(train, n_classes=3, n_generations=2, popsize=4, progress=False)
+        >>> len(result.study.trials)
+        8
+        >>> loss = result.best_loss  # in the place of nn.CrossEntropyLoss()
+        >>> loss(torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])).shape
+        torch.Size([])
     """
     recipe, functions, stem = _what_to_search(
         train, n_classes, metric, direction, settings, n_generations, popsize, seed
@@ -183,6 +215,12 @@ def run_worker(
         test: The function of a comparison, to take part in that too.
         n_trials: Trainings after which to end.
         timeout: Seconds after which no training is begun.
+
+    Examples:
+        >>> from optuna_taylorglo import run_worker
+        >>> def start():  # on any machine that reaches the database
+        ...     from my_project import train
+        ...     run_worker(train, storage="postgresql+psycopg://user@host/db", study_name="mine")
     """
     config = WorkerConfig(
         study_name,
@@ -223,6 +261,19 @@ def compare(
         n_workers: Processes on this machine; 1: this process, None: one per core or GPU.
         progress: Whether to show it.
         runtime: Of a recipe: data_dir, device, precision, threads, allowed_packages.
+
+    Returns:
+        Samples, paired differences and what they say, in `text`.
+
+    Examples:
+        >>> from optuna_taylorglo import compare, search
+        >>> settings = {"n_generations": 2, "popsize": 4, "progress": False}
+        >>> study = search(train, n_classes=3, **settings).study
+        >>> verdict = compare(study, test, train=train, n_seeds=2, against=["ce"], progress=False)
+        >>> [sample.label for sample in verdict.samples][:2]
+        ['evolved loss', 'cross-entropy']
+        >>> verdict.lead("ce").low <= verdict.lead("ce").value
+        True
     """
     recipe = attach_recipe(study)
     functions = _checked_functions(train, test) if train or test else None
@@ -255,11 +306,29 @@ def tune_learning_rate(
 ) -> list[TunedRate]:
     """Train with cross-entropy at several learning rates: a dozen trainings, before any search.
 
-    Args are those of `search`. A function must multiply its learning rate by
-    ``candidate.lr_factor``.
+    Args:
+        train: As for `search`; a function must multiply its learning rate by
+            ``candidate.lr_factor``.
+        n_classes: Number of classes, for a function.
+        seed: Decides the seeds of trainings; the default is the recipe's, or 0.
+        metric: What the function returns, for texts.
+        direction: Whether greater or smaller values are better, for a function.
+        settings: Further sections of a recipe, for a function.
+        storage: URL of a database, or path of a journal file; None: in memory.
+        study_name: Name of the search that is to follow; its trainings are not touched.
+        n_workers: Processes on this machine; 1: this process, None: one per core or GPU.
+        progress: Whether to show it.
+        runtime: Of a recipe: data_dir, device, precision, threads, allowed_packages.
 
     Returns:
         The rates with their mean validation metrics, the best first.
+
+    Examples:
+        >>> from optuna_taylorglo import tune_learning_rate
+        >>> tuned = tune_learning_rate(train, n_classes=3, progress=False)
+        >>> sorted(each.rate for each in tuned)  # factors on the function's own
+        [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
+        >>> best = tuned[0].label
     """
     recipe, functions, stem = _what_to_search(
         train, n_classes, metric, direction, settings, None, None, seed

@@ -18,11 +18,24 @@ OnReport = Callable[[int, float], None]
 class Candidate:
     """What a training function is called with.
 
-    Attributes:
+    Args:
         loss: The loss to train with, called like `nn.CrossEntropyLoss`.
         seed: Seed of the training: of initial weights, order of data and so on.
+        lr_factor: Factor on the learning rate.
+        on_report: Called with step and value of each report; what it raises ends the training.
+        stop: Ends the training at its next report when set.
         name: What loggers call the training, such as trial_12.
+
+    Attributes:
         curve: Steps and values that are shown beside the reports, and judge nothing.
+
+    Examples:
+        >>> import torch
+        >>> from optuna_taylorglo import Candidate
+        >>> candidate = Candidate(torch.nn.CrossEntropyLoss(), seed=0)  # to try a function
+        >>> candidate.loss(torch.zeros(1, 2), torch.tensor([0]))
+        tensor(0.6931)
+        >>> candidate.report(0.5, step=1)
     """
 
     def __init__(
