@@ -23,6 +23,7 @@ from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, TrainingRecipe, function_recipe
 from optuna_taylorglo.session import IN_MEMORY, Session, open_session
 from optuna_taylorglo.study import open as opening
+from optuna_taylorglo.study.storages import resolve_storage_url
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.verdict.baselines import DEFAULT_BASELINES
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss
@@ -82,7 +83,9 @@ class SearchResult:
         """Write a page about the search, and its verdict if there is one, that works offline."""
         from optuna_taylorglo.report.build import write_report
 
-        write_report(self.study, path)
+        url = self._session.url
+        is_default = url in (IN_MEMORY, resolve_storage_url())
+        write_report(self.study, path, storage=None if is_default else url)
 
     def compare(
         self,

@@ -334,7 +334,7 @@ class GenerationSampler(BaseSampler):
 
     @abstractmethod
     def suggest(self, trial: Trial) -> Any:
-        """The candidate of a trial, as `search.candidates.candidate_loss` takes it."""
+        """The candidate of a trial, as `evolution.candidates.candidate_loss` takes it."""
 
     def __getstate__(self) -> dict[str, Any]:
         # cmaes rounds its matrix when pickled; a copy must replay to agree to the last bit.

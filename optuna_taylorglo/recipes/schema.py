@@ -90,6 +90,11 @@ class FitnessSettings(Section):
         return 1 if self.mode == "max" else -1
 
     @property
+    def in_words(self) -> str:
+        """The metric's name, which says that it is of validation."""
+        return self.metric if "val" in self.metric else f"validation {self.metric}"
+
+    @property
     def test_metric(self) -> str:
         """Name of the metric on the test set: ``test_accuracy`` for ``val_accuracy``."""
         return "test_" + self.metric.removeprefix("val_")

@@ -21,7 +21,7 @@ from optuna.trial import Trial
 from optuna_taylorglo.attributes import DRAWN
 from optuna_taylorglo.evolution.candidates import make_sampler
 from optuna_taylorglo.evolution.history import SearchHistory, read_history, trial_loss
-from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 from optuna_taylorglo.text import counted
@@ -167,8 +167,8 @@ def fit_to_cell(figure: go.Figure) -> go.Figure:
     figure.update_layout(
         height=CELL_HEIGHT,
         font_size=11,
-        title_font_size=14,
-        margin={"l": 45, "r": 10, "t": 50, "b": 45},
+        title={"font_size": 14, "y": 0.93},  # below the buttons, which a phone always shows
+        margin={"l": 45, "r": 10, "t": 65, "b": 45},
         legend={"y": -0.2, "font_size": 10},
         modebar_remove=["lasso2d", "select2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
     )
@@ -200,7 +200,7 @@ def _note(study: Study, history: SearchHistory) -> str:
 def fitness_line(history: SearchHistory, selection: Selection | None = None) -> str:
     """Best candidate and cross-entropy, each with how its number was measured."""
     recipe, parts, mean, budget = history.recipe, [], None, "same"
-    metric = recipe.fitness.metric
+    metric = recipe.fitness.in_words
     if selection is not None:
         winner = selection.winner
         # Cross-entropy is trained for the length of an evaluation.
@@ -256,10 +256,13 @@ def unsettled_note(study: Study, history: SearchHistory) -> str:
     before, last = sigmas[-1 - math.ceil(n_generations / 3)], sigmas[-1]
     if last <= before or last < sigmas[0]:
         return ""
+    more = "continue by taylorglo run with a greater --n-generations"
+    if isinstance(history.recipe, FunctionRecipe):
+        more = "call search with a greater n_generations"
     return (
         "The search had not settled: its step size σ still grew in the last third of its "
-        f"generations, from {before:.2g} to {last:.2g}. More generations may find a better loss: "
-        "continue by taylorglo run with a greater --n-generations."
+        f"generations, from {before:.3g} to {last:.3g}. More generations may find a better loss: "
+        f"{more}."
     )
 
 

@@ -98,7 +98,7 @@ def plot_loss_functions(
     unit = "slope of cross-entropy at ½" if normalize else f"0 at y = {y[-1]:g}"
     figure.update_xaxes(title_text="probability y of the target", range=[0, 1])
     figure.update_yaxes(title_text=f"loss ({unit})", range=[low - margin, high + margin])
-    bar = {"title": {"text": "generation"}, "tickformat": "d"}
+    bar = {"title": {"text": "generation"}} | style.whole_ticks(last + 1)
     scale = {"colorscale": style.LIGHT_TO_DARK, "cmin": 1, "cmax": last + 1, "colorbar": bar}
     return figure.update_layout(coloraxis=scale)
 

@@ -110,7 +110,8 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
     # Not of all candidates: those that hardly learned would compress the rest.
     margin = 0.05 * (max(shown) - min(shown)) or 0.01
     fitness = history.recipe.fitness
-    figure.update_xaxes(title_text="generation", range=ends)
+    ticks = style.whole_ticks(trained[-1].generation + 1)
+    figure.update_xaxes(title_text="generation", range=ends, **ticks)
     figure.update_yaxes(
         title_text=f"fitness ({style.metric(fitness)})",
         range=[min(shown) - margin, max(shown) + margin],
@@ -204,7 +205,8 @@ def plot_search_state(study: Study) -> go.Figure:
             f"{' ± %{customdata:.4g}' if stds else ''}<extra></extra>",
             **place,
         )
-    figure.update_xaxes(range=[x[0] - 0.4, x[-1] + 0.4], nticks=6, showticklabels=False)
+    ticks = style.whole_ticks(x[-1], most=5)
+    figure.update_xaxes(range=[x[0] - 0.4, x[-1] + 0.4], showticklabels=False, **ticks)
     for i in range(len(panels))[-2:]:  # the lowest of each column
         place = {"row": i // 2 + 1, "col": i % 2 + 1}
         figure.update_xaxes(title_text="generation", showticklabels=True, **place)

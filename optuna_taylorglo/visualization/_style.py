@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import textwrap
 import warnings
 from typing import Any
@@ -78,6 +79,11 @@ def metric(fitness: FitnessSettings) -> str:
 def wrapped(text: str, width: int = 40) -> str:
     """Escape text and break it into lines that fit on a phone."""
     return "<br>".join(plain(line) for line in textwrap.wrap(text, width, break_on_hyphens=False))
+
+
+def whole_ticks(last: int, most: int = 10) -> dict[str, int]:
+    """Ticks of an axis up to `last` at whole numbers only, not at half a generation."""
+    return {"tick0": 0, "dtick": math.ceil(last / most)}
 
 
 def add_band(

@@ -11,6 +11,7 @@ from optuna.study import Study
 
 from optuna_taylorglo.losses.expansion import FloatArray
 from optuna_taylorglo.recipes.load import settled_recipe
+from optuna_taylorglo.recipes.schema import FunctionRecipe
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.verdict.compare import Curve, learning_curves
 from optuna_taylorglo.verdict.output import load_verdict
@@ -111,7 +112,7 @@ def plot_comparison(verdict: Verdict) -> go.Figure:
         zeroline=True,
         zerolinecolor="#222222",
     )
-    return figure.update_layout(margin_l=20, legend_y=-120 / (row * len(leads)))
+    return figure.update_layout(margin_l=20, legend_y=-80 / (row * len(leads)))
 
 
 def _label(sample: Sample, contrast: Contrast) -> list[str]:
@@ -171,7 +172,9 @@ def plot_learning_curves(study: Study, *, verdict: Verdict | None = None) -> go.
             f"(sd %{{customdata:.4f}}, {n_curves} of {len(sample.values)} trainings)"
             "<extra></extra>",
         )
-    figure.update_xaxes(title_text="optimizer step", rangemode="tozero")
+    # A function reports at steps of its own.
+    step = "step" if isinstance(recipe, FunctionRecipe) else "optimizer step"
+    figure.update_xaxes(title_text=step, rangemode="tozero")
     return figure.update_yaxes(title_text=style.metric(recipe.fitness))
 
 

@@ -19,6 +19,7 @@ from verdicts import Recorder, verdict_of
 from optuna_taylorglo import cli
 from optuna_taylorglo.evolution.history import read_history, winner
 from optuna_taylorglo.recipes.load import frozen_recipe
+from optuna_taylorglo.recipes.schema import FunctionRecipe
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.study.open import open_study
 from optuna_taylorglo.verdict.output import save_verdict
@@ -96,6 +97,8 @@ def test_a_search_that_still_widens_at_its_end_is_said_not_to_have_settled(monke
     assert note(1.0, 1.9, 1.5, 1.5, 1.4, 1.3, 1.2) == "", "it had widened, and settled"
     assert note(1.0, 0.5, 0.3, 0.2, 0.1, 0.2, 0.3) == "", "it is narrower than at the start"
     assert note(1.0, 1.1, 1.2, 1.3) == "", "three generations are too few"
+    monkeypatch.setattr(history, "recipe", FunctionRecipe.model_construct())
+    assert "call search with a greater n_generations" in note(1.0, 1.1, 1.2, 1.3, 1.4)
     monkeypatch.setattr(history, "finished", False)
     assert note(1.0, 1.1, 1.2, 1.3, 1.4) == ""
 
@@ -161,14 +164,17 @@ def test_a_search_without_a_complete_candidate_has_a_note_that_says_so():
     assert (get_note(study), graph_ids(study)) == ("No candidate is complete yet.", set())
 
 
-# By how many pixels the text of each of our figures reaches below its cell, once all are drawn.
-OVERHANGS = """(async () => {
-  const bottom = (element) => element.getBoundingClientRect().bottom;
+# By how many pixels the text of each of our figures reaches below its cell, and its title into the
+# buttons above, once all are drawn.
+OVERLAPS = """(async () => {
+  const box = (element) => element.getBoundingClientRect();
   for (;;) {
     const cells = [...document.querySelectorAll('[id^="user-defined-plot:"]')];
     const texts = cells.map((cell) => [...cell.querySelectorAll("text")]);
     if (cells.length && texts.every((drawn) => drawn.length))
-      return cells.map((cell, i) => Math.max(...texts[i].map(bottom)) - bottom(cell));
+      return cells.flatMap((cell, i) => [
+        Math.max(...texts[i].map((text) => box(text).bottom)) - box(cell).bottom,
+        box(cell.querySelector(".modebar")).bottom - box(cell.querySelector(".gtitle")).top]);
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
 })()"""
@@ -194,11 +200,11 @@ def test_the_study_page_shows_our_figures_in_a_browser(searched):
         places = [seen.dom.find(f">{title}<") for title in titles]
         assert places[0] > -1
         assert places == sorted(places)
-        # Nothing of them is below the cell, which the next one would cover.
+        # Nothing of them is below the cell, which the next one would cover, or under the buttons.
         for width in (1400, 400):
-            (overhangs,) = browser.ask([page], OVERHANGS, width=width)
-            assert len(overhangs) == len(SEARCH | VERDICT | SWEEPS)
-            assert max(overhangs) <= 0
+            (overlaps,) = browser.ask([page], OVERLAPS, width=width)
+            assert len(overlaps) == 2 * len(SEARCH | VERDICT | SWEEPS)
+            assert max(overlaps) <= 0
     finally:
         server.terminate()
         output, _ = server.communicate()

@@ -8,6 +8,7 @@ import re
 
 import browser
 import optuna
+import own_functions
 import pytest
 import yaml
 from browser import ask, needs_browser
@@ -20,8 +21,10 @@ from drawn_studies import (
     verdict_with_curves,
 )
 from optuna.trial import TrialState
+from own_functions import train
 from verdicts import Recorder, verdict_of
 
+from optuna_taylorglo import search, visualization
 from optuna_taylorglo.attributes import GENERATION, INDEX, OPTIMIZER
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.evolution.history import trial_loss
@@ -75,7 +78,7 @@ def test_report_says_everything_from_recipe_to_commands(report):
         "t-test on differences, paired by seed",
         "found with sgd at learning rate",
         "taylorglo run recipe.yaml --study-name drawn",
-        "taylorglo evaluate drawn\n",
+        "taylorglo evaluate drawn --seeds 4\n",
         "taylorglo export drawn -o best_loss.json</pre>",
         f'<td data-head="version">{optuna.__version__}</td>',
         *map(repr, best.params.values()),
@@ -131,6 +134,18 @@ def test_where_the_optimizer_undoes_scale_the_report_speaks_of_the_learning_rate
     text = report(study)
     assert "Controls of the learning rate: the evolved loss at the recipe" in text
     assert "Controls of scale" not in text
+
+
+def test_a_search_with_a_function_is_reported_in_words_of_python(report):
+    small = {"n_classes": 3, "n_generations": 2, "popsize": 4, "progress": False}
+    result = search(train, **small, settings={"selection": {"candidates": 1}})
+    result.compare(own_functions.test, n_seeds=2, against=["ce"])
+    text = report(result.study)
+    assert '<pre>result.save("best_loss.json")</pre>' in text
+    assert "<pre>taylorglo" not in text
+    assert "<span>validation accuracy of the winner, mean of" in text
+    curves = visualization.plot_learning_curves(result.study)
+    assert curves.layout.xaxis.title.text == "step"
 
 
 def test_without_a_verdict_it_says_how_to_get_one(report, tmp_path):

@@ -101,6 +101,14 @@ def test_evolution_is_that_of_the_study(study):
     assert list(drawn["new best"].x) == [i + 1 for i in records]
 
 
+def test_generations_are_marked_at_whole_numbers(study):
+    curves, state = visualization.plot_loss_functions(study), visualization.plot_search_state(study)
+    evolution = visualization.plot_evolution(study).layout.xaxis
+    for axis in (evolution, curves.layout.coloraxis.colorbar, state.layout.xaxis):
+        assert (axis.tick0, axis.dtick) == (0, 1)
+    assert [style.whole_ticks(last)["dtick"] for last in (1, 10, 11, 40)] == [1, 1, 2, 4]
+
+
 def test_candidates_of_an_unfinished_generation_are_points_only():
     unfinished = searched_study(POPULATION + 2)
     drawn = traces(visualization.plot_evolution(unfinished))
