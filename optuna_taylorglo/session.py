@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import inspect
 import os
 import threading
 from collections import Counter
@@ -185,12 +187,31 @@ class Session:
         rates = self.learning_rates
         with self.trainings() as (evaluation_study, train):
             verdict = compare.evaluate(
-                self.study, self.recipe, train, seeds=n_seeds, against=against, rates=rates
+                self.study,
+                self.recipe,
+                train,
+                seeds=n_seeds,
+                against=against,
+                rates=rates,
+                test_version=self._test_version,
             )
             output.save_verdict(evaluation_study, verdict)
         if opening.is_shared(self.study):
             refresh_if_installed(self.study)
         return verdict
+
+    @property
+    def _test_version(self) -> str:
+        """A hash of the test function's source, so that another one's results do not count."""
+        test = None if self.functions is None else self.functions.test
+        if test is None:
+            return ""
+        try:
+            text = inspect.getsource(test if inspect.isroutine(test) else type(test))
+        except (OSError, TypeError):  # typed at a prompt
+            code = getattr(test, "__code__", None)
+            text = "" if code is None else f"{code.co_code.hex()} {code.co_names}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def tune_learning_rate(self) -> list[TunedRate]:
         """Cross-entropy at several learning rates, the best on validation first."""
@@ -248,11 +269,12 @@ def open_session(
     """
     recipe, functions = resolve_start(recipe), settings.get("functions")
     if isinstance(recipe, TrainingRecipe) and not _is_complete(name, url):
-        from optuna_taylorglo.training.preflight import dry_run
-
+        settings["runtime"].prepare()
         if not settings.get("in_process"):
             prepare()
-        settings["runtime"].prepare()
+
+        from optuna_taylorglo.training.preflight import dry_run
+
         dry_run(recipe, settings["runtime"], path)
     if url == IN_MEMORY:
         study = optuna.create_study(study_name=name or None, direction=direction_of(recipe))

@@ -68,7 +68,13 @@ class Functions:
     def __reduce__(self) -> tuple[Any, ...]:
         import cloudpickle
 
-        return _load_functions, (cloudpickle.dumps((self.train, self.test)),)
+        try:
+            return _load_functions, (cloudpickle.dumps((self.train, self.test)),)
+        except Exception as error:
+            raise errors.UsageError(
+                f"train cannot be sent to other processes: {error}. Let it build what it uses "
+                "inside, or use n_workers=1 and start the script several times."
+            ) from error
 
 
 def _load_functions(pickled: bytes) -> Functions:
@@ -435,7 +441,9 @@ def _check_failures(queue: TrialQueue, failures: Sequence[Failure]) -> None:
         )
     # A queue of trainings counts the failures of each training itself.
     if not queue.records_usage_errors:
-        raise errors.OperationError(f"giving up after {len(failures)} failed evaluations in a row")
+        raise errors.OperationError(
+            f"giving up after {len(failures)} failed evaluations in a row; the last:\n{last[-1]}"
+        )
 
 
 def _name_of(trial: Trial) -> str:

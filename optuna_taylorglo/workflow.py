@@ -6,15 +6,18 @@ and continues what the study in its storage holds.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+import optuna
 from optuna.study import Study
+from optuna.trial import TrialState
 
 from optuna_taylorglo.errors import OperationError, UsageError
 from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe
@@ -23,8 +26,11 @@ from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.recipes.schema import Recipe, TrainingRecipe, function_recipe
 from optuna_taylorglo.session import IN_MEMORY, Session, open_session
 from optuna_taylorglo.study import open as opening
+from optuna_taylorglo.study.optuna_private import storage_of
 from optuna_taylorglo.study.storages import resolve_storage_url
-from optuna_taylorglo.training.runtime import RuntimeConfig
+from optuna_taylorglo.text import as_file_name
+from optuna_taylorglo.training.runtime import PrecisionName, RuntimeConfig
+from optuna_taylorglo.validation import nearest
 from optuna_taylorglo.verdict.baselines import DEFAULT_BASELINES
 from optuna_taylorglo.verdict.selection import load_selection, selected_loss
 from optuna_taylorglo.worker import Functions, Worker, WorkerConfig, check_kind
@@ -105,7 +111,7 @@ class SearchResult:
         """
         session = self._session
         if session.functions is not None:
-            session = replace(session, functions=Functions(session.functions.train, test))
+            session = replace(session, functions=_checked_functions(session.functions.train, test))
         if n_workers is not None:
             _url_of(None if session.url == IN_MEMORY else session.url, n_workers)
             session = replace(session, n_workers=n_workers, in_process=n_workers == 1)
@@ -196,7 +202,8 @@ def search(
     name = study_name or stem
     session = _session(recipe, functions, storage, name, n_workers, progress, runtime)
     if not session.is_complete:
-        session.search()
+        with _saving_what_is_in_memory(session):
+            session.search()
     return SearchResult(session)
 
 
@@ -278,6 +285,8 @@ def compare(
         >>> verdict.lead("ce").low <= verdict.lead("ce").value
         True
     """
+    if not isinstance(study, Study):
+        raise UsageError(f"study is {study!r}, must be an optuna Study of a search.")
     recipe = attach_recipe(study)
     functions = _checked_functions(train, test) if train or test else None
     check_kind(study, recipe, by_function=functions is not None)
@@ -365,19 +374,46 @@ def _what_to_search(
                 )
             path = find_recipe(recipe)
             recipe, stem = load_recipe(path), path.stem
-        for name, value in (("n_classes", n_classes), ("settings", settings)):
-            if value is not None:
-                raise UsageError(f"{name} is for a training function; a recipe says it itself.")
+        given = {"n_classes": n_classes is not None, "settings": settings is not None}
+        given |= {"metric": metric != "accuracy", "direction": direction != "maximize"}
+        for name in (name for name, is_given in given.items() if is_given):
+            raise UsageError(f"{name} is for a training function; a recipe says it itself.")
         if seed is not None:
             stem += f"_seed_{seed}"
         return recipe.changed(search=recipe.search.changed(**changes)), None, stem
     if n_classes is None:
         raise UsageError("n_classes is missing: give the number of classes, such as n_classes=10.")
+    if not isinstance(settings, Mapping | None):
+        example = "{'search': {'popsize': 8}}"
+        raise UsageError(f"settings is {settings!r}, must be sections of a recipe: {example}.")
+    mode = {"maximize": "max", "minimize": "min"}.get(direction)
+    if mode is None:
+        raise UsageError(f"direction is {direction!r}, must be 'maximize' or 'minimize'.")
     content: dict[str, Any] = {"n_classes": n_classes, **(settings or {})}
-    mode = {"maximize": "max", "minimize": "min"}.get(direction, direction)
     content["fitness"] = {"metric": metric, "mode": mode} | content.get("fitness", {})
     content["search"] = content.get("search", {}) | changes
     return function_recipe(content), _checked_functions(train), ""
+
+
+@contextlib.contextmanager
+def _saving_what_is_in_memory(session: Session) -> Iterator[None]:
+    """If the body raises, write the trainings of a search in memory to a file that continues it."""
+    try:
+        yield
+    except BaseException as error:
+        name = session.study.study_name
+        if session.url == IN_MEMORY and session.study.get_trials(states=(TrialState.COMPLETE,)):
+            file = f"{as_file_name(name)}.log"
+            optuna.copy_study(
+                from_study_name=name,
+                from_storage=storage_of(session.study),
+                to_storage=opening.open_storage(file),
+            )
+            error.add_note(
+                "Nothing is lost: call search again with the same arguments and "
+                f"storage={file!r}, study_name={name!r}."
+            )
+        raise
 
 
 def _checked_functions(train: Any, test: Any = None) -> Functions:
@@ -396,9 +432,11 @@ def _session(
     progress: bool,
     runtime: Mapping[str, Any],
 ) -> Session:
-    url = _url_of(storage, n_workers)
+    url, config = _url_of(storage, n_workers), _runtime(runtime)
     if storage is not None and not name:
         raise UsageError("study_name is missing: it is how the study is found in the storage.")
+    if not isinstance(name, str):
+        raise UsageError(f"study_name is {name!r}, must be text.")
     if functions is not None and runtime:
         given = ", ".join(runtime)
         raise UsageError(f"{given}: for recipes only; a training function decides by itself.")
@@ -407,7 +445,7 @@ def _session(
         name,
         url,
         functions=functions,
-        runtime=_runtime(runtime),
+        runtime=config,
         n_workers=n_workers,
         in_process=n_workers == 1,
         console=PlainConsole(quiet=not progress),
@@ -431,12 +469,16 @@ def _url_of(storage: str | None, n_workers: int | None) -> str:
 
 
 def _runtime(options: Mapping[str, Any]) -> RuntimeConfig:
-    known = {each.name for each in fields(RuntimeConfig)}
+    known = [each.name for each in fields(RuntimeConfig)]
     if unknown := [name for name in options if name not in known]:
-        raise TypeError(
-            f"unknown argument {unknown[0]!r}; of this machine there are {sorted(known)}"
-        )
-    plain = dict(options)
+        others = ("n_workers", "n_generations", "popsize", "seed", "storage", "study_name", "train")
+        hint = nearest(unknown[0], [*known, *others]) or f"of a recipe there are {', '.join(known)}"
+        raise UsageError(f"there is no argument {unknown[0]!r}; {hint}")
+    plain, threads, precisions = dict(options), options.get("threads", 1), get_args(PrecisionName)
+    if not isinstance(threads, int) or threads < 1:
+        raise UsageError(f"threads is {threads!r}, must be 1 or more.")
+    if (precision := options.get("precision", "auto")) not in precisions:
+        raise UsageError(f"precision is {precision!r}, must be one of {', '.join(precisions)}.")
     for name, kind in (("data_dir", Path), ("allowed_packages", tuple)):
         if name in plain:
             plain[name] = kind(plain[name])

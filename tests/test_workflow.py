@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import statistics
 import threading
@@ -69,10 +70,22 @@ def test_a_function_is_all_it_takes(tmp_path: Path) -> None:
     assert "trained by a function in Python" in (tmp_path / "report.html").read_text()
     assert len(visualization.plot_evolution(result.study).data) > 2
     assert str(result).startswith(f"Winner: {selected_loss(result.study).name}\nL = ")
+    # Another test function is called, and a broken one before any baseline is tuned.
+    for broken, message in ((lambda _: None, "test returned None"), ("test", "must be a function")):
+        with pytest.raises(UsageError, match=message):
+            result.compare(broken, n_seeds=2)
+    with pytest.raises(UsageError, match="neither with the winner nor with cross-entropy"):
+        result.compare(lambda candidate: float("nan"), n_seeds=2)
     # Baselines are tuned with the function, at learning rates of its own.
     verdict = result.compare(own_functions.test, n_seeds=2, against=["ce", "ce-tuned"])
     assert [sample.name for sample in verdict.samples][:2] == ["winner", "ce"]
     assert "learning rate ×" in " ".join(sample.label for sample in verdict.samples)
+    halved = result.compare(_half_of_the_test_metric, n_seeds=2, against=["ce"])
+    assert halved.samples[0].mean == verdict.samples[0].mean / 2
+
+
+def _half_of_the_test_metric(candidate: Candidate) -> float:
+    return own_functions.test(candidate) / 2
 
 
 def test_a_search_goes_on_where_it_was_interrupted_and_is_not_made_twice(sqlite_url: str) -> None:
@@ -219,6 +232,7 @@ def _answering(value: Any) -> Any:
         (_answering(None), UsageError, "train returned None, must return the metric as a number"),
         (_answering(torch.tensor(0.5)), UsageError, r"a Tensor, must .* write \.item\(\)"),
         (_answering("0.5"), UsageError, "train returned a str"),
+        (_answering(93.5), UsageError, r"93\.5 as accuracy, which is from 0 to 1"),
         (_answering(float("nan")), UsageError, "no finite number with cross-entropy"),
         (_raises, LookupError, "a bug of mine"),
         (_gives_one_label_too_many, UsageError, "labels that reach from 1 to 3, must be 0 to 2"),
@@ -239,7 +253,11 @@ def test_a_function_that_cannot_work_is_refused_at_once(
         assert search(train, **wanted).best_value > 0
 
 
-def test_a_function_that_breaks_later_costs_no_result(sqlite_url: str) -> None:
+@pytest.mark.parametrize("is_in_memory", [False, True])
+def test_a_function_that_breaks_later_costs_no_result(
+    is_in_memory: bool, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     wanted = {"storage": sqlite_url, "study_name": "mine", **SMALL}
     EVALUATED.clear()
 
@@ -248,9 +266,13 @@ def test_a_function_that_breaks_later_costs_no_result(sqlite_url: str) -> None:
             raise LookupError("a bug of mine")
         return train(candidate)
 
-    with pytest.raises(OperationError, match="3 failed evaluations in a row"):
-        search(breaks, **wanted)
-    done = outcomes(load(sqlite_url, "mine"))
+    message = "(?s)3 failed evaluations in a row.*a bug of mine"
+    with pytest.raises(OperationError, match=message) as failed:
+        search(breaks, **SMALL if is_in_memory else wanted)
+    if is_in_memory:  # the error says how to continue
+        (advice,) = failed.value.__notes__
+        wanted |= dict(re.findall(r"(storage|study_name)='([^']*)'", advice))
+    done = outcomes(load(wanted["storage"], wanted["study_name"]))
     assert len(done) == 4
     assert done.items() <= outcomes(search(train, **wanted).study).items()
 
@@ -265,8 +287,14 @@ def test_a_function_that_breaks_later_costs_no_result(sqlite_url: str) -> None:
         ({"storage": "x.log"}, UsageError, "study_name is missing"),
         ({"storage": 3, "study_name": "a"}, UsageError, "storage is 3, must be a URL"),
         ({"data_dir": "data"}, UsageError, "data_dir: for recipes only"),
-        ({"dice": 6}, UsageError, "dice: for recipes only"),
-        ({"direction": "up"}, UsageError, r"fitness\.mode"),
+        ({"n_worker": 2}, UsageError, "no argument 'n_worker'; did you mean n_workers"),
+        ({"direction": "up"}, UsageError, "direction is 'up', must be 'maximize' or 'minimize'"),
+        ({"settings": "loss"}, UsageError, "settings is 'loss', must be sections of a recipe"),
+        ({"settings": {"budget": {"full": 5}}}, UsageError, "budget: is for recipes"),
+        ({"settings": {"loss": {"class_weights": [1, 2]}}}, UsageError, "2 weights, must have one"),
+        ({"threads": "2"}, UsageError, "threads is '2'"),
+        ({"precision": "fp8"}, UsageError, "precision is 'fp8', must be one of auto"),
+        ({"storage": "x.log", "study_name": 3}, UsageError, "study_name is 3, must be text"),
         ({"settings": {"model": {}}}, UsageError, "model: unknown field"),
         ({"metric": "test_accuracy"}, UsageError, "never one of the test set"),
     ],
@@ -291,7 +319,7 @@ def test_a_storage_that_is_away_and_a_study_of_another_kind_are_named(
     with pytest.raises(StudyError, match="not of a TaylorGLO search"):
         search(train, storage=sqlite_url, study_name="own", **SMALL | {"direction": "minimize"})
     search(train, storage=sqlite_url, study_name="mine", **SMALL)
-    with pytest.raises(UsageError, match="n_classes: study has 3, file has 4"):
+    with pytest.raises(UsageError, match="n_classes: study has 3, not 4"):
         search(train, storage=sqlite_url, study_name="mine", **SMALL | {"n_classes": 4})
     recipe = small_recipe(tmp_path / "tiny.yaml")
     with pytest.raises(StudyError, match="searched with a training function"):

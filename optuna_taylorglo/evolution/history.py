@@ -36,7 +36,7 @@ from optuna_taylorglo.recipes.load import (
     replace_recipe,
     settled_recipe,
 )
-from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe
 from optuna_taylorglo.study.open import Direction, check_direction, find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of
 
@@ -265,8 +265,10 @@ def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names([recipe.fitness.metric])
     if (settled := settled_recipe(study)) is None:
-        advice = "give the first worker one, such as\n  --recipe studies/digits_cnn.yaml"
-        raise StudyError(f"study {study.study_name!r} has no recipe yet: {advice}")
+        raise StudyError(
+            f"study {study.study_name!r} has no recipe yet: give the first worker one, such as\n"
+            "  --recipe studies/digits_cnn.yaml\nor begin with optuna_taylorglo.search in Python."
+        )
     return settled
 
 
@@ -309,8 +311,11 @@ def _advice(study: Study) -> str:
         for each in (study, find_evaluation_study(study))
         if each is not None
     ]
+    begun = f"A worker has begun on it, so only {CHANGEABLE} may change."
+    if isinstance(frozen_recipe(study), FunctionRecipe):
+        return f"{begun} Give the new search another study_name."
     return (
-        f"A worker has begun on it, so only {CHANGEABLE} may change. Give the new recipe a study "
-        f"of its own with\n  --study-name {shlex.quote(study.study_name + '-2')}\n"
+        f"{begun} Give the new recipe a study of its own with\n"
+        f"  --study-name {shlex.quote(study.study_name + '-2')}\n"
         "or delete this one, with all its results, and start again:\n  " + "\n  ".join(commands)
     )

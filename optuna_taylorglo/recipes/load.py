@@ -136,7 +136,7 @@ def _differences(path: str, in_study: object, in_file: object) -> Iterator[str]:
         for value in (in_study, in_file)
     )
     if ours != theirs:
-        yield f"{path}: study has {ours}, file has {theirs}"
+        yield f"{path}: study has {ours}, not {theirs}"
 
 
 _ABSENT = object()

@@ -221,6 +221,17 @@ class FunctionRecipe(Recipe):
     n_classes: WholeNumber = Field(ge=2, le=MOST_EXAMPLES)
     """Number of classes."""
 
+    def _rules(self) -> Iterator[tuple[str, str]]:
+        yield from super()._rules()
+        weights, n = self.loss.class_weights, self.n_classes
+        if weights == "balanced":
+            yield "loss.class_weights", "balanced needs a recipe's data; give a list of weights"
+        elif weights is not None and len(weights) != n:
+            problem = f"has {len(weights)} weights, must have one for each of {n} classes"
+            yield "loss.class_weights", problem
+        if self.budget != Budget():
+            yield "budget", "is for recipes; a training function decides by itself how long it is"
+
 
 class _Network(Section):
     data: Component

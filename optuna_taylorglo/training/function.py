@@ -38,11 +38,29 @@ class FunctionTraining:
 
     def evaluate(self, candidate: Candidate) -> float:
         """The validation metric of a training with a candidate's loss."""
-        return _called(self.train, "train", candidate)
+        return self._called(self.train, "train", candidate)
 
     def test(self, candidate: Candidate) -> float:
         """The test metric of one."""
-        return _called(self._test, "test", candidate)
+        return self._called(self._test, "test", candidate)
+
+    def _called(self, function: Function | None, name: str, candidate: Candidate) -> float:
+        if function is None:
+            raise UsageError(f"{name} is missing: give the function that returns the metric.")
+        value = function(candidate)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            found = "None" if value is None else f"a {type(value).__name__}"
+            fix = ": write .item()" if hasattr(value, "item") else ""
+            raise UsageError(f"{name} returned {found}, must return the metric as a number{fix}.")
+        if not math.isfinite(value):
+            raise Diverged(f"{name} returned {value}")
+        fitness = self.recipe.fitness
+        if fitness.metric == "accuracy" and not 0 <= value <= 1:
+            raise UsageError(
+                f"{name} returned {value} as accuracy, which is from 0 to 1: divide a percentage "
+                "by 100, or name another metric, such as metric='score'."
+            )
+        return float(value)
 
     def check(self) -> Effects:
         """Let `train` take its first step at several scales; what acts on it, or an error."""
@@ -86,16 +104,3 @@ def _logits(problem: str) -> UsageError:
 
 def _labels(problem: str) -> UsageError:
     return UsageError(f"train gives candidate.loss labels that {problem}.")
-
-
-def _called(function: Function | None, name: str, candidate: Candidate) -> float:
-    if function is None:
-        raise UsageError(f"{name} is missing: give the function that returns the {name} metric.")
-    value = function(candidate)
-    if isinstance(value, bool) or not isinstance(value, Real):
-        found = "None" if value is None else f"a {type(value).__name__}"
-        fix = ": write .item()" if hasattr(value, "item") else ""
-        raise UsageError(f"{name} returned {found}, must return the metric as a number{fix}.")
-    if not math.isfinite(value):
-        raise Diverged(f"{name} returned {value}")
-    return float(value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optuna.study import Study
 from optuna.trial import TrialState
@@ -12,7 +14,7 @@ from optuna.trial import TrialState
 from optuna_taylorglo.attributes import CURVE, KEY, N_CLASSES
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.losses.files import load_loss
-from optuna_taylorglo.recipes.schema import Recipe
+from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe
 from optuna_taylorglo.seeds import Stage
 from optuna_taylorglo.study.queue import counted_trials
 from optuna_taylorglo.validation import files_beside, nearest
@@ -25,17 +27,23 @@ from optuna_taylorglo.verdict.tasks import (
     Runner,
     Task,
     compared_evolved_loss,
+    cross_entropy,
     scale_controls,
     stage_task,
     value_of_divergence,
     with_divergence,
 )
 
+if TYPE_CHECKING:  # imports PyTorch
+    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
+
 
 def check_comparison(seeds: int, against: Sequence[str]) -> None:
     """Raise `UsageError` for what cannot be compared."""
-    if seeds < 2:
-        raise UsageError(f"seeds must be at least 2, not {seeds}: one has no spread.")
+    if not isinstance(seeds, int) or seeds < 2:
+        raise UsageError(f"seeds must be at least 2, not {seeds!r}: one has no spread.")
+    if isinstance(against, str) or not isinstance(against, Sequence):
+        raise UsageError(f"against is {against!r}, must be a list such as ['ce-tuned'].")
     files = [name for name in against if name not in BASELINES]
     for name in files:
         if not Path(name).is_file():
@@ -54,16 +62,20 @@ def evaluate(
     seeds: int = 10,
     against: Sequence[str] = DEFAULT_BASELINES,
     rates: LearningRates | None = None,
+    test_version: str = "",
 ) -> Verdict:
     """Compare a study's winner with baselines and controls, by so many full trainings of each.
 
     `against` has names out of `BASELINES` and paths of loss files. Rates are multiples of the
-    recipe's unless given.
+    recipe's unless given. Results of another version of a test function do not count.
     """
     check_comparison(seeds, against)
+    make_task = partial(_task, recipe, test_version=test_version)
     selected = choose(study, recipe, run)
     n_classes = study.user_attrs[N_CLASSES]
     rates = rates or LearningRates.of(recipe)
+    if isinstance(recipe, FunctionRecipe):
+        _try_test(make_task, selected.loss, run)
     tunable = [name for name in against if name != "ce-tuned" or rates.obstacle is None]
     losses = [
         compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, selected.loss),
@@ -71,7 +83,7 @@ def evaluate(
         *scale_controls(selected.loss, n_classes),
     ]
     compared = deduplicate(losses, recipe)
-    tasks = [_task(recipe, loss, seed) for loss, _ in compared for seed in range(seeds)]
+    tasks = [make_task(loss, seed) for loss, _ in compared for seed in range(seeds)]
     results = run(tasks)
     divergence = value_of_divergence(results, recipe, n_classes)
     samples = []
@@ -98,9 +110,29 @@ def evaluate(
     return replace(verdict, text="\n".join(filter(None, words)))
 
 
-def _task(recipe: Recipe, loss: ComparedLoss, seed: int) -> Task:
-    save_network = loss.role == Role.EVOLVED and seed == 0
-    return stage_task(recipe, loss, Stage.TEST, seed, on_test_set=True, save_network=save_network)
+def _task(recipe: Recipe, loss: ComparedLoss, seed: int, *, test_version: str = "") -> Task:
+    return stage_task(
+        recipe,
+        loss,
+        Stage.TEST,
+        seed,
+        on_test_set=True,
+        save_network=loss.role == Role.EVOLVED and seed == 0,
+        test_version=test_version,
+    )
+
+
+def _try_test(
+    make_task: Callable[[ComparedLoss, int], Task], loss: EvolvedLoss, run: Runner
+) -> None:
+    """Call a test function for the first time before any baseline is tuned."""
+    winner = compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, loss)
+    # Both are trainings of the verdict.
+    if run([make_task(winner, 0)]) == run([make_task(cross_entropy(), 0)]) == [None]:
+        raise UsageError(
+            "test returned no finite number, neither with the winner nor with cross-entropy: it "
+            "must return the test metric."
+        )
 
 
 def deduplicate(

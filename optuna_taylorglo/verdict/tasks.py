@@ -138,6 +138,7 @@ class Task:
     unit: str  # "steps" or "epochs"
     on_test_set: bool  # whether the test set judges, or the recipe's fitness
     data_args: dict[str, Any] = field(default_factory=dict)  # in place of the recipe's
+    test_version: str = ""  # of a user's test function
     save_network: bool = False  # as an artifact
 
     @property
@@ -145,6 +146,8 @@ class Task:
         """A hash of all that the result depends on; with another one, all is trained again."""
         content = asdict(self)
         del content["save_network"]
+        if not self.test_version:
+            del content["test_version"]
         for name in ("name", "label", "role"):
             del content["loss"][name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

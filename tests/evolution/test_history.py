@@ -201,7 +201,7 @@ def test_a_changed_recipe_is_refused_with_the_commands_that_help(recipe, sqlite_
     with pytest.raises(RecipeMismatch) as caught:
         attach_recipe(study, changed)
     text = str(caught.value)
-    assert "optimizer.lr: study has 0.05, file has 0.7" in text
+    assert "optimizer.lr: study has 0.05, not 0.7" in text
     assert "only search.n_generations, to a greater number, and selection may change" in text
     assert "--study-name 'my study-2'" in text
     for name in ("my study", "my study-verdict"):

@@ -127,17 +127,17 @@ def test_differences_are_told_field_by_field() -> None:
     content["data"]["init_args"] = {"fraction": 1}
     other = recipe_from_dict(content)
     assert recipe_differences(recipe_from_dict(minimal()), other) == [
-        "data.init_args.fraction: study has nothing, file has 1",
-        "schedule.milestones: study has [], file has [10, 20]",
-        "early_abort: study has null, file has "
+        "data.init_args.fraction: study has nothing, not 1",
+        "schedule.milestones: study has [], not [10, 20]",
+        "early_abort: study has null, not "
         '{"at": 10, "attempts": 3, "threshold": 0.15, "unit": "epochs"}',
-        "search.sigma: study has 1.2, file has 0.5",
+        "search.sigma: study has 1.2, not 0.5",
     ]
     assert recipe_differences(other, other) == []
     true, one = (
         recipe_from_dict(recipe_with("model.init_args", {"bias": bias})) for bias in (True, 1)
     )
-    assert recipe_differences(true, one) == ["model.init_args.bias: study has true, file has 1"]
+    assert recipe_differences(true, one) == ["model.init_args.bias: study has true, not 1"]
 
 
 def test_a_longer_search_and_another_selection_may_be_merged() -> None:
