@@ -18,7 +18,7 @@ from pathlib import Path
 import optuna
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, softplus
 
 from lightning_modules.data import ImageData
 from lightning_modules.data.batches import EvaluationBatches, Subset
@@ -28,6 +28,7 @@ from optuna_taylorglo.evolution.candidates import candidate_loss, make_sampler
 from optuna_taylorglo.evolution.history import attach_recipe
 from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.losses.canonical import to_canonical
+from optuna_taylorglo.losses.robust import LEAST_OF_ACTIVE_NEGATIVE, LEAST_OF_EPSILON_SOFTMAX
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import Tree, tree_from_prefix
 from optuna_taylorglo.losses.tree_loss import LEAST_PROBABILITY
@@ -73,7 +74,8 @@ class Outputs:
     """What losses are computed from, for several networks.
 
     Attributes:
-        log_y: Logarithms of the softmax outputs, shape (networks, samples, classes).
+        logits: Shape (networks, samples, classes).
+        log_y: Logarithms of the softmax outputs, of the same shape.
         y: The outputs.
         x: Targets, one-hot.
         log_y_t: Logarithms of the targets' outputs, shape (networks, samples).
@@ -81,6 +83,7 @@ class Outputs:
     """
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        self.logits = logits
         self.log_y = torch.log_softmax(logits, -1)
         self.y = self.log_y.exp()
         self.x = one_hot(labels, logits.shape[-1]).to(logits.dtype)
@@ -102,6 +105,48 @@ def _taylor_cross_entropy(o: Outputs, p: Columns) -> Tensor:
     return sum((p["order"] >= i) * (1 - o.y_t) ** i / i for i in orders)
 
 
+def _normalized_cross_entropy(o: Outputs) -> Tensor:
+    return o.log_y_t / o.log_y.sum(-1)
+
+
+def _asymmetric(o: Outputs, p: Columns) -> Tensor:
+    passive = ((p["a"] + 1) ** p["q"] - (p["a"] + o.y_t) ** p["q"]) / p["q"]
+    return p["alpha"] * _normalized_cross_entropy(o) + p["beta"] * passive
+
+
+def _active_negative(o: Outputs, p: Columns) -> Tensor:
+    above = (o.log_y - math.log(LEAST_OF_ACTIVE_NEGATIVE)).clamp_min(0.0)
+    negative = 1 - (above * o.x).sum(-1) / above.sum(-1)
+    return p["alpha"] * _normalized_cross_entropy(o) + p["beta"] * negative
+
+
+def _epsilon_softmax(o: Outputs, p: Columns) -> Tensor:
+    top = o.log_y.argmax(-1) == o.x.argmax(-1)
+    raised = (o.y_t + p["m"]).log().where(top, o.log_y_t) - p["m"].log1p()
+    raised = raised.clamp_min(math.log(LEAST_OF_EPSILON_SOFTMAX))
+    return 2 * p["beta"] * (1 - o.y_t) - p["alpha"] * raised
+
+
+def _joint_asymmetric(o: Outputs, p: Columns) -> Tensor:
+    squares = ((p["a"][..., None] * o.x - o.y) ** 2).mean(-1)
+    return p["alpha"] * _normalized_cross_entropy(o) + p["beta"] * squares
+
+
+def _label_distributionally_robust(o: Outputs, p: Columns) -> Tensor:
+    positive = softplus(o.logits)
+    f = positive / positive.mean(-1, keepdim=True)
+    margins = p["margin"][..., None] * (1 - o.x)
+    distances = (f - (f * o.x).sum(-1, keepdim=True) + margins) / p["temperature"][..., None]
+    return p["temperature"] * (distances.logsumexp(-1) - math.log(f.shape[-1]))
+
+
+def _logit_clip(o: Outputs, p: Columns) -> Tensor:
+    tau = p["tau"][..., None]
+    norm = torch.linalg.vector_norm(o.logits, dim=-1, keepdim=True)
+    log_y = torch.log_softmax(o.logits * tau / torch.maximum(norm, tau), -1)
+    return -(log_y * o.x).sum(-1)
+
+
 LOSSES: dict[str, Callable[[Outputs, Columns], Tensor]] = {
     "taylor": lambda o, p: p["log_scale"].exp() * (_cross_entropy(o, p) - _polynomial(o, p)),
     "plain-taylor": lambda o, p: -_polynomial(o, p),
@@ -109,9 +154,15 @@ LOSSES: dict[str, Callable[[Outputs, Columns], Tensor]] = {
     "focal": lambda o, p: -((1 - o.y_t).clamp_min(1e-7) ** p["gamma"]) * o.log_y_t,
     "gce": lambda o, p: (1 - o.y_t ** p["q"]) / p["q"],
     "poly": lambda o, p: p["epsilon"] * (1 - o.y_t) - o.log_y_t,
-    "sce": lambda o, p: 4 * (1 - o.y_t) - p["alpha"] * o.log_y_t,
+    "sce": lambda o, p: 4 * p["beta"] * (1 - o.y_t) - p["alpha"] * o.log_y_t,
     "taylor-ce": _taylor_cross_entropy,
-    "nce-rce": lambda o, p: p["alpha"] * o.log_y_t / o.log_y.sum(-1) + 4 * (1 - o.y_t),
+    "nce-rce": lambda o, p: p["alpha"] * _normalized_cross_entropy(o) + 4 * p["beta"] * (1 - o.y_t),
+    "nce-agce": _asymmetric,
+    "anl-ce": _active_negative,
+    "eps-softmax": _epsilon_softmax,
+    "jal-ce": _joint_asymmetric,
+    "ldr-kl": _label_distributionally_robust,
+    "logit-clip": _logit_clip,
 }
 """Each sample's loss, shape (networks, samples)."""
 
@@ -313,7 +364,8 @@ def kind_of(loss: ComparedLoss) -> str:
     if loss.kind == "tree":
         return TREE + " ".join(loss.settings["tree"])
     plain = loss.kind == "taylor" and loss.settings.get("base", "none") == "none"
-    return "plain-taylor" if plain else loss.kind
+    kind = "cross-entropy" if loss.kind == "label-smoothing" else loss.kind
+    return "plain-taylor" if plain else kind
 
 
 def parameters_of(loss: ComparedLoss) -> dict[str, float]:
@@ -327,7 +379,7 @@ def parameters_of(loss: ComparedLoss) -> dict[str, float]:
         canonical = to_canonical(taylor.theta, taylor.form)
         anchor = {} if taylor.anchor is None else taylor.anchor._asdict()
         return canonical._asdict() | anchor
-    if loss.kind == "cross-entropy":
+    if loss.kind in ("cross-entropy", "label-smoothing"):
         return {"smoothing": loss.settings.get("label_smoothing", 0.0)}
     return dict(loss.settings)
 

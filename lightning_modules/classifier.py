@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -32,7 +33,8 @@ class Classifier(LightningModule):
     ``val_loss``, and the metric that is asked for; the same with ``test_``.
 
     Args:
-        net: Maps a batch of inputs to logits (B, classes) or (B, classes, d1, …).
+        net: Maps a batch of inputs to logits (B, classes) or (B, classes, d1, …), or of sequences
+            (B, T, classes), whose labels are (B, T).
         criterion: Called with logits in float32 and the labels. If it has a tensor attribute
             ``progress``, that is set to the share of training done, in [0, 1], before every step.
         optimizer: Optimizer settings.
@@ -77,7 +79,7 @@ class Classifier(LightningModule):
         self.ignore_index = ignore_index
         self.batch_size = batch_size
         self.total_steps: float | None = None
-        self.metric_names = dict.fromkeys(["accuracy", "balanced_accuracy", "loss", metric])
+        self.metric_names = dict.fromkeys(["loss", "accuracy", "balanced_accuracy", metric])
         for name in self.metric_names:
             for stage in ("val", "test"):
                 setattr(self, f"{stage}_{name}", build_metric(name, num_classes, ignore_index))
@@ -86,17 +88,42 @@ class Classifier(LightningModule):
     def forward(self, inputs: Tensor | Mapping[str, Any]) -> Tensor:
         """Map inputs (B, ...) to logits in float32, whatever the net computes in.
 
-        A mapping's entries are the net's arguments by name, and its output may hold ``logits``, as
-        with models of Hugging Face.
+        A mapping's entries are the net's arguments by name, or a single one by another name; its
+        output may hold ``logits``, as with models of Hugging Face.
         """
         if isinstance(inputs, Mapping):
-            output = self.net(**inputs)
+            output = self._call_net(inputs)
             logits: Tensor = getattr(output, "logits", output)
             return logits.float()
         if inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=self.memory_format)
         logits = self.net(inputs)
         return logits.float()
+
+    def _call_net(self, entries: Mapping[str, Any]) -> Any:
+        signature = inspect.signature(self.net.forward)
+        parameters = signature.parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        arguments, named = [], dict(entries)
+        if len(named) == 1 and not takes_any and not named.keys() & parameters.keys():
+            arguments, named = list(named.values()), {}
+        try:
+            signature.bind(*arguments, **named)
+        except TypeError as error:
+            raise RecipeError(
+                "data.class_path",
+                f"its batches hold {', '.join(map(str, entries)) or 'nothing'} besides labels, but "
+                f"{type(self.net).__name__}.forward takes {', '.join(parameters)}: {error}; name "
+                "the entries as these arguments",
+            ) from error
+        return self.net(*arguments, **named)
+
+    def _logits(self, inputs: Any, labels: Tensor) -> Tensor:
+        """Logits with the classes where PyTorch has them, second, also of sequences (B, T, C)."""
+        logits: Tensor = self(inputs)
+        if logits.ndim == 3 and labels.shape == logits.shape[:2] != logits.shape[::2]:
+            logits = logits.movedim(-1, 1)
+        return logits
 
     def configure_optimizers(self) -> Any:
         if self.memory_format == torch.channels_last:
@@ -140,7 +167,7 @@ class Classifier(LightningModule):
         losses, step, n_accumulated = [], self.trainer.global_step, self._n_accumulated
         for number, (inputs, labels) in enumerate(mini_batches, start=1):
             set_progress(self.criterion, step / self.total_steps)
-            loss = self.criterion(self(inputs), labels)
+            loss = self.criterion(self._logits(inputs, labels), labels)
             losses.append(loss.detach())
             if n_accumulated == 0:
                 optimizer.zero_grad()
@@ -184,16 +211,16 @@ class Classifier(LightningModule):
 
     def _evaluate(self, batch: Any, stage: str) -> None:
         inputs, labels = split_batch(batch)
-        logits = self(inputs)
+        logits, classes = self._logits(inputs, labels), class_indices(labels)
         for name in self.metric_names:
             metric: Metric = getattr(self, f"{stage}_{name}")
             if name == "accuracy":
-                counted = (labels != self.ignore_index).float()
-                metric.update((logits.argmax(dim=1) == labels).float(), counted)
+                counted = (classes != self.ignore_index).float()
+                metric.update((logits.argmax(dim=1) == classes).float(), counted)
             elif name == "loss":
                 metric.update(self.criterion(logits, labels), weight=len(labels))
             else:
-                metric.update(logits, labels)
+                metric.update(logits, classes)
             self.log(f"{stage}_{name}", metric)
 
     def _step_schedule(self, unit: str) -> None:
@@ -222,6 +249,12 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
         f"its batches are {found}, must be (inputs, labels), or a mapping with the key labels "
         "whose other entries are arguments of the network; a LightningModule takes any",
     )
+
+
+def class_indices(labels: Tensor) -> Tensor:
+    """Labels as indices: of probabilities (B, classes, …) the most probable class."""
+    is_soft = labels.is_floating_point() and labels.ndim > 1
+    return labels.argmax(dim=1) if is_soft else labels
 
 
 def set_progress(criterion: object, share: float) -> None:

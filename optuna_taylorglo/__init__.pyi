@@ -6,14 +6,19 @@ from .losses.describe import describe
 from .losses.expansion import Expansion
 from .losses.files import load_loss
 from .losses.huggingface import trainer_loss
-from .losses.standard import (
-    FocalLoss,
+from .losses.robust import (
+    ActiveNegativeLoss,
+    EpsilonSoftmaxLoss,
     GeneralizedCrossEntropyLoss,
+    JointAsymmetricLoss,
+    LabelDistributionallyRobustLoss,
+    LogitClipLoss,
+    NormalizedAsymmetricLoss,
     NormalizedReverseCrossEntropyLoss,
-    PolyLoss,
     SymmetricCrossEntropyLoss,
     TaylorCrossEntropyLoss,
 )
+from .losses.standard import FocalLoss, LabelSmoothingLoss, PolyLoss
 from .losses.taylor import TaylorLoss, taylor_loss
 from .losses.tree_loss import BaikalCMALoss, BaikalLoss, TreeLoss
 from .training.candidate import Candidate
@@ -22,14 +27,21 @@ from .workflow import SearchResult, compare, run_worker, search, tune_learning_r
 __version__: str
 
 __all__ = [
+    "ActiveNegativeLoss",
     "BaikalCMALoss",
     "BaikalLoss",
     "Candidate",
     "EarlyAbortPruner",
+    "EpsilonSoftmaxLoss",
     "Expansion",
     "FocalLoss",
     "GLOSampler",
     "GeneralizedCrossEntropyLoss",
+    "JointAsymmetricLoss",
+    "LabelDistributionallyRobustLoss",
+    "LabelSmoothingLoss",
+    "LogitClipLoss",
+    "NormalizedAsymmetricLoss",
     "NormalizedReverseCrossEntropyLoss",
     "PolyLoss",
     "SearchResult",

@@ -171,7 +171,7 @@ def prepare(
     _check_target(logits, target, conventions.ignore_index)
     if target.is_floating_point():
         x = target.to(logits.dtype)
-        if smoothing > 0:
+        if smoothing:
             x = x * (1 - smoothing) + smoothing / n
         share = None if weight is None else (x * over_classes(weight, x)).sum(1, keepdim=True)
         return Batch(logits, x, True, share=share, shape=shape)

@@ -39,11 +39,38 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "optuna-taylorglo loss", 1
 
+_LIBRARY = Path(__file__).parent / "library"
+
+
+def library() -> dict[str, Path]:
+    """The losses that come with the package: names and files."""
+    return {path.stem: path for path in sorted(_LIBRARY.glob("*.json"))}
+
 
 class _Part(PlainModel):
     @classmethod
     def refusal(cls, problems: Sequence[Problem]) -> LossFileError:
         return LossFileError("\n".join(f"{field}: {sentence}" for field, sentence in problems))
+
+
+class Outcome(_Part):
+    """Test results of a loss of the library on a task that it was not found on."""
+
+    task: StrictStr
+    network: StrictStr
+    loss: Number  # with its scale tuned on validation
+    standard: Number  # the best of the standard losses, each tuned with as many trainings
+    standard_loss: StrictStr
+    cross_entropy: Number  # with its learning rate tuned with as many trainings
+
+
+class Library(_Part):
+    """What a loss of the library is for, and what it was found with."""
+
+    use: StrictStr
+    found_on: list[StrictStr]
+    command: StrictStr
+    outcomes: list[Outcome]
 
 
 class Origin(_Part):
@@ -55,6 +82,7 @@ class Origin(_Part):
     validation_accuracy: Number | None = None  # the trial's fitness
     final_mean: StrictBool = False  # the mean of the final distribution, which no trial evaluated
     full_validation: Number | None = None  # mean metric of the full trainings that selected it
+    library: Library | None = None  # of a loss that comes with the package
 
 
 class _LossFields(_Part):
@@ -114,7 +142,7 @@ def load_loss(
     """Read a loss that `TaylorLoss.save` or `TreeLoss.save` wrote.
 
     Args:
-        path: The file.
+        path: The file, or the name of a loss of the library, which `taylorglo losses` lists.
         weight: Weight of each class, shape (C,), in place of the file's.
         reduction: "mean", "sum" or "none", in place of the file's.
         ignore_index: Target index that does not count, in place of the file's.
@@ -143,10 +171,13 @@ def load_loss(
     from optuna_taylorglo.losses.taylor import TaylorLoss
     from optuna_taylorglo.losses.tree_loss import TreeLoss
 
+    file, named = Path(path), library()
+    if not file.exists():
+        file = named.get(str(path), file)
     try:
-        content = json.loads(Path(path).read_bytes(), parse_constant=_refuse_constant)
+        content = json.loads(file.read_bytes(), parse_constant=_refuse_constant)
     except OSError as error:
-        hint = nearest(path, files_beside(path, ".json"))
+        hint = nearest(path, [*files_beside(path, ".json"), *named])
         reason = f"{error.strerror}; {hint}" if hint else f"{error.strerror}."
         raise LossFileError(f"{path}: cannot be read: {reason}") from error
     except (ValueError, RecursionError) as error:

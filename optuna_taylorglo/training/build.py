@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_modules.classifier import split_batch
+from lightning_modules.classifier import class_indices, split_batch
 from optuna_taylorglo.errors import RecipeError, UsageError
 from optuna_taylorglo.recipes.schema import LossSettings, TrainingRecipe
 from optuna_taylorglo.recipes.settings import CheckpointSettings, Component
@@ -159,7 +159,7 @@ def _labels(loader: Any) -> Iterator[Tensor]:
         except RecipeError as error:
             problem = f"balanced counts labels, but {error.problem}; give a list of weights"
             raise RecipeError(FIELD, problem) from error
-        yield torch.as_tensor(labels).long().flatten()
+        yield class_indices(torch.as_tensor(labels)).long().flatten()
 
 
 # Criteria of other problems than one label out of several classes.

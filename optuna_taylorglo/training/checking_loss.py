@@ -47,8 +47,6 @@ class CheckingLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         if problem := self._problem_of_logits(logits, target):
             raise self._logits_error(problem)
-        if target.shape == logits.shape[:-1] and logits.shape[1] != self.n_classes:
-            logits = logits.movedim(-1, 1)  # of sequences (B, T, C)
         if problem := self._problem_of_labels(logits, target):
             raise self._labels_error(problem)
         loss = nn.functional.cross_entropy(logits.float(), target, ignore_index=self.ignore_index)
@@ -63,11 +61,16 @@ class CheckingLoss(nn.Module):
 
     def _problem_of_logits(self, logits: Tensor, target: Tensor) -> str:
         shape, n = tuple(logits.shape), self.n_classes
-        is_sequence = logits.ndim > 2 and shape[-1] == n and target.shape == shape[:-1]
-        if logits.ndim < 2 or (shape[1] != n and not is_sequence):
-            hint = ": two classes need two logits, not one" if n == 2 else ""
-            must = f"must be (B, {n}) or (B, {n}, …) for {n} classes"
-            return f"logits of shape {shape}, {must}{hint}"
+        if logits.ndim < 2 or shape[1] != n:
+            hints = [f"logits of shape {shape}, must be (B, {n}) or (B, {n}, …) for {n} classes"]
+            is_one = logits.ndim < 2 or shape[1] == 1
+            if is_one and n == 2:
+                hints.append("two classes need two logits, not one")
+            if is_one and target.is_floating_point():
+                hints.append(SUPPORTED)
+            if logits.ndim > 2 and shape[-1] == n:
+                hints.append("logits.movedim(-1, 1)")
+            return ": ".join(hints)
         # After the step it may be the learning rate, which is a matter of the search.
         if torch.is_grad_enabled() and not logits.isfinite().all():
             return "logits that are not finite, from inputs that are"
@@ -86,7 +89,9 @@ class CheckingLoss(nn.Module):
         if target.is_floating_point():
             sums = target.sum(dim=1) if target.shape == logits.shape else target.new_zeros(1)
             if (target >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
-                return ""  # probabilities of classes
+                # probabilities of classes
+                alone = "are probabilities, which go with no loss.ignore_index: take it out"
+                return alone if self.ignore_index >= 0 else ""
             must = "must be class indices (torch.int64), or probabilities that sum to 1"
             return f"are {target.dtype} of shape {shape}, {must}: {SUPPORTED}"
         if shape == tuple(logits.shape):

@@ -135,8 +135,7 @@ def dry_run(
 
 def _checking_loss(recipe: TrainingRecipe, n_classes: int) -> CheckingLoss:
     def logits_error(problem: str) -> RecipeError:
-        of_data = f" of {recipe.data.class_path}" if problem.startswith("logits of shape") else ""
-        return _model_error(recipe, f"gives {problem}{of_data}")
+        return _model_error(recipe, f"on {recipe.data.class_path} gives {problem}")
 
     return CheckingLoss(
         n_classes,

@@ -51,32 +51,103 @@ BATCH = 8  # trainings that TPE proposes together, however many workers there ar
 FINALISTS = 10  # standard losses that are trained fully
 
 
-@dataclass(frozen=True)
-class Family:
-    """A standard loss and the values that its parameter may take."""
+class Range(NamedTuple):
+    """The values that a parameter may take in a search; whole numbers if `low` is an int."""
 
-    label: str
-    parameter: str
-    grid: tuple[float, ...]
-    low: float  # of a search; an int if the values are whole numbers
+    low: float
     high: float
     log: bool = False
 
+    def suggest(self, trial: Trial, name: str) -> float:
+        """A value for a trial."""
+        if isinstance(self.low, int):
+            return trial.suggest_int(name, self.low, int(self.high), log=self.log)
+        return trial.suggest_float(name, self.low, self.high, log=self.log)
 
+
+@dataclass(frozen=True)
+class Family:
+    """A standard loss and its parameters."""
+
+    label: str
+    ranges: Mapping[str, Range]
+    grid: tuple[tuple[float, ...], ...]  # values in the order of `ranges`; the first is the default
+
+    def settings(self) -> list[dict[str, float]]:
+        """Published or usual settings, the most usual first."""
+        return [dict(zip(self.ranges, values, strict=True)) for values in self.grid]
+
+
+_ACTIVE, _PASSIVE = Range(0.1, 100.0, log=True), Range(0.01, 100.0, log=True)  # weights of parts
+
+# Sources of settings: the papers that the losses cite, and for wrong labels the configurations of
+# Zhou et al. (github.com/hitcszx/ALFs), Ye et al. (github.com/Virusdoll/Active-Negative-Loss) and
+# Wang et al. (github.com/cswjl/eps-softmax): of CIFAR-10 first, then CIFAR-100 and others.
 FAMILIES: Mapping[str, Family] = {
     "label-smoothing": Family(
-        "label smoothing", "label_smoothing", (0.05, 0.1, 0.2, 0.3), 0.0, 0.9
+        "label smoothing",
+        {"label_smoothing": Range(-1.0, 0.9)},
+        ((0.1,), (0.05,), (0.2,), (0.4,), (-0.2,), (-0.8,)),
     ),
-    "focal": Family("focal loss", "gamma", (0.5, 1.0, 2.0, 5.0), 0.0, 5.0),
-    "gce": Family("generalized cross-entropy", "q", (0.3, 0.5, 0.7, 0.9), 0.05, 1.0),
-    "poly": Family("PolyLoss-1", "epsilon", (1.0, 3.0, 10.0, 30.0), -1.0, 30.0),
-    "sce": Family("symmetric cross-entropy", "alpha", (0.03, 0.1, 0.3, 1.0), 0.01, 10.0, log=True),
-    "taylor-ce": Family("Taylor cross-entropy", "order", (1, 2, 4, 8), 1, 32, log=True),
+    "gce": Family(
+        "generalized cross-entropy", {"q": Range(0.05, 1.0)}, ((0.7,), (0.3,), (0.5,), (0.9,))
+    ),
+    "sce": Family(
+        "symmetric cross-entropy",
+        {"alpha": Range(0.01, 10.0, log=True), "beta": Range(0.01, 10.0, log=True)},
+        ((0.1, 1.0), (6.0, 0.1), (0.01, 1.0), (1.0, 1.0)),
+    ),
     "nce-rce": Family(
-        "normalized plus reverse cross-entropy", "alpha", (0.3, 1.0, 10.0, 100.0), 0.1, 100.0, True
+        "NCE + RCE",
+        {"alpha": _ACTIVE, "beta": _PASSIVE},
+        ((1.0, 1.0), (10.0, 0.1), (1.0, 10.0), (50.0, 0.1)),
+    ),
+    "nce-agce": Family(
+        "NCE + AGCE",
+        {
+            "alpha": _ACTIVE,
+            "beta": _PASSIVE,
+            "a": Range(0.01, 10.0, log=True),
+            "q": Range(0.1, 4.0),
+        },
+        ((1.0, 4.0, 6.0, 1.5), (10.0, 0.1, 1.8, 3.0), (50.0, 0.1, 2.5, 3.0)),
+    ),
+    "anl-ce": Family(
+        "ANL-CE",
+        {"alpha": _ACTIVE, "beta": _PASSIVE},
+        ((5.0, 5.0), (10.0, 1.0), (1.0, 1.0), (20.0, 1.0)),
+    ),
+    "eps-softmax": Family(
+        "ε-softmax",
+        {
+            "m": Range(1.0, 1e6, log=True),
+            "alpha": Range(0.001, 1.0, log=True),
+            "beta": Range(0.1, 10.0, log=True),
+        },
+        ((1e5, 0.01, 5.0), (1e3, 0.02, 5.0), (1e4, 0.05, 1.0), (1e2, 0.007, 1.0)),
+    ),
+    "jal-ce": Family(
+        "JAL-CE",
+        {"alpha": _ACTIVE, "beta": _PASSIVE, "a": Range(1.0, 50.0, log=True)},
+        ((1.0, 1.0, 20.0), (1.0, 1.0, 10.0), (1.0, 1.0, 30.0), (1.0, 1.0, 40.0)),
+    ),
+    "ldr-kl": Family(
+        "LDR-KL",
+        {"temperature": Range(0.1, 100.0, log=True), "margin": Range(0.01, 10.0, log=True)},
+        ((10.0, 0.1), (1.0, 0.1), (1.0, 2.0)),
+    ),
+    "logit-clip": Family(
+        "logit clipping",
+        {"tau": Range(0.1, 100.0, log=True)},
+        ((2.5,), (0.5,), (1.0,), (1.5,)),
+    ),
+    "poly": Family("PolyLoss-1", {"epsilon": Range(-1.0, 30.0)}, ((2.0,), (1.0,), (8.0,), (30.0,))),
+    "focal": Family("focal loss", {"gamma": Range(0.0, 5.0)}, ((2.0,), (0.5,), (1.0,), (5.0,))),
+    "taylor-ce": Family(
+        "Taylor cross-entropy", {"order": Range(1, 32, log=True)}, ((2,), (1,), (4,), (8,))
     ),
 }
-"""By the short names of the command line; all but label smoothing are kinds of `ComparedLoss`."""
+"""By the short names of the command line, in the order in which the published ones are tried."""
 
 BASELINES = ("ce", "ce-tuned", "baikal", "baikal-cma", *FAMILIES, "best-standard")
 DEFAULT_BASELINES = ("ce", "ce-tuned", "label-smoothing", "best-standard")
@@ -180,8 +251,8 @@ def baseline(name: str, recipe: Recipe, run: Runner, rates: LearningRates) -> Co
         return tuned_rates(recipe, run, rates)[0].loss
     if name in FAMILIES:
         tried = [
-            standard_loss(name, name, value, rates, rate)
-            for value in FAMILIES[name].grid
+            standard_loss(name, name, settings, rates, rate)
+            for settings in FAMILIES[name].settings()
             for rate in rates.times(GRID_FACTORS)
         ]
         means = _means_on_validation(tried, 1, recipe, run)
@@ -191,16 +262,18 @@ def baseline(name: str, recipe: Recipe, run: Runner, rates: LearningRates) -> Co
 
 
 def standard_loss(
-    name: str, family: str, value: float, rates: LearningRates, rate: float
+    name: str, family: str, settings: dict[str, float], rates: LearningRates, rate: float
 ) -> ComparedLoss:
-    """The loss of a family with a value of its parameter at a learning rate."""
-    label, parameter = FAMILIES[family].label, FAMILIES[family].parameter
+    """The loss of a family with these parameters at a learning rate."""
+    kind, label = family, FAMILIES[family].label
     if family == "label-smoothing":
-        kind, label = "cross-entropy", f"{label} {value:.3g}"
+        smoothing = settings["label_smoothing"]
+        kind = "cross-entropy" if smoothing >= 0 else kind  # PyTorch's own where it can
+        label += f" {smoothing:.3g}"
     else:
-        kind, label = family, f"{label} ({parameter} {value:.3g})"
+        label += f" ({', '.join(f'{key} {value:.3g}' for key, value in settings.items())})"
     label += f" at {rates.label(rate)}"
-    return ComparedLoss(name, label, kind, settings={parameter: value}, **rates.settings(rate))
+    return ComparedLoss(name, label, kind, settings=settings, **rates.settings(rate))
 
 
 class TunedRate(NamedTuple):
@@ -250,21 +323,26 @@ def _score(value: float | None, recipe: Recipe) -> float:
 def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> ComparedLoss:
     """Search with TPE among the standard losses, with the budget that the loss search had."""
     search, length = recipe.search, recipe.budget.evaluation
+    published = [(name, family.settings()[0]) for name, family in FAMILIES.items()]
+    # Cross-entropy as in the recipe comes first.
+    first = [("label-smoothing", {"label_smoothing": recipe.loss.label_smoothing}), *published]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(
             seed=candidate_seed(search.seed, Stage.STANDARD, 0),
-            n_startup_trials=2 * BATCH,
+            # All that is not deprecated, so that results do not follow Optuna's defaults.
+            n_startup_trials=len(first) + 2 * BATCH,
+            n_ei_candidates=24,
             multivariate=True,
             group=True,
             constant_liar=True,
         )
     study = optuna.create_study(direction=direction_of(recipe), sampler=sampler)
-    # The first trial is cross-entropy as in the recipe.
-    first = {"loss": "label-smoothing", "label-smoothing": recipe.loss.label_smoothing}
-    if rates.obstacle is None:
-        first[_rate_name("label-smoothing")] = rates.start
-    study.enqueue_trial(first)
+    for family, settings in first:
+        parameters = {_parameter_name(family, key): value for key, value in settings.items()}
+        if rates.obstacle is None:
+            parameters[_parameter_name(family, "learning rate")] = rates.start
+        study.enqueue_trial({"loss": family, **parameters})
     tried: list[tuple[ComparedLoss, float | None]] = []
     n_trainings = search.total_candidates * search.repeats
     while len(tried) < n_trainings:
@@ -288,21 +366,21 @@ def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> Com
 
 
 def _suggest(trial: Trial, rates: LearningRates) -> ComparedLoss:
-    chosen = trial.suggest_categorical("loss", list(FAMILIES))
-    family = FAMILIES[chosen]
-    if isinstance(family.low, int):
-        value: float = trial.suggest_int(chosen, family.low, int(family.high), log=family.log)
-    else:
-        value = trial.suggest_float(chosen, family.low, family.high, log=family.log)
+    # Each family has its own parameters and learning rate: which is best depends on the others.
+    family = trial.suggest_categorical("loss", list(FAMILIES))
+    settings = {
+        name: values.suggest(trial, _parameter_name(family, name))
+        for name, values in FAMILIES[family].ranges.items()
+    }
     rate = rates.start
     if rates.obstacle is None:
-        # A learning rate for each family: which is best depends on it, and on the parameter.
-        rate = trial.suggest_float(_rate_name(chosen), *rates.times(RATE_BOUNDS), log=True)
-    return standard_loss("best-standard", chosen, value, rates, rate)
+        low, high = rates.times(RATE_BOUNDS)
+        rate = trial.suggest_float(_parameter_name(family, "learning rate"), low, high, log=True)
+    return standard_loss("best-standard", family, settings, rates, rate)
 
 
-def _rate_name(family: str) -> str:
-    return f"learning rate of {family}"
+def _parameter_name(family: str, parameter: str) -> str:
+    return f"{parameter} of {family}"
 
 
 def evaluate_cross_entropy(

@@ -32,6 +32,7 @@ KINDS = {
     "taylor": "optuna_taylorglo:TaylorLoss",
     "tree": "optuna_taylorglo:TreeLoss",
     "cross-entropy": "torch.nn:CrossEntropyLoss",
+    "label-smoothing": "optuna_taylorglo:LabelSmoothingLoss",  # below 0 too
     "baikal": "optuna_taylorglo:BaikalLoss",
     "baikal-cma": "optuna_taylorglo:BaikalCMALoss",
     "focal": "optuna_taylorglo:FocalLoss",
@@ -40,6 +41,12 @@ KINDS = {
     "sce": "optuna_taylorglo:SymmetricCrossEntropyLoss",
     "taylor-ce": "optuna_taylorglo:TaylorCrossEntropyLoss",
     "nce-rce": "optuna_taylorglo:NormalizedReverseCrossEntropyLoss",
+    "nce-agce": "optuna_taylorglo:NormalizedAsymmetricLoss",
+    "anl-ce": "optuna_taylorglo:ActiveNegativeLoss",
+    "eps-softmax": "optuna_taylorglo:EpsilonSoftmaxLoss",
+    "jal-ce": "optuna_taylorglo:JointAsymmetricLoss",
+    "ldr-kl": "optuna_taylorglo:LabelDistributionallyRobustLoss",
+    "logit-clip": "optuna_taylorglo:LogitClipLoss",
 }
 
 

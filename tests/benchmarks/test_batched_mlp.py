@@ -13,6 +13,7 @@ from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.training.training import Training
+from optuna_taylorglo.verdict.baselines import FAMILIES
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import ComparedLoss, Task, compared_evolved_loss
 
@@ -32,14 +33,27 @@ STANDARD = {
     "focal": {"gamma": 1.5},
     "gce": {"q": 0.6},
     "poly": {"epsilon": 4.0},
-    "sce": {"alpha": 0.2},
+    "sce": {"alpha": 0.2, "beta": 0.7},
     "taylor-ce": {"order": 3},
-    "nce-rce": {"alpha": 5.0},
+    "nce-rce": {"alpha": 5.0, "beta": 0.3},
+    "nce-agce": {"alpha": 1.0, "beta": 4.0, "a": 2.0, "q": 1.5},
+    "anl-ce": {"alpha": 5.0, "beta": 2.0},
+    "eps-softmax": {"m": 2.0, "alpha": 1.0, "beta": 0.5},
+    "jal-ce": {"alpha": 1.0, "beta": 2.0, "a": 3.0},
+    "ldr-kl": {"temperature": 0.5, "margin": 0.4},
+    "logit-clip": {"tau": 2.5},
+    "label-smoothing": {"label_smoothing": -0.6},
 }
 COMPARED = [
     *(compared_evolved_loss("evolved", "evolved", Role.EVOLVED, loss) for loss in EVOLVED),
     *(ComparedLoss(kind, kind, kind, settings=settings) for kind, settings in STANDARD.items()),
 ]
+
+
+def test_all_standard_losses_are_known_with_all_their_parameters():
+    assert {*FAMILIES, "cross-entropy"} == set(STANDARD)
+    for name, family in FAMILIES.items():
+        assert set(family.ranges) == set(STANDARD[name])
 
 
 @pytest.mark.parametrize("loss", COMPARED, ids=lambda loss: loss.kind)
@@ -49,9 +63,10 @@ def test_gradients_are_those_of_the_losses_that_a_worker_trains_with(loss):
     logits = torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).requires_grad_()
     labels = torch.arange(64).remainder(10)
     (expected,) = torch.autograd.grad(loss.criterion()(logits, labels), logits)
-    groups = _groups([Job(kind_of(loss), parameters_of(loss), 0, 1.0)])
-    found = logit_gradients(logits[None], labels[None], groups)[0] / 64
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    # Two networks, so that parameters are columns of them and not of samples.
+    groups = _groups([Job(kind_of(loss), parameters_of(loss), 0, 1.0)] * 2)
+    for found in logit_gradients(logits.expand(2, -1, -1), labels.expand(2, -1), groups) / 64:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_batched_training_is_a_worker_s(tmp_path):

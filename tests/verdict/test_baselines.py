@@ -1,6 +1,10 @@
 """Baselines: what is tried, on what, and which of it is taken."""
 
+import inspect
+import itertools
 import math
+import re
+import warnings
 from collections import Counter
 
 import optuna
@@ -18,71 +22,98 @@ from optuna_taylorglo.recipes.settings import DEFAULT_OPTIMIZER
 from optuna_taylorglo.seeds import training_seed
 from optuna_taylorglo.training.training import Training
 from optuna_taylorglo.verdict import baselines
+from optuna_taylorglo.verdict.tasks import ComparedLoss
 
 MODULES_OWN = baselines.LearningRates(base=None)
 
 
 @pytest.mark.parametrize("name", baselines.FAMILIES)
 def test_a_standard_loss_is_tuned_jointly_with_its_learning_rate(name, recipe):
-    family = baselines.FAMILIES[name]
-    best_value, best_rate = family.grid[2], 0.3 * recipe.optimizer.lr
+    settings = baselines.FAMILIES[name].settings()
+    best, best_rate = settings[2], 0.3 * recipe.optimizer.lr
     logits, target = torch.randn(4, 10), torch.arange(4)
 
     def fitness(task):
         assert torch.isfinite(task.loss.criterion()(logits, target))
         assert task.loss.learning_rate is not None
-        value = task.loss.settings[family.parameter]
-        if value == family.grid[0]:
+        # PyTorch's own label smoothing ignores rates below 0.
+        smoothing = task.loss.settings.get("label_smoothing", -1.0)
+        assert task.loss.kind == ("cross-entropy" if smoothing >= 0 else name)
+        if task.loss.settings == settings[0]:
             return None  # diverged
         # Negative: what diverges is worse than any value.
-        return -abs(math.log(task.loss.learning_rate / best_rate)) - abs(value - best_value)
+        off = abs(math.log(task.loss.learning_rate / best_rate))
+        return -off - settings.index(task.loss.settings) % 2
 
     run = Recorder(fitness)
     found = baselines.baseline(name, recipe, run, baselines.LearningRates.of(recipe))
-    assert found.settings == {family.parameter: best_value}
+    assert found.settings == best
     assert found.learning_rate == pytest.approx(best_rate)
-    n_tried = len(family.grid) * len(baselines.GRID_FACTORS)
+    n_tried = len(settings) * len(baselines.GRID_FACTORS)
     assert len(run.tasks) == n_tried
     assert f"learning rate {best_rate:.3g} (best of {n_tried})" in found.label
-    assert all(family.low <= value <= family.high for value in family.grid)
+    assert all(f"{value:.3g}" in found.label for value in best.values())
     # At the length of evaluations, from the same weights, and never by the test set.
     assert {task.length for task in run.tasks} == {recipe.budget.evaluation}
     assert len({task.seed for task in run.tasks}) == 1
     assert not any(task.on_test_set for task in run.tasks)
 
 
-def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(recipe):
-    """On a problem that PolyLoss with ε = 17 at a small learning rate solves."""
-    search = recipe.search.changed(popsize=8, n_generations=3, repeats=2)  # 48 trainings
-    recipe = recipe.changed(search=search, budget=recipe.budget.changed(evaluation=5, full=6))
-    rates, known = baselines.LearningRates.of(recipe), {}
+@pytest.mark.parametrize("name", baselines.FAMILIES)
+def test_a_family_has_all_parameters_of_its_loss_and_settings_within_their_ranges(name):
+    family = baselines.FAMILIES[name]
+    loss = ComparedLoss(name, name, name, settings=family.settings()[0]).criterion()
+    assert set(family.ranges) == set(inspect.signature(type(loss)).parameters) - {"settings"}
+    settings = family.settings()
+    assert 3 <= len(settings) == len({tuple(each.values()) for each in settings})
+    for each in settings:
+        assert all(low <= each[key] <= high for key, (low, high, _) in family.ranges.items())
+    # At the ends of the ranges too, gradients are finite and the target's output is pushed up.
+    for ends in itertools.product(*((low, high) for low, high, _ in family.ranges.values())):
+        corner = dict(zip(family.ranges, ends, strict=True))
+        logits = torch.zeros(1, 10, requires_grad=True)
+        loss = ComparedLoss(name, name, name, settings=corner).criterion()
+        (gradient,) = torch.autograd.grad(loss(logits, torch.tensor([3])), logits)
+        assert torch.isfinite(gradient).all()
+        assert gradient.argmin() == 3 or corner == {"epsilon": -1.0}
 
-    def value(task):
-        rate = (task.loss.learning_rate or recipe.optimizer.lr) / recipe.optimizer.lr
-        if rate > 5:
-            return None
-        off = 0.05 * math.log10(rate / 0.04) ** 2
-        if task.loss.kind == "poly":
-            return 0.95 - ((task.loss.settings["epsilon"] - 17) / 100) ** 2 - off
-        return 0.9 - off
+
+def solved_by_poly(task):
+    """A problem that PolyLoss with ε = 17 at a small learning rate solves."""
+    rate = task.loss.learning_rate / 0.1
+    if rate > 5:
+        return None
+    off = 0.05 * math.log10(rate / 0.04) ** 2
+    if task.loss.kind == "poly":
+        return 0.95 - ((task.loss.settings["epsilon"] - 17) / 100) ** 2 - off
+    return 0.9 - off
+
+
+RATES = baselines.LearningRates(base=0.1)
+
+
+def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(recipe):
+    known = {}
 
     def interrupted(tasks):
         for task in tasks:
             if task.key not in known:
-                known[task.key] = value(task)
-                if len(known) == 27:  # in the middle of a batch
+                known[task.key] = solved_by_poly(task)
+                if len(known) == 107:  # in the middle of a batch
                     raise StopRequested
         return [known[task.key] for task in tasks]
 
-    run = Recorder(value)
-    found = baselines.baseline("best-standard", recipe, run, rates)
+    search = recipe.search.changed(popsize=8, n_generations=10, repeats=2)  # 160 trainings
+    recipe = recipe.changed(search=search, budget=recipe.budget.changed(evaluation=5, full=6))
+    run = Recorder(solved_by_poly)
+    found = baselines.baseline("best-standard", recipe, run, RATES)
     with pytest.raises(StopRequested):
-        baselines.baseline("best-standard", recipe, interrupted, rates)
-    assert baselines.baseline("best-standard", recipe, interrupted, rates) == found
+        baselines.baseline("best-standard", recipe, interrupted, RATES)
+    assert baselines.baseline("best-standard", recipe, interrupted, RATES) == found
     assert list(known) == [task.key for task in run.tasks], "it goes on where it was"
     short = [task for task in run.tasks if task.length == recipe.budget.evaluation]
     full = [task for task in run.tasks if task.length == recipe.budget.full]
-    assert len(short) == len({task.seed for task in short}) == 48
+    assert len(short) == len({task.seed for task in short}) == 160
     assert not {task.seed for task in short} & {task.seed for task in full}
     assert not any(task.on_test_set for task in run.tasks)
     # Ten losses with two seeds, five with two more, three with four more.
@@ -93,11 +124,79 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(r
     assert (found.name, found.kind) == ("best-standard", "poly")
     assert found.settings["epsilon"] == pytest.approx(17, abs=8)
     assert found.label.startswith("best standard loss, same budget: PolyLoss-1 (epsilon ")
-    # It begins with cross-entropy as it is, and tries every family.
-    assert short[0].loss.settings == {"label_smoothing": 0.0}
-    assert short[0].loss.learning_rate == recipe.optimizer.lr
-    kinds = {*baselines.FAMILIES, "cross-entropy"} - {"label-smoothing"}
-    assert {task.loss.kind for task in short} == kinds
+
+
+@pytest.mark.parametrize("rates", [RATES, MODULES_OWN, baselines.LearningRates(None, "fixed")])
+def test_published_settings_are_tried_first_at_the_recipe_s_own_rate(recipe, rates):
+    recipe = recipe.changed(
+        search=recipe.search.changed(popsize=8, n_generations=5, repeats=1),
+        loss=recipe.loss.changed(label_smoothing=0.3),
+        budget=recipe.budget.changed(evaluation=5, full=6),
+    )
+    run = Recorder(lambda task: 0.5)
+    baselines.baseline("best-standard", recipe, run, rates)
+    short = [task.loss for task in run.tasks if task.length == 5]
+    assert len(short) == 40
+    own = {"learning_rate": rates.base, "learning_rate_factor": None}
+    names = list(baselines.FAMILIES)
+    published = [baselines.FAMILIES[name].settings()[0] for name in names]
+    assert [loss.settings for loss in short[: 1 + len(names)]] == [
+        {"label_smoothing": 0.3},  # cross-entropy as it is
+        *published,
+    ]
+    kinds = ["cross-entropy", "cross-entropy", *names[1:]]
+    assert [loss.kind for loss in short[: 1 + len(names)]] == kinds
+    assert published[names.index("nce-agce")] == {"alpha": 1.0, "beta": 4.0, "a": 6.0, "q": 1.5}
+    for loss in short[: 1 + len(names)]:
+        assert {key: getattr(loss, key) for key in own} == own
+    # Then others, within the ranges and with parameters of their own family only.
+    for loss in short[1 + len(names) :]:
+        family = "label-smoothing" if loss.kind == "cross-entropy" else loss.kind
+        ranges = baselines.FAMILIES[family].ranges
+        assert loss.settings.keys() == ranges.keys()
+        assert all(low <= loss.settings[key] <= high for key, (low, high, _) in ranges.items())
+        assert loss.settings not in published
+        if rates.obstacle is None:
+            factor = loss.learning_rate_factor or loss.learning_rate / (rates.base or math.nan)
+            assert 0.01 <= factor <= 10
+
+
+def test_a_small_budget_ends_among_the_published_settings(recipe):
+    search = recipe.search.changed(popsize=5, n_generations=2, repeats=1)
+    run = Recorder(lambda task: -task.seed % 7)
+    found = baselines.baseline("best-standard", recipe.changed(search=search), run, RATES)
+    names = list(baselines.FAMILIES)[1:9]
+    kinds = [task.loss.kind for task in run.tasks[:10]]
+    assert kinds == ["cross-entropy", "cross-entropy", *names]
+    assert found.kind in kinds
+
+
+def test_no_default_of_optuna_decides_what_is_tried(recipe, monkeypatch):
+    """Every argument of the sampler is given, but deprecated ones and constraints."""
+    sampler, given = optuna.samplers.TPESampler, {}
+
+    class Recorded(sampler):
+        def __init__(self, **arguments):
+            given.update(arguments)
+            super().__init__(**arguments)
+
+    monkeypatch.setattr(optuna.samplers, "TPESampler", Recorded)
+    search = recipe.search.changed(popsize=8, n_generations=1, repeats=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)  # none of them is deprecated
+        baselines.best_standard_loss(
+            recipe.changed(search=search), Recorder(lambda task: 0.5), RATES
+        )
+    arguments = inspect.signature(sampler.__init__).parameters.keys() - {"self"}
+    documented = inspect.getdoc(sampler).partition("Args:")[2]
+    sections = re.split(r"\n    (\w+):\n", documented)
+    deprecated = {
+        name
+        for name, text in zip(sections[1::2], sections[2::2], strict=True)
+        if "Deprecated in" in text
+    }
+    assert {"gamma", "weights", "constraints_func"} <= deprecated
+    assert given.keys() == arguments - deprecated
 
 
 def test_rates_are_factors_on_the_modules_own(recipe):
@@ -108,8 +207,9 @@ def test_rates_are_factors_on_the_modules_own(recipe):
     tried = {task.loss.learning_rate_factor for task in run.tasks}
     assert tried == {None, *baselines.LEARNING_RATE_FACTORS} - {1.0}
     smoothed = baselines.baseline("label-smoothing", recipe, run, MODULES_OWN)
-    assert "at learning rate × 3 (best of 20)" in smoothed.label
+    assert "at learning rate × 3 (best of 30)" in smoothed.label
     run = Recorder(lambda task: 0.5)
+    recipe = recipe.changed(search=recipe.search.changed(popsize=8, n_generations=3))
     baselines.baseline("best-standard", recipe, run, MODULES_OWN)
     factors = {task.loss.learning_rate_factor for task in run.tasks} - {None}
     assert len(factors) > 5

@@ -44,6 +44,9 @@ def test_cross_entropy_takes_the_studys_conventions_exactly():
     # A baseline whose smoothing is tuned has its own, and all the rest.
     own = cross_entropy(settings={"label_smoothing": 0.0}).criterion(conventions)
     assert value(own) == value(nn.CrossEntropyLoss(weight=WEIGHT, ignore_index=3))
+    below = ComparedLoss("n", "l", "label-smoothing", settings={"label_smoothing": -0.5})
+    expected = ot.LabelSmoothingLoss(-0.5, weight=WEIGHT, ignore_index=3)
+    assert value(below.criterion(conventions)) == value(expected)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,13 @@ def test_cross_entropy_takes_the_studys_conventions_exactly():
         ("sce", {"alpha": 0.3}, ot.SymmetricCrossEntropyLoss(0.3)),
         ("taylor-ce", {"order": 4}, ot.TaylorCrossEntropyLoss(4)),
         ("nce-rce", {"alpha": 10.0}, ot.NormalizedReverseCrossEntropyLoss(10.0)),
+        ("nce-agce", {"a": 2.0, "q": 3.0}, ot.NormalizedAsymmetricLoss(a=2.0, q=3.0)),
+        ("anl-ce", {"beta": 1.0}, ot.ActiveNegativeLoss(beta=1.0)),
+        ("eps-softmax", {"m": 100.0}, ot.EpsilonSoftmaxLoss(100.0)),
+        ("jal-ce", {"a": 30.0}, ot.JointAsymmetricLoss(a=30.0)),
+        ("ldr-kl", {"margin": 1.0}, ot.LabelDistributionallyRobustLoss(margin=1.0)),
+        ("logit-clip", {"tau": 1.0}, ot.LogitClipLoss(1.0)),
+        ("label-smoothing", {"label_smoothing": -0.5}, ot.LabelSmoothingLoss(-0.5)),
     ],
 )
 def test_each_kind_is_the_loss_itself_to_the_last_bit(kind, settings, loss):
