@@ -15,7 +15,6 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import optuna
 from optuna.study import Study
 from rich.console import Console
 
@@ -34,6 +33,7 @@ from optuna_taylorglo.study.storages import shown_url
 from optuna_taylorglo.text import as_file_name, counted, visible
 from optuna_taylorglo.training.runtime import RuntimeConfig
 from optuna_taylorglo.verdict.baselines import (
+    NO_LR_FACTOR,
     LearningRates,
     TunedRate,
     evaluate_cross_entropy,
@@ -121,6 +121,7 @@ class Session:
         if self.functions is None:
             self.runtime.prepare()
         evaluate_cross_entropy(self.study, worker.trainer, REFERENCE_SEEDS, self.stop)
+        self._tell_scale()
         with LiveProgress(self.console) as live:
             worker.after_each = partial(self._show, live, new_log(self.recipe))
             worker.work()
@@ -139,6 +140,7 @@ class Session:
             soft_wrap=True,
         )
         log = new_log(recipe)  # so that each look reads new trials only
+        self._tell_scale()
         processes.start()
         try:
             with LiveProgress(self.console) as live:
@@ -149,6 +151,18 @@ class Session:
             processes.stop()
         if self.stop.is_set():
             raise StopRequested
+
+    def _tell_scale(self) -> None:
+        """Say what is searched where the optimizer undoes the scale of a loss."""
+        follows = {
+            "learning_rate": "the learning rate is searched in its place",
+            "fixed": "nothing is searched in its place",
+        }
+        if self.recipe.search.scale in follows:
+            told = f"The optimizer undoes the scale of a loss: {follows[self.recipe.search.scale]}."
+            if isinstance(self.recipe, FunctionRecipe) and self.recipe.search.scale == "fixed":
+                told += " Multiply the learning rate by candidate.lr_factor to search that."
+            self.console.print(told, soft_wrap=True)
 
     def _show(self, live: LiveProgress, log: Any) -> None:
         recipe = self.recipe  # another process may make the search longer
@@ -219,8 +233,8 @@ class Session:
             _ = Worker(self.study, self.config, self.stop).trainer  # it tries the function
         rates = self.learning_rates
         if (obstacle := rates.obstacle) is not None or rates.by_scale:
-            whose = obstacle or "train is not multiplied by candidate.lr_factor"
-            raise UsageError(f"the learning rate cannot be tuned: that of {whose}.")
+            whose = obstacle or NO_LR_FACTOR
+            raise UsageError(f"the learning rate cannot be tuned: {whose}.")
         with self.trainings() as (_, train):
             return tuned_rates(self.recipe, train, rates)
 
@@ -277,7 +291,7 @@ def open_session(
 
         dry_run(recipe, settings["runtime"], path)
     if url == IN_MEMORY:
-        study = optuna.create_study(study_name=name or None, direction=direction_of(recipe))
+        study = opening.create_in_memory(name or "search", direction_of(recipe))
     else:
         study = opening.create_study(name, url, direction=direction_of(recipe))
     if (saved := settled_recipe(study)) is not None:

@@ -243,7 +243,8 @@ class Worker:
         training = FunctionTraining(recipe, functions.train, functions.test)
         if attributes.LR_FACTOR not in self.study.user_attrs:
             effects = training.check()
-            self._settle(effects.searched_scale)
+            if recipe.search.scale == "auto":
+                self._settle(effects.searched_scale)
             self.study.set_user_attr(attributes.LR_FACTOR, effects.lr_factor)
         self.recipe = attach_recipe(self.study)
         training.recipe = recipe.changed(search=self.recipe.search)
@@ -273,12 +274,10 @@ class Worker:
 
     def _settle(self, scale: str) -> None:
         """Store how the scale of losses is searched, unless another worker has."""
+        if scale == "learning_rate" and self.recipe.loss.base == "none":
+            scale = "fixed"  # such losses have no parameter for it
         if attributes.SCALE not in self.study.user_attrs:
             self.study.set_user_attr(attributes.SCALE, scale)
-            if scale != "free":
-                instead = {"learning_rate": "the learning rate is searched in its place"}
-                follows = instead.get(scale, "nor can its learning rate be multiplied")
-                logger.info("the optimizer undoes the scale of a loss; %s", follows)
 
     def run_tasks(self, evaluation_study: Study, tasks: Sequence[Task]) -> list[float | None]:
         """Values of trainings in order, done by this worker and others; None for diverged ones."""

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,7 +29,6 @@ from optuna_taylorglo.session import IN_MEMORY, Session, open_session
 from optuna_taylorglo.study import open as opening
 from optuna_taylorglo.study.optuna_private import storage_of
 from optuna_taylorglo.study.storages import resolve_storage_url
-from optuna_taylorglo.text import as_file_name
 from optuna_taylorglo.training.runtime import PrecisionName, RuntimeConfig
 from optuna_taylorglo.validation import nearest
 from optuna_taylorglo.verdict.baselines import DEFAULT_BASELINES
@@ -346,7 +346,7 @@ def tune_learning_rate(
         train, n_classes, metric, direction, settings, None, None, seed
     )
     # A study of its own: the recipe of a search may change after this.
-    name = f"{study_name or stem}_learning_rate"
+    name = f"{study_name or stem or 'search'}_learning_rate"
     session = _session(recipe, functions, storage, name, n_workers, progress, runtime)
     return session.tune_learning_rate()
 
@@ -403,15 +403,16 @@ def _saving_what_is_in_memory(session: Session) -> Iterator[None]:
     except BaseException as error:
         name = session.study.study_name
         if session.url == IN_MEMORY and session.study.get_trials(states=(TrialState.COMPLETE,)):
-            file = f"{as_file_name(name)}.log"
+            file, saved = "taylorglo.log", f"{name}_{datetime.now():%Y%m%d_%H%M%S}"
             optuna.copy_study(
                 from_study_name=name,
                 from_storage=storage_of(session.study),
                 to_storage=opening.open_storage(file),
+                to_study_name=saved,
             )
             error.add_note(
                 "Nothing is lost: call search again with the same arguments and "
-                f"storage={file!r}, study_name={name!r}."
+                f"storage={file!r}, study_name={saved!r}."
             )
         raise
 

@@ -185,7 +185,9 @@ def test_where_nothing_changes_the_pace_it_is_not_searched() -> None:
     assert result.study.user_attrs[LR_FACTOR] is False
     assert "log_scale" not in result.study.trials[0].params
     assert result.best_loss.lr_factor == 1.0
-    with pytest.raises(UsageError, match=r"not multiplied by candidate\.lr_factor"):
+    with pytest.raises(
+        UsageError, match=r"does not multiply its learning rate by candidate\.lr_factor"
+    ):
         tune_learning_rate(without_lr_factor, n_classes=3, progress=False)
 
 

@@ -17,7 +17,7 @@ from optuna.logging import get_logger
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES, SELECTION
+from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES, SELECTION, WITHDRAWN
 from optuna_taylorglo.errors import RecipeMismatch, StudyError
 from optuna_taylorglo.evolution.candidates import (
     Point,
@@ -125,8 +125,8 @@ class SearchHistory:
 
     @property
     def counts(self) -> dict[TrialState, int]:
-        """Number of trials in each state."""
-        found = Counter(trial.state for trial in self.trials)
+        """Number of trials in each state, without withdrawn duplicates."""
+        found = Counter(t.state for t in self.trials if WITHDRAWN not in t.user_attrs)
         return {state: found[state] for state in TrialState}
 
     @cached_property

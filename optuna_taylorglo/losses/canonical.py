@@ -26,6 +26,9 @@ from optuna_taylorglo.losses.expansion import THIRD_ORDER, Expansion, FloatArray
 
 Base = Literal["none", "cross_entropy"]
 
+RATE_FACTORS = (0.01, 30.0)
+"""Factors on the learning rate, where it is searched in the place of a loss's scale."""
+
 PACE = (0.03, 5.0)
 """First gradients, relative to cross-entropy's, between which trainings were seen to start: with
 less they end before they have begun, with more they diverge."""
@@ -244,9 +247,10 @@ def is_steady(
     Where the optimizer undoes the scale of a loss, a factor on the learning rate sets the pace.
     """
     pace = first_gradient(theta, n_classes, form, anchor=anchor, class_reduction=class_reduction)
-    if lr_factor is not None and pace > 0:
-        pace = lr_factor
-    if not PACE[0] < pace < PACE[1]:
+    if not pace > 0:
+        return False
+    value, (low, high) = (pace, PACE) if lr_factor is None else (lr_factor, RATE_FACTORS)
+    if not low < value < high:
         return False
     share = one_class_share(theta, n_classes, form, anchor=anchor, class_reduction=class_reduction)
     return share < MAX_ONE_CLASS_SHARE

@@ -79,7 +79,8 @@ class EvolvedLossModule(ClassificationLoss):
 
     def extra_repr(self) -> str:
         """The settings."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+        rate = {} if self.lr_factor is None else {"lr_factor": self.lr_factor}
+        return ", ".join(f"{name}={value!r}" for name, value in (self.settings() | rate).items())
 
     def save(
         self,

@@ -159,7 +159,8 @@ def describe(loss: EvolvedLoss, n_classes: int | None = None) -> Description:
             first = first_gradient(theta, n_classes, form, anchor=anchor, class_reduction=reduction)
         if anchor is not None:
             smoothed = f" with label smoothing {anchor.smoothing:.3g}" if anchor.smoothing else ""
-            left = f"L = {anchor.scale:.3g} × (cross-entropy{smoothed} - f)"
+            scale = "" if anchor.log_scale == 0 else f"{anchor.scale:.3g} × "
+            left = f"L = {scale}(cross-entropy{smoothed} - f)"
             if first is not None:
                 h, last = first, _anchored_sentences(loss, n_classes)
     begin = f"can begin to learn: trainability {h:.4g} > 0"
@@ -176,8 +177,8 @@ def describe(loss: EvolvedLoss, n_classes: int | None = None) -> Description:
         nearest, cosine = nearest_known_loss(loss, n_classes)
         binary, minimum = (TargetCurve(loss, n).minimum() for n in (2, n_classes))
         lines += [
-            f"It is lowest where the target has probability {minimum:.3f} "
-            f"({binary:.3f} with two classes).",
+            f"It is lowest where the target has probability {minimum:.3f}"
+            + ("." if n_classes == 2 else f" ({binary:.3f} with two classes)."),
             f"Most like {nearest} (cosine of gradients {cosine:.3f}).",
         ]
     facts |= {
@@ -200,12 +201,13 @@ def _scale_sentences(first: float | None, lr_factor: float | None) -> list[str]:
     lines = []
     if first is not None:
         acts = f": at the start that acts like a learning rate {first:.3g} times as large"
-        end = acts if lr_factor is None else ""
+        end = acts if lr_factor is None and first > 0 else ""
         lines.append(f"Its first gradient is {first:.3g} times cross-entropy's{end}.")
     if lr_factor is not None:
+        rate = "the learning rate" if lr_factor == 1 else f"{lr_factor:.3g} times the learning rate"
         lines.append(
-            "It was found with an optimizer that undoes the scale of a loss, and is to be used "
-            f"with the learning rate times {lr_factor:.3g}."
+            f"It was found with an optimizer that undoes the scale of a loss: use it with {rate} "
+            "of its recipe or function."
         )
     return lines
 

@@ -21,7 +21,8 @@ from optuna_taylorglo.attributes import GENERATION, INDEX
 from optuna_taylorglo.errors import StudyError
 from optuna_taylorglo.evolution.history import read_history
 from optuna_taylorglo.losses.tree import formula
-from optuna_taylorglo.recipes.schema import FunctionRecipe
+from optuna_taylorglo.recipes.load import BUNDLED_PACKAGE
+from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe
 from optuna_taylorglo.report.dashboard import (
     draw_figures,
     fitness_line,
@@ -98,6 +99,7 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         unsettled_note=unsettled_note(study, history),
         recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
         by_function=isinstance(recipe, FunctionRecipe),
+        allow=_allow(recipe),
         count=counted,
         own_optimizer=has_own_optimizer(study, recipe) is True,
         winner=winner,
@@ -133,6 +135,15 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
     write_atomically(Path(path), page)
 
 
+def _allow(recipe: Recipe) -> str:
+    """The options that allow the modules which are not bundled."""
+    if not isinstance(recipe, TrainingRecipe):
+        return ""
+    parts = (recipe.data, recipe.model, *recipe.trainer.callbacks, *recipe.trainer.loggers)
+    packages = {part.class_path.partition(".")[0]: None for part in parts}
+    return "".join(f" --allow {each}" for each in packages if each != BUNDLED_PACKAGE)
+
+
 def _parameters(loss: EvolvedLoss) -> list[tuple[str, str, str]]:
     """Name, meaning and exact value of each number of a loss."""
     from optuna_taylorglo.losses.tree_loss import TreeLoss
@@ -147,4 +158,8 @@ def _parameters(loss: EvolvedLoss) -> list[tuple[str, str, str]]:
             names += ["log_scale", "smoothing"]
             meanings += ["logarithm of the whole loss's scale", "label smoothing of cross-entropy"]
             values += loss.anchor.log_scale, loss.anchor.smoothing
+    if loss.lr_factor is not None:
+        names.append("lr_factor")
+        meanings.append("factor on the learning rate")
+        values = (*values, loss.lr_factor)
     return list(zip(names, meanings, map(repr, values), strict=True))

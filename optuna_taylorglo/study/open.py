@@ -96,12 +96,27 @@ def create_study(study_name: str, url: str, *, direction: Direction = "maximize"
     return _checked(_create(study_name, open_storage(url), direction, url), url)
 
 
+def create_in_memory(name: str, direction: Direction) -> Study:
+    """A study that only this process sees."""
+    return _quietly_created(name, None, direction)
+
+
 def _create(name: str, storage: RetryingStorage, direction: Direction, url: str) -> Study:
-    study = optuna.create_study(
-        study_name=name, storage=storage, direction=direction, load_if_exists=True
-    )
+    study = _quietly_created(name, storage, direction)
     check_direction(study, direction, url)
     return study
+
+
+def _quietly_created(name: str, storage: RetryingStorage | None, direction: Direction) -> Study:
+    """A study without Optuna's message, which would also be about our further ones."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return optuna.create_study(
+            study_name=name, storage=storage, direction=direction, load_if_exists=True
+        )
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def _checked(study: Study, url: str) -> Study:

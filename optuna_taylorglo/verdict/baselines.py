@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of cross-entropy
 TUNING_SEEDS = 2  # trainings of cross-entropy at each of them
 GRID_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)  # with a parameter; robust losses want smaller ones
+NO_LR_FACTOR = "train does not multiply its learning rate by candidate.lr_factor"
 RATE_BOUNDS = (0.01, 10.0)  # in the search among the standard losses
 BATCH = 8  # trainings that TPE proposes together, however many workers there are
 FINALISTS = 10  # standard losses that are trained fully
@@ -193,7 +194,7 @@ class LearningRates:
             return cls(None)
         if recipe.search.scale == "free":
             return cls(None, by_scale=True)
-        return cls(None, "train is not multiplied by candidate.lr_factor")
+        return cls(None, NO_LR_FACTOR)
 
     @classmethod
     def find(cls, study: Study, recipe: TrainingRecipe, runtime: RuntimeConfig) -> LearningRates:
@@ -234,7 +235,7 @@ class LearningRates:
         if self.obstacle is None:
             return ""
         return (
-            f"No learning rate was tuned, because that of {self.obstacle}. Cross-entropy at a "
+            f"No learning rate was tuned: {self.obstacle}. Cross-entropy at a "
             "tuned rate is left out, and the other losses were tried at its own rate only."
         )
 
@@ -362,7 +363,7 @@ def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> Com
     tried.sort(key=lambda pair: -_score(pair[1], recipe))
     finalists = [loss for loss, _ in tried[:FINALISTS]]
     best = finalists[halve(finalists, recipe, run, Stage.STANDARD_SELECTION)[0].index]
-    return replace(best, label=f"best standard loss, same budget: {best.label}")
+    return replace(best, label=f"the best standard loss, same budget: {best.label}")
 
 
 def _suggest(trial: Trial, rates: LearningRates) -> ComparedLoss:

@@ -135,15 +135,14 @@ def verdict_in_words(verdict: Verdict, n_classes: int) -> str:
         if verdict.scale_acts:
             same = "scale (a larger or smaller first gradient acts as a learning rate)"
         lines.append(
-            f"Of its difference of {gain:+z.4f} to cross-entropy, {scale:+z.4f} is what "
-            f"cross-entropy gains from the same {same}, and {gain - scale:+z.4f} is left for the "
-            "shape."
+            f"Of its difference of {gain:+z.4f} to cross-entropy, {scale:+z.4f} comes with the "
+            f"same {same}, and {gain - scale:+z.4f} with the shape."
         )
     if not math.isnan(shape):
-        control = "At the recipe's learning rate"
+        control = "At cross-entropy's learning rate"
         if verdict.scale_acts:
             control = "With its first gradient made as large as cross-entropy's"
-        lines.append(f"{control}, it differs by {shape:+z.4f}.")
+        lines.append(f"{control}, its difference to cross-entropy is {shape:+z.4f}.")
     is_share, guessing = is_accuracy(verdict.test_metric, verdict.mode), 1 / n_classes
     limit = GUESSING_FACTOR * guessing if is_share else -math.inf
     if stuck := _counts(

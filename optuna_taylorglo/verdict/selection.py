@@ -174,7 +174,9 @@ def finalists(study: Study, recipe: Recipe) -> list[Finalist]:
     found: list[Finalist] = []
     gradients: list[Tensor] = []
     for trial in ranked_trials(study):
-        gradient = logit_gradients(trial_loss(study, trial), n_classes)
+        loss = trial_loss(study, trial)
+        # Where the optimizer undoes the scale of a loss, the rate makes the step.
+        gradient = (loss.lr_factor or 1.0) * logit_gradients(loss, n_classes)
         if all(relative_distance(gradient, other) > SAME_FUNCTION for other in gradients):
             gradients.append(gradient)
             parameters = stored_candidate(recipe, trial)

@@ -26,6 +26,7 @@ _LABELS = {
     "log_scale": "s  logarithm of the scale",
     "smoothing": "ε  label smoothing",
 }
+_RATE_LABEL = "s  logarithm of the learning rate's factor"
 
 
 def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
@@ -167,7 +168,10 @@ def plot_search_state(study: Study) -> go.Figure:
     else:
         meanings = form_of(history.recipe).parameter_meanings
         thetas = {f"theta_{i}": f"θ{i}  {meaning}" for i, meaning in enumerate(meanings)}
-        labels = [(_LABELS | thetas)[name] for name in parameter_names(history.recipe)]
+        scale = history.recipe.search.scale
+        rate = {"log_scale": _RATE_LABEL} if scale == "learning_rate" else {}
+        names = parameter_names(history.recipe)
+        labels = [(_LABELS | rate | thetas)[name] for name in names]
     labels = [label if len(label) <= 32 else label[:31] + "…" for label in labels]
     panels = [
         (label, [s.mean[i] for s in states], [s.stds[i] for s in states])

@@ -138,7 +138,7 @@ def test_the_learning_rate_where_the_scale_does_not_act(loss):
     assert describe(loss, 10).facts["lr_factor"] is None
     loss.lr_factor = 0.3187
     text, facts = describe(loss, 10)
-    assert "and is to be used with the learning rate times 0.319.\n" in text + "\n"
+    assert "use it with 0.319 times the learning rate of its recipe" in text
     assert "acts like" not in text
     assert facts["lr_factor"] == 0.3187
 

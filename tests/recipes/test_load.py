@@ -289,3 +289,35 @@ def test_nothing_but_the_bundled_modules_is_allowed_by_default() -> None:
         data_module_class("my_package.nets.Net", ["my_package"])
     with pytest.raises(UsageError, match="must be a name such as my_package"):
         model_class("my_package.nets.Net", ["__main__"])
+
+
+def test_a_command_is_told_with_what_it_lacks(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, advice in (
+        ("/bin/taylorglo check fast.yaml", "type\n  taylorglo check fast.yaml --allow my_package"),
+        (
+            "taylorglo-worker --study-name s",
+            "type\n  taylorglo-worker --study-name s --allow my_package",
+        ),
+        # The URL may hold a password.
+        ("taylorglo run r --storage db://u:secret@h", "add --allow my_package to the command"),
+        ("search.py", "add --allow my_package to the command"),
+    ):
+        monkeypatch.setattr(sys, "argv", words.split())
+        with pytest.raises(RecipeError) as refused:
+            model_class("my_package.nets.Net")
+        assert f"if you trust it, {advice}" in str(refused.value)
+        assert "secret" not in str(refused.value)
+
+
+def test_a_module_that_is_missing_has_a_near_one(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(packages)
+    for class_path, near in (
+        ("strange.Net", "stranger"),
+        ("my_package.net.Net", "my_package.nets"),
+    ):
+        with pytest.raises(RecipeError, match=f"there is no module .*; did you mean {near}[?]$"):
+            model_class(class_path, ["my_package"])

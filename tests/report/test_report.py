@@ -119,7 +119,7 @@ def test_where_the_optimizer_undoes_scale_the_report_speaks_of_the_learning_rate
     report, monkeypatch
 ):
     study = searched_study()
-    claims = ("the scale of a loss acts as", "Scale acts as a learning rate", "controls of scale")
+    claims = ("the scale of a loss acts as", "Scale acts as a learning rate")
     text = report(study)
     assert all(claim in text for claim in claims)
     selected = selected_loss(study)
@@ -129,11 +129,13 @@ def test_where_the_optimizer_undoes_scale_the_report_speaks_of_the_learning_rate
     assert not any(claim in text for claim in claims)
     rate = frozen_recipe(study).optimizer.lr
     assert f"train\nwith {2 * rate:g}, 2 times the recipe's.\n" in text
-    assert "compares it with baselines and controls of the learning rate" in text
+    assert "and the learning rate was searched along with the loss" in text
     save_verdict(evaluation_study_of(study), dataclasses.replace(made_verdict(), scale_acts=False))
     text = report(study)
-    assert "Controls of the learning rate: the evolved loss at the recipe" in text
+    assert "Controls of the learning rate: the evolved loss at cross-entropy's" in text
     assert "Controls of scale" not in text
+    selected.loss.lr_factor = 1.0  # nothing is searched in the place of scale
+    assert "a learning rate instead" not in report(study)
 
 
 def test_a_search_with_a_function_is_reported_in_words_of_python(report):
@@ -212,7 +214,7 @@ def test_an_anchored_winner_and_the_module_s_own_optimizer_are_reported(report):
     assert "module's own" not in text
     study.set_user_attr(OPTIMIZER, "module")
     text = report(study)
-    assert "The optimizer is the module's own, in place of the recipe's." in text
+    assert "The optimizer and its schedule are the module's own." in text
     assert "found with the optimizer of own_nets.Own" in text
 
 

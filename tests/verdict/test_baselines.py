@@ -123,7 +123,7 @@ def test_the_best_standard_loss_has_the_budget_and_the_selection_of_the_search(r
     assert len({task.seed for task in full}) == 8
     assert (found.name, found.kind) == ("best-standard", "poly")
     assert found.settings["epsilon"] == pytest.approx(17, abs=8)
-    assert found.label.startswith("best standard loss, same budget: PolyLoss-1 (epsilon ")
+    assert found.label.startswith("the best standard loss, same budget: PolyLoss-1 (epsilon ")
 
 
 @pytest.mark.parametrize("rates", [RATES, MODULES_OWN, baselines.LearningRates(None, "fixed")])

@@ -58,11 +58,12 @@ def test_losses_controls_and_budgets(study, recipe):
 def test_a_rate_that_cannot_be_tuned_is_left_out_and_the_verdict_says_why(study, recipe):
     run = Recorder(lambda task: 0.9 + task.seed % 97 / 1000)
     against = ("ce", "ce-tuned", "label-smoothing", "best-standard")
-    rates = LearningRates(base=None, obstacle="my.Module cannot be multiplied: no optimizer")
+    obstacle = "that of my.Module cannot be multiplied: no optimizer"
+    rates = LearningRates(base=None, obstacle=obstacle)
     verdict = evaluate(study, recipe, run, seeds=2, against=against, rates=rates)
     names = {name for sample in verdict.samples for name in (sample.name, *sample.also)}
     assert {"ce", "label-smoothing", "best-standard"} <= names - {"ce-tuned"} == names
-    assert "my.Module cannot be multiplied: no optimizer" in verdict.text
+    assert obstacle in verdict.text
     rates_tried = {(t.loss.learning_rate, t.loss.learning_rate_factor) for t in run.tasks}
     assert rates_tried == {(None, None)}
 

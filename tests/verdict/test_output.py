@@ -102,10 +102,10 @@ def test_a_verdict_of_another_version_is_refused_with_what_to_type():
 
 def test_the_words_tell_scale_from_shape():
     text = words(verdict_of(winner=0.95, ce=0.90, ce_tuned=0.95, ce_scaled=0.94))
-    assert "+0.0500 to cross-entropy, +0.0400 is what cross-entropy gains from the same" in text
-    assert "+0.0100 is left for the shape" in text
+    assert "+0.0500 to cross-entropy, +0.0400 comes with the same scale" in text
+    assert "+0.0100 with the shape" in text
     level = words(verdict_of(winner=0.95, ce=0.90, ce_scaled=0.90 - 1e-9))
-    assert "+0.0000 is what cross-entropy gains" in level
+    assert "+0.0000 comes with the same scale" in level
     text = words(smaller_is_better(winner=0.10, ce=0.20))
     assert "Smaller test_loss is better" in text
     assert "guessing" not in text  # a loss of 0.1 is no accuracy of 0.1
@@ -113,10 +113,12 @@ def test_the_words_tell_scale_from_shape():
 
 def test_the_words_do_not_speak_of_scale_where_the_optimizer_undoes_it():
     verdict = verdict_of(winner=0.95, ce=0.90, ce_scaled=0.94, winner_normalized=0.93)
-    assert "made as large as cross-entropy's, it differs by +0.0300" in words(verdict)
+    assert "made as large as cross-entropy's, its difference to cross-entropy is +0.0300" in words(
+        verdict
+    )
     text = words(dataclasses.replace(verdict, scale_acts=False))
-    assert "+0.0400 is what cross-entropy gains from the same learning rate, and +0.0100" in text
-    assert "At the recipe's learning rate, it differs by +0.0300." in text
+    assert "+0.0400 comes with the same learning rate, and +0.0100" in text
+    assert "At cross-entropy's learning rate, its difference to cross-entropy is +0.0300." in text
     assert "gradient" not in text
     assert "scale" not in text
 
