@@ -172,7 +172,12 @@ def up_to(most: float, least: int = 1) -> Callable[[str], int]:
     """Whole numbers in a range, for argparse."""
 
     def number(text: str) -> int:
-        if not least <= (value := int(text)) <= most:
+        try:
+            value = int(text)
+        except ValueError:
+            problem = f"{text!r} is not allowed, must be a whole number"
+            raise argparse.ArgumentTypeError(problem) from None
+        if not least <= value <= most:
             allowed = f"at least {least}" if most == math.inf else f"from {least} to {most}"
             raise argparse.ArgumentTypeError(f"{value} is not allowed, must be {allowed}")
         return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from rich.table import Table
@@ -21,6 +22,10 @@ from optuna_taylorglo.text import counted
 from optuna_taylorglo.verdict.output import evaluation_advice
 from optuna_taylorglo.verdict.selection import load_selection, n_selection_trainings
 from optuna_taylorglo.workflow import SearchResult
+
+# Full ones, about: the tuning of baselines, the selection among standard losses, and ten seeds of
+# seven losses. The search among standard losses is as long as that of the recipe.
+VERDICT_TRAININGS = 150
 
 
 def add_commands(commands: options.Commands) -> None:
@@ -49,10 +54,10 @@ def check(arguments: Namespace, stop: threading.Event) -> int:
     """Try a recipe, and print what was found."""
     path, runtime = find_recipe(arguments.recipe), options.runtime_of(arguments)
     recipe = resolve_start(load_recipe(path))
+    runtime.prepare()  # before Lightning is imported, which takes long
 
     from optuna_taylorglo.training.preflight import dry_run, seconds_per_step
 
-    runtime.prepare()
     found = dry_run(recipe, runtime, path, for_verdict=True)
     search, budget = recipe.search, recipe.budget
     examples, full = counted(recipe.batch_size, "examples"), counted(budget.full, budget.unit)
@@ -61,7 +66,11 @@ def check(arguments: Namespace, stop: threading.Event) -> int:
         "learning_rate": "is undone by the optimizer: the learning rate is searched in its place",
         "fixed": "is undone by the optimizer, and its learning rate cannot be multiplied",
     }
-    console = PlainConsole()
+    console, n_selection = PlainConsole(), 0
+    if recipe.selection is not None:
+        n_selection = n_selection_trainings(recipe.selection.candidates + 1)
+    seconds = seconds_per_step(recipe, runtime)
+    cost = partial(_cost, recipe, found.steps_per_pass, seconds)
     for name, fact in (
         ("data", f"{recipe.data.class_path}, {found.n_classes} classes"),
         ("model", f"{recipe.model.class_path}, {found.n_parameters:,} trainable parameters"),
@@ -70,7 +79,8 @@ def check(arguments: Namespace, stop: threading.Event) -> int:
         ("search", search_size(search)),
         ("scale", scale.get(found.scale, f"is {found.scale}")),
         ("lengths", f"{budget.evaluation} and {full}, in search and verdict"),
-        ("cost", _cost(recipe, found.steps_per_pass, seconds_per_step(recipe, runtime))),
+        ("cost", cost(n_selection)),
+        ("verdict", f"by default {cost(VERDICT_TRAININGS)}"),
     ):
         console.print(f"{name:<8} {fact}", soft_wrap=True)
     is_clean = not found.warnings and found.missing is None
@@ -78,13 +88,11 @@ def check(arguments: Namespace, stop: threading.Event) -> int:
     return DONE
 
 
-def _cost(recipe: TrainingRecipe, steps_per_pass: int, seconds: float) -> str:
-    """What a search costs on one core or GPU."""
-    budget, search, selection = recipe.budget, recipe.search, recipe.selection
+def _cost(recipe: TrainingRecipe, steps_per_pass: int, seconds: float, n_full: int) -> str:
+    """What a search, of candidates or of standard losses, costs on one core or GPU."""
+    budget, search = recipe.budget, recipe.search
     factor = 1 if budget.unit == "steps" else steps_per_pass
-    n_candidates, n_full = search.total_candidates * search.repeats, 0
-    if selection is not None:
-        n_full = n_selection_trainings(selection.candidates + 1)
+    n_candidates = search.total_candidates * search.repeats
     steps = factor * (n_candidates * budget.evaluation + n_full * budget.full)
     parts = counted(n_candidates, "trainings")
     if n_full:
@@ -96,7 +104,7 @@ def _in_words(seconds: float) -> str:
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"about {seconds / length:.0f} {unit} of one worker"
-    return f"about {max(1, seconds):.0f} seconds of one worker"
+    return f"about {counted(max(1, round(seconds)), 'seconds')} of one worker"
 
 
 def tune(arguments: Namespace, stop: threading.Event) -> int:
@@ -113,8 +121,13 @@ def tune(arguments: Namespace, stop: threading.Event) -> int:
     for each in tuned:
         table.add_row(each.label, f"{each.mean:.4f}")
     console.print(table)
+    best, rates = tuned[0], [each.rate for each in tuned]
     if recipe.optimizer is not None:
-        console.print(f"For the recipe: optimizer.lr: {tuned[0].rate:.3g}")
+        console.print(f"For the recipe: optimizer.lr: {best.rate:.3g}")
+    elif best.rate != 1:
+        console.print(f"Multiply the learning rate by {best.rate:.3g}.")
+    if best.rate in (min(rates), max(rates)):
+        console.print("It is at the end of those tried: multiply, and tune again.")
     return DONE
 
 

@@ -1,4 +1,4 @@
-"""``taylorglo status``, ``export``, ``report`` and ``dashboard``: what a study holds."""
+"""``taylorglo status``, ``export``, ``report``, ``dashboard``: what a study holds; ``losses``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 import threading
 from argparse import Namespace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import optuna
 from optuna.study import Study
@@ -17,6 +18,7 @@ from optuna_taylorglo.attributes import EVALUATION_OF, GENERATION, INDEX
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.errors import UsageError
 from optuna_taylorglo.evolution.history import SearchHistory, trial_loss
+from optuna_taylorglo.losses.files import library, load_loss
 from optuna_taylorglo.process import DONE, FAILED
 from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.recipes.load import settled_recipe
@@ -26,7 +28,8 @@ from optuna_taylorglo.study.heartbeat import WorkerProcess
 from optuna_taylorglo.study.open import check_file_exists, find_evaluation_study, open_storage
 from optuna_taylorglo.study.optuna_private import study_id_of
 from optuna_taylorglo.study.storages import resolve_storage_url, shown_url
-from optuna_taylorglo.text import counted
+from optuna_taylorglo.text import counted, write_atomically
+from optuna_taylorglo.validation import nearest
 from optuna_taylorglo.verdict.selection import is_undecided, load_selection, selected_loss
 
 
@@ -45,6 +48,12 @@ def add_commands(commands: options.Commands) -> None:
 
     parser = options.add_command(commands, dashboard, "watch a study in the browser")
     parser.add_argument("--port", type=options.up_to(65535), default=8080, help="(%(default)s)")
+
+    help = "the losses that come with the package, or what one of them is"
+    parser = options.add_command(commands, losses, help, study=False, storage=False)
+    parser.add_argument("name", nargs="?", help="name of a loss; default: a list of all")
+    help = "page to write with a picture of the loss, or of all"
+    parser.add_argument("--output", "-o", type=Path, help=help)
 
 
 def status(arguments: Namespace, stop: threading.Event) -> int:
@@ -169,6 +178,39 @@ def report(arguments: Namespace, stop: threading.Event) -> int:
     storage = None if opened.url == resolve_storage_url() else opened.url
     write_report(opened.study, path, storage=storage)
     PlainConsole().print(f"Report written to {path}.", soft_wrap=True)
+    return DONE
+
+
+def losses(arguments: Namespace, stop: threading.Event) -> int:
+    """Print the losses of the library, or one of them; draw them if asked to."""
+    known, console = library(), PlainConsole()
+    if (name := arguments.name) is not None and name not in known:
+        hint = nearest(name, known) or f"there are {', '.join(known)}"
+        raise UsageError(f"there is no loss {name!r} in the library; {hint}")
+    if arguments.output is not None:
+        options.output_path(arguments, "losses", "")
+
+    from optuna_taylorglo.losses.describe import describe
+
+    found = {each: load_loss(each) for each in ([name] if name else known)}
+    for each, loss in found.items():
+        about = None if loss.origin is None else loss.origin.library
+        assert about is not None, "a loss of the library says where it comes from"
+        console.print(f"{each}: {about.use}. Found on {'; '.join(about.found_on)}.")
+        if name:
+            console.print(str(describe(loss, 10)))
+            table = Table("task", "this loss", "best standard loss", "cross-entropy")
+            for outcome in about.outcomes:
+                standard = f"{outcome.standard:.3f} ({outcome.standard_loss})"
+                numbers = f"{outcome.loss:.3f}", standard, f"{outcome.cross_entropy:.3f}"
+                table.add_row(outcome.task, *numbers)
+            console.print("Test accuracy on other tasks, each loss tuned by as many trainings:")
+            console.print(table)
+    if arguments.output is not None:
+        from optuna_taylorglo.visualization import plot_losses
+
+        write_atomically(arguments.output, plot_losses(found).to_html(include_plotlyjs=True))
+        console.print(f"Picture written to {arguments.output}.", soft_wrap=True)
     return DONE
 
 

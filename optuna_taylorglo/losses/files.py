@@ -57,11 +57,12 @@ class Outcome(_Part):
     """Test results of a loss of the library on a task that it was not found on."""
 
     task: StrictStr
-    network: StrictStr
     loss: Number  # with its scale tuned on validation
     standard: Number  # the best of the standard losses, each tuned with as many trainings
     standard_loss: StrictStr
     cross_entropy: Number  # with its learning rate tuned with as many trainings
+    low: Number  # 95 % interval of the difference of the first two, paired by seed
+    high: Number
 
 
 class Library(_Part):

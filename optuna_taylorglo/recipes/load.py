@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
@@ -28,7 +29,7 @@ from optuna_taylorglo.recipes.schema import (
     recipe_from_dict,
 )
 from optuna_taylorglo.recipes.settings import DOTTED_PATH
-from optuna_taylorglo.validation import files_beside, show
+from optuna_taylorglo.validation import files_beside, nearest, show
 
 if TYPE_CHECKING:
     import optuna
@@ -223,9 +224,9 @@ def _import_class(field: str, class_path: str, allowed_packages: Sequence[str] =
             package = module.partition(".")[0]
             if not _is_there(package):
                 refuse(_no_module(package))
+            advice = _how_to_allow(package)
             refuse(
-                f"{problem} the allowed packages ({', '.join(allowed)}); if you trust it, add "
-                f"--allow {package} to the command, or {package!r} to allowed_packages in Python"
+                f"{problem} the allowed packages ({', '.join(allowed)}); if you trust it, {advice}"
             )
 
     module_name, _, class_name = class_path.rpartition(".")
@@ -282,8 +283,19 @@ def _is_there(package: str) -> bool:
     return PathFinder.find_spec(package, [os.getcwd()]) is not None
 
 
+def _how_to_allow(package: str) -> str:
+    command = Path(sys.argv[0]).stem
+    # A storage's URL may hold a password.
+    is_ours = command in ("taylorglo", "taylorglo-worker") and "://" not in "".join(sys.argv)
+    if is_ours:
+        return f"type\n  {shlex.join([command, *sys.argv[1:], '--allow', package])}"
+    return f"add --allow {package} to the command, or {package!r} to allowed_packages in Python"
+
+
 def _no_module(name: str) -> str:
-    where = f"is it in the working directory, {os.getcwd()}?"
+    files = files_beside(name.replace(".", "/"), ".py")
+    near = nearest(name, [".".join(Path(file).with_suffix("").parts) for file in files])
+    where = near or f"is it in the working directory, {os.getcwd()}?"
     return f"cannot be found: there is no module {name}; {where}"
 
 

@@ -62,15 +62,15 @@ class CheckingLoss(nn.Module):
     def _problem_of_logits(self, logits: Tensor, target: Tensor) -> str:
         shape, n = tuple(logits.shape), self.n_classes
         if logits.ndim < 2 or shape[1] != n:
-            hints = [f"logits of shape {shape}, must be (B, {n}) or (B, {n}, …) for {n} classes"]
+            problem = f"logits of shape {shape}, must be (B, {n}) or (B, {n}, …) for {n} classes"
             is_one = logits.ndim < 2 or shape[1] == 1
             if is_one and n == 2:
-                hints.append("two classes need two logits, not one")
+                problem += ": two classes need two logits, not one"
             if is_one and target.is_floating_point():
-                hints.append(SUPPORTED)
+                problem += f"; {SUPPORTED}"
             if logits.ndim > 2 and shape[-1] == n:
-                hints.append("logits.movedim(-1, 1)")
-            return ": ".join(hints)
+                problem += ": logits.movedim(-1, 1)"
+            return problem
         # After the step it may be the learning rate, which is a matter of the search.
         if torch.is_grad_enabled() and not logits.isfinite().all():
             return "logits that are not finite, from inputs that are"
@@ -89,9 +89,12 @@ class CheckingLoss(nn.Module):
         if target.is_floating_point():
             sums = target.sum(dim=1) if target.shape == logits.shape else target.new_zeros(1)
             if (target >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
-                # probabilities of classes
-                alone = "are probabilities, which go with no loss.ignore_index: take it out"
-                return alone if self.ignore_index >= 0 else ""
+                if self.ignore_index >= 0:
+                    return (
+                        f"are class probabilities, with which loss.ignore_index "
+                        f"{self.ignore_index} is not allowed: take it out"
+                    )
+                return ""
             must = "must be class indices (torch.int64), or probabilities that sum to 1"
             return f"are {target.dtype} of shape {shape}, {must}: {SUPPORTED}"
         if shape == tuple(logits.shape):

@@ -52,11 +52,15 @@ def preflight(
         training = Training(recipe, runtime)
         missing = _missing_for_verdict(training)
         criterion, observer = _checking_loss(recipe, training.n_classes), _Observer(recipe)
-        value = math.nan
+        values: list[float] = []
         try:
-            on_test_set = for_verdict and missing is None
-            value = training.run(
-                criterion, seed=0, steps=1, on_test_set=on_test_set, dry_run=observer
+            training.run(
+                criterion,
+                seed=0,
+                steps=1,
+                on_validation=lambda step, value: values.append(value),
+                on_test_set=for_verdict and missing is None,
+                dry_run=observer,
             )
         except RuntimeError:
             if criterion.reached != 1:  # else PyTorch would not say which tensor has no gradient
@@ -65,6 +69,7 @@ def preflight(
             problem = NOT_TRAINED[criterion.reached].format(loss="self.criterion")
             advice = "; training_step must return `self.criterion(logits, labels)`, or what follows"
             raise _model_error(recipe, f"{problem}{advice} from it")
+        value = next(iter(values), math.nan)
         warnings = (*observer.warnings, *_warnings(training, value))
         scale = recipe.search.scale
         if scale == "auto":

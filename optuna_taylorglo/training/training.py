@@ -166,7 +166,12 @@ class Training:
                 on_curve(list(watch.curve))
             if on_test_set:
                 trainer.test(module, datamodule=data, verbose=False)
-                return logged_metric(trainer, module, fitness.test_metric)
+                try:
+                    return logged_metric(trainer, module, fitness.test_metric)
+                except RecipeError as error:
+                    advice = f"log {fitness.test_metric} in test_step, the counterpart of"
+                    problem = f"{error.problem}; {advice} {fitness.metric}"
+                    raise RecipeError(error.field, problem) from error
             if steps not in watch.validations:  # a callback of the recipe ended the training
                 trainer.validate(module, datamodule=data, verbose=False)
         values = list(watch.validations.values())
@@ -226,7 +231,7 @@ class Training:
         try:
             scaled.run(self.cross_entropy(), seed=0, steps=1, dry_run=pl.Callback())
         except CannotScale as obstacle:
-            return f"{self.recipe.model.class_path} cannot be multiplied: {obstacle}"
+            return f"that of {self.recipe.model.class_path} cannot be multiplied: {obstacle}"
         return None
 
     def cross_entropy(self, factor: float = 1.0) -> nn.Module:

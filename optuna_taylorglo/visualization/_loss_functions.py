@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +102,33 @@ def plot_loss_functions(
     bar = {"title": {"text": "generation"}} | style.whole_ticks(last + 1)
     scale = {"colorscale": style.LIGHT_TO_DARK, "cmin": 1, "cmax": last + 1, "colorbar": bar}
     return figure.update_layout(coloraxis=scale)
+
+
+def plot_losses(losses: Mapping[str, EvolvedLoss]) -> go.Figure:
+    """Plot losses with two classes over the probability of the target, as steep as cross-entropy.
+
+    Args:
+        losses: Losses by the names that the figure shows.
+
+    Returns:
+        The figure. A loss that cannot begin to learn with two classes has no curve.
+
+    Examples:
+        >>> from optuna_taylorglo import BaikalLoss
+        >>> from optuna_taylorglo.visualization import plot_losses
+        >>> figure = plot_losses({"Baikal": BaikalLoss()})
+        >>> [trace.name for trace in figure.data]
+        ['cross-entropy', 'Baikal']
+    """
+    figure, y = style.apply(go.Figure(), "Losses, scale divided out"), _probabilities()
+    curves = {name: _curve(loss, 1, 0.0) for name, loss in losses.items()}
+    black = {"color": "black", "dash": "dash"}
+    figure.add_scatter(x=y, y=np.log(y[-1] / y), mode="lines", line=black, name="cross-entropy")
+    for name, curve in curves.items():
+        if curve is not None:
+            figure.add_scatter(x=y, y=curve, mode="lines", name=style.plain(name))
+    figure.update_xaxes(title_text="probability y of the target", range=[0, 1])
+    return figure.update_yaxes(title_text="loss (slope of cross-entropy at ½)")
 
 
 def _best_curves(

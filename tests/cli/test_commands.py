@@ -21,6 +21,7 @@ import torch
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 from searches import small_recipe
+from verdicts import verdict_of
 
 from optuna_taylorglo import cli, load_loss
 from optuna_taylorglo.attributes import N_CLASSES
@@ -205,6 +206,17 @@ def test_a_sweep_is_shown_and_written(study, monkeypatch, capsys):
     assert noise.keys() >= {"cross-entropy"}
 
 
+def test_a_verdict_is_written_to_files_named_after_the_study(study, monkeypatch, capsys):
+    monkeypatch.setattr(Session, "compare", lambda *_: verdict_of(winner=0.9, ce=0.8))
+    before = set(Path().iterdir())
+    assert cli.main(["evaluate", NAME]) == cli.DONE
+    written = {path.name for path in set(Path().iterdir()) - before}
+    assert written == {
+        f"{as_file_name(NAME)}_verdict{suffix}" for suffix in (".md", ".csv", ".json")
+    }
+    assert "Written to" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -247,6 +259,7 @@ def test_wrong_usage(tmp_path, monkeypatch, caplog, words, message):
         (cli.main, "evolve", "evolve"),
         (cli.main, "dashboard s --port 65536", "65536 is not allowed, must be from 1 to 65535"),
         (cli.main, "evaluate s --seeds 1000000000000", "must be from 2 to 1000"),
+        (cli.main, "evaluate s --seeds x", "'x' is not allowed, must be a whole number"),
         (cli.main, "evaluate s --seeds 1", "1 is not allowed, must be from 2 to 1000"),
         (cli.main, "run r --device gpu", "'gpu' is not allowed, must be auto, cpu, mps, cuda, or"),
         (cli.main, "run r --workers 100000", "must be from 1 to 1000"),
@@ -284,6 +297,19 @@ for words in {AT_ONCE}:
     assert "torch" not in sys.modules, words
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_a_device_is_refused_before_lightning_is_imported(tmp_path):
+    code = """
+import sys
+import torch
+from optuna_taylorglo import cli
+torch.cuda.is_available = lambda: False
+assert cli.main(["check", "digits_mlp", "--device", "cuda"]) == cli.USAGE
+assert "pytorch_lightning" not in sys.modules
+"""
+    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, stderr=-1)
+    assert b"device 'cuda' is not on this machine" in said.stderr
 
 
 def test_without_a_command_the_commands_are_listed(capsys):

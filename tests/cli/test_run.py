@@ -15,12 +15,27 @@ from searches import load, small_recipe
 from optuna_taylorglo import cli, load_loss, session
 from optuna_taylorglo.attributes import KEY, TASK
 from optuna_taylorglo.cli.options import runtime_of
+from optuna_taylorglo.cli.run import _in_words
 from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe
 from optuna_taylorglo.local import LocalProcesses
 from optuna_taylorglo.recipes.load import frozen_recipe, load_recipe
 from optuna_taylorglo.study.open import create_evaluation_study
 from optuna_taylorglo.training import preflight
 from optuna_taylorglo.worker import WorkerConfig, run_reference
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "1 second"),
+        (90.4, "90 seconds"),
+        (120, "2 minutes"),
+        (7200, "2 hours"),
+        (2e5, "2 days"),
+    ],
+)
+def test_costs_are_told_in_words(seconds, words):
+    assert _in_words(seconds) == f"about {words} of one worker"
 
 
 @pytest.fixture

@@ -41,9 +41,41 @@ LabelsInColumns = variant(Points, labels=Points.labels[:, None])
 NotANumber = variant(
     Points, inputs=torch.where(torch.arange(60)[:, None] == 3, torch.nan, Points.inputs)
 )
+ClassProbabilities = variant(Points, labels=nn.functional.one_hot(Points.labels).float())
+SeveralLabels = variant(Points, labels=(torch.arange(180).reshape(60, 3) % 4 > 1).float())
+SeveralIntegers = variant(Points, labels=SeveralLabels.labels.long())
+Numbers = variant(Points, labels=Points.inputs[:, 0])
+TwoClasses = variant(Points, num_classes=2, labels=Points.labels % 2)
+TwoByFloats = variant(TwoClasses, labels=TwoClasses.labels.float())
+Sentences = variant(
+    Points, inputs=torch.randn(60, 5, 2), labels=torch.arange(300).reshape(60, 5) % 3
+)
 NoTraining = variant(Points, train_dataloader=pl.LightningDataModule.train_dataloader)
 NoValidation = variant(Points, val_dataloader=pl.LightningDataModule.val_dataloader)
 NoTest = variant(Points, test_dataloader=pl.LightningDataModule.test_dataloader)
+
+
+class ValidationInColumns(Points):
+    def val_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(self.inputs, self.labels[:, None]), self.batch_size)
+
+
+class Named(Points):
+    """Batches are mappings, in which the last entry is the labels."""
+
+    names: tuple[str, ...] = ("x", "labels")
+
+    def train_dataloader(self) -> Any:
+        columns = [*[self.inputs] * (len(self.names) - 1), self.labels]
+        rows = [dict(zip(self.names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return DataLoader(rows, self.batch_size)  # type: ignore[arg-type]
+
+    val_dataloader = test_dataloader = train_dataloader
+
+
+OneUnnamed = variant(Named, names=("inputs", "labels"))
+WrongNames = variant(Named, names=("a", "b", "labels"))
+NoLabels = variant(Named, names=("x", "y"))
 
 
 class Endless(Points):
@@ -143,6 +175,17 @@ class LogsItOnly(Own):
         logits = self.net(inputs)
         self.log("train_loss", self.criterion(logits, labels))
         return nn.functional.cross_entropy(logits, labels)
+
+
+class OwnCriterion(Own):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.criterion = getattr(nn, name)()
+
+
+class LogsTestAcc(Own):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test_acc", 0.5)
 
 
 NoTrainingStep = variant(Own, training_step=pl.LightningModule.training_step)

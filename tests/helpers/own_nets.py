@@ -170,7 +170,7 @@ class CallsItselfWrongly(DigitsCNN):
     """A net whose constructor has a `TypeError` inside, not in the way it is called."""
 
     def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes, 5)  # type: ignore[call-arg]
+        super().__init__(num_classes, unknown=5)  # type: ignore[call-arg]
 
 
 class FailsInTraining(DigitsCNN):

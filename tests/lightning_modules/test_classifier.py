@@ -130,16 +130,17 @@ def test_progress_runs_from_zero_to_one_in_float32_logits(tmp_path: Path) -> Non
     assert criterion.kinds == {torch.float32}
 
 
-@pytest.mark.parametrize("kind", ["indices", "probabilities"])
+@pytest.mark.parametrize("kind", ["indices", "probabilities", "sequences"])
 def test_an_ordinary_data_loader_works_too(kind: str) -> None:
     torch.manual_seed(0)
-    inputs = torch.randn(60, 5)
-    labels = (inputs[:, 0] > 0).long()
-    targets = labels if kind == "indices" else nn.functional.one_hot(labels).float()
+    inputs = torch.randn(60, 7, 5) if kind == "sequences" else torch.randn(60, 5)
+    targets = (inputs[..., 0] > 0).long()
+    if kind == "probabilities":
+        targets = nn.functional.one_hot(targets).float()
     loader = DataLoader(TensorDataset(inputs, targets), batch_size=20, shuffle=True)
     model = Classifier(nn.Linear(5, 2), optimizer=OptimizerSettings(name="adam", lr=0.1))
     trainer = make_trainer(max_epochs=10)
-    trainer.fit(model, loader, DataLoader(TensorDataset(inputs, labels), batch_size=60))
+    trainer.fit(model, loader, DataLoader(TensorDataset(inputs, targets), batch_size=60))
     assert trainer.global_step == 30
     assert trainer.callback_metrics["val_accuracy"] > 0.9
 

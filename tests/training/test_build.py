@@ -84,7 +84,8 @@ def loader(labels: Tensor = LABELS, **options: Any) -> DataLoader[Any]:
 @pytest.mark.parametrize("options", [{}, {"shuffle": True, "drop_last": True}])
 def test_balanced_is_n_over_classes_times_count_and_drops_no_label(options: Any) -> None:
     expected = (11 / (3 * 6), 11 / (3 * 3), 11 / (3 * 2))
-    assert balanced_weights(loader(**options), 3, -100) == expected
+    for labels in (LABELS, nn.functional.one_hot(LABELS).float()):
+        assert balanced_weights(loader(labels, **options), 3, -100) == expected
 
 
 def test_ignored_labels_are_not_counted_and_missing_ones_refused() -> None:

@@ -192,7 +192,7 @@ def test_a_scaled_rate_is_the_same_as_a_module_with_that_rate_written_in(
 def test_a_rate_that_cannot_be_scaled_says_why(tmp_path: Path, name: str, reason: str) -> None:
     assert with_own_rate(tmp_path, "ByHand").learning_rate_obstacle() is None
     training = with_own_rate(tmp_path, name)
-    said = f"own_optimizers.{name} cannot be multiplied: {reason}"
+    said = f"that of own_optimizers.{name} cannot be multiplied: {reason}"
     assert training.learning_rate_obstacle() == said
     with pytest.raises(CannotScale, match=reason):
         training.at_learning_rate_factor(2).run(CE, seed=0, steps=2)

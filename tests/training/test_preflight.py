@@ -1,5 +1,6 @@
 """Mistakes in recipe, model and data: each is answered before anything is recorded."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,23 @@ def content(
     return {name: value for name, value in recipe.items() if value is not None}
 
 
-def dry_run(tmp_path: Path, **changes: Any) -> Preflight:
-    return preflight(recipe_from_dict(content(**changes)), cpu(tmp_path, "mistakes"))
+def dry_run(tmp_path: Path, *, for_verdict: bool = False, **changes: Any) -> Preflight:
+    recipe = recipe_from_dict(content(**changes))
+    return preflight(recipe, cpu(tmp_path, "mistakes"), for_verdict=for_verdict)
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, OWN, {"data": "NegativeLabels", "loss": {"ignore_index": -1}}]
+    "changes",
+    [
+        {},
+        OWN,
+        {"data": "NegativeLabels", "loss": {"ignore_index": -1}},
+        {"data": "Named"},
+        {"data": "OneUnnamed"},
+        {"data": "ClassProbabilities"},
+        {"data": "ClassProbabilities", "fitness": {"metric": "val_f1"}},
+        {"data": "Sentences"},
+    ],
 )
 def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[str, Any]) -> None:
     found = dry_run(tmp_path, **changes)
@@ -54,6 +66,46 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[s
         ({"data": "ShortLabels"}, "data.class_path", r"torch.int32, .* labels.long\(\)"),
         ({"data": "FloatLabels"}, "data.class_path", "labels are torch.float32 of shape"),
         ({"data": "LabelsInColumns"}, "data.class_path", r"shape \(8, 1\), must be \(8,\)"),
+        (
+            {"data": "SeveralLabels"},
+            "data.class_path",
+            r"float32 of shape \(8, 3\), must be class indices .* several labels of one example",
+        ),
+        (
+            {"data": "SeveralIntegers"},
+            "data.class_path",
+            r"\(8, 3\), one number for each class, must be \(8,\): .* several labels of one",
+        ),
+        ({"data": "Numbers"}, "data.class_path", r"shape \(8,\), .* regression, are not supported"),
+        (
+            {"data": "Numbers", "init_args": {"outputs": 1}},
+            "model.class_path",
+            r"mistakes.Net on mistakes.Numbers gives logits of shape \(8, 1\), must be .* for 3 "
+            "classes; a search is .* regression, are not supported$",
+        ),
+        (
+            {"data": "ClassProbabilities", "loss": {"ignore_index": 0}},
+            "data.class_path",
+            "probabilities, with which loss.ignore_index 0 is not allowed",
+        ),
+        ({"data": "TwoClasses"}, "model.class_path", r"\(8, 3\), must be \(B, 2\) .* 2 classes$"),
+        (
+            {"data": "TwoClasses", "init_args": {"outputs": 1}},
+            "model.class_path",
+            "for 2 classes: two classes need two logits, not one$",
+        ),
+        (
+            {"data": "TwoByFloats", "init_args": {"outputs": 1}},
+            "model.class_path",
+            "two classes need two logits, not one; a search is for classification",
+        ),
+        (
+            {"data": "WrongNames"},
+            "data.class_path",
+            "its batches hold a, b besides labels, but Net.forward takes x: missing .* 'x'; name",
+        ),
+        ({"data": "NoLabels"}, "data.class_path", "a mapping with the keys x, y, must be"),
+        ({"data": "ValidationInColumns"}, "data.class_path", r"shape \(8, 1\), must be \(8,\)"),
         ({"data": "NotANumber"}, "data.class_path", "12.5% of the numbers .* train_dataloader"),
         ({"data": "NoTraining"}, "data.class_path", "has no train_dataloader"),
         ({"data": "NoValidation"}, "data.class_path", "has no val_dataloader"),
@@ -69,6 +121,15 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path, changes: dict[s
         (OWN | {"model": "OwnLoss"}, "model.class_path", "never calls self.criterion"),
         (OWN | {"model": "Detached"}, "model.class_path", "logits without a gradient"),
         (OWN | {"model": "LogsItOnly"}, "model.class_path", "no gradient came back"),
+        (OWN | {"data": "Sentences"}, "model.class_path", r"3 classes: logits.movedim\(-1, 1\)$"),
+        *(
+            (
+                OWN | {"model": "OwnCriterion", "init_args": {"name": name}},
+                "model.class_path",
+                f"own criterion is {name}: a search is for classification with one label",
+            )
+            for name in ("BCEWithLogitsLoss", "MSELoss")
+        ),
         (OWN | {"model": "NoTrainingStep"}, "model.class_path", "has no training_step"),
         (OWN | {"model": "NoValidationStep"}, "model.class_path", "has no validation_step"),
         (OWN | {"model": "NoOptimizer"}, "model.class_path", "has no configure_optimizers"),
@@ -152,6 +213,17 @@ def test_what_a_verdict_will_need_is_missing(
     assert not found.warnings
 
 
+def test_for_a_verdict_the_test_is_tried_too(tmp_path: Path) -> None:
+    changes = OWN | {"model": "LogsTestAcc"}
+    found = dry_run(tmp_path, **changes)
+    assert dry_run(tmp_path, for_verdict=True, **OWN).metric == found.metric  # on validation
+    with pytest.raises(RecipeError, match=r"'test_accuracy' is not logged .* logs test_acc") as no:
+        dry_run(tmp_path, for_verdict=True, **changes)
+    assert no.value.field == "fitness.metric"
+    advice = "; log test_accuracy in test_step, the counterpart of val_accuracy"
+    assert str(no.value).endswith(advice)
+
+
 def test_check_says_what_it_found_or_names_the_line_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, capsys: Any
 ) -> None:
@@ -165,5 +237,10 @@ def test_check_says_what_it_found_or_names_the_line_and_leaves_nothing_behind(
     assert main(["check", "recipe.yaml", "--allow", "mistakes"]) == 0
     said = capsys.readouterr().out
     assert "mistakes.Net, 9 trainable parameters" in said
+    for full in (
+        "cost     4 trainings and up to 40 full ones, 132",
+        "verdict  by default 4 trainings and up to 150 full ones, 462",
+    ):
+        assert re.search(f"{full} steps of [0-9.]+ ms: about [0-9]+ seconds? of one worker", said)
     assert "OK: the recipe works" in said
     assert list(tmp_path.iterdir()) == [recipe]
