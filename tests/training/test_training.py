@@ -140,7 +140,7 @@ def test_an_error_inside_a_users_class_is_not_taken_for_a_wrong_recipe(tmp_path:
     with pytest.raises(ValueError, match="a width of 3 is a bug of mine") as caught:
         digits_training(tmp_path, "own_nets.RefusesItsWidth")
     assert caught.type is ValueError
-    with pytest.raises(TypeError, match="positional argument"):
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
         digits_training(tmp_path, "own_nets.CallsItselfWrongly")
 
 
