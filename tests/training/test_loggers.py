@@ -27,7 +27,8 @@ def train_twice(folder: Path, logger: str, **arguments: Any) -> None:
 
 
 def test_tensorboard(tmp_path: Path) -> None:
-    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator as accumulators
+
     train_twice(tmp_path, "TensorBoardLogger", save_dir=str(tmp_path / "logs"))
     runs = list((tmp_path / "logs" / "lightning_logs").iterdir())
     assert len(runs) == 2
@@ -45,7 +46,8 @@ def test_csv(tmp_path: Path) -> None:
 
 
 def test_mlflow(tmp_path: Path) -> None:
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     train_twice(tmp_path, "MLFlowLogger", tracking_uri=uri)
     client = mlflow.MlflowClient(uri)
@@ -58,7 +60,6 @@ def test_mlflow(tmp_path: Path) -> None:
 
 
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     train_twice(tmp_path, "WandbLogger", save_dir=str(tmp_path), offline=True)
     written = list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
