@@ -23,6 +23,7 @@ from optuna_taylorglo.errors import StopRequested, StudyError, UsageError
 from optuna_taylorglo.evolution.candidates import new_log, resolve_start
 from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe, direction_of
 from optuna_taylorglo.local import Job, LocalProcesses, prepare
+from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.progress import LiveProgress, PlainConsole
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe, search_size
@@ -40,6 +41,8 @@ from optuna_taylorglo.verdict.baselines import (
     tuned_rates,
 )
 from optuna_taylorglo.verdict.selection import is_undecided
+from optuna_taylorglo.verdict.statistics import Role
+from optuna_taylorglo.verdict.tasks import compared_evolved_loss
 from optuna_taylorglo.worker import (
     REFERENCE_SEEDS,
     Functions,
@@ -227,8 +230,12 @@ class Session:
             text = "" if code is None else f"{code.co_code.hex()} {code.co_names}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def tune_learning_rate(self) -> list[TunedRate]:
-        """Cross-entropy at several learning rates, the best on validation first."""
+    def tune_learning_rate(self, loss: str | os.PathLike[str] | None = None) -> list[TunedRate]:
+        """Cross-entropy, or a loss, at several learning rates, the best on validation first."""
+        compared = None
+        if loss is not None:
+            name = Path(loss).stem
+            compared = compared_evolved_loss(name, name, Role.BASELINE, load_loss(loss))
         if self.functions is not None:
             _ = Worker(self.study, self.config, self.stop).trainer  # it tries the function
         rates = self.learning_rates
@@ -236,7 +243,7 @@ class Session:
             whose = obstacle or NO_LR_FACTOR
             raise UsageError(f"the learning rate cannot be tuned: {whose}.")
         with self.trainings() as (_, train):
-            return tuned_rates(self.recipe, train, rates)
+            return tuned_rates(self.recipe, train, rates, compared)
 
     @contextlib.contextmanager
     def trainings(self) -> Iterator[tuple[Study, Runner]]:

@@ -305,6 +305,7 @@ def compare(
 def tune_learning_rate(
     train: Function | str | os.PathLike[str] | TrainingRecipe,
     *,
+    loss: str | os.PathLike[str] | None = None,
     n_classes: int | None = None,
     seed: int | None = None,
     metric: str = "accuracy",
@@ -316,11 +317,12 @@ def tune_learning_rate(
     progress: bool = True,
     **runtime: Any,
 ) -> list[TunedRate]:
-    """Train with cross-entropy at several learning rates: a dozen trainings, before any search.
+    """Train with a loss at several learning rates: a dozen trainings, before any search.
 
     Args:
         train: As for `search`; a function must multiply its learning rate by
             ``candidate.lr_factor``.
+        loss: A loss of the library, such as wrong-labels, or a loss file; None: cross-entropy.
         n_classes: Number of classes, for a function.
         seed: Decides the seeds of trainings; the default is the recipe's, or 0.
         metric: What the function returns, for texts.
@@ -348,7 +350,7 @@ def tune_learning_rate(
     # A study of its own: the recipe of a search may change after this.
     name = f"{study_name or stem or 'search'}_learning_rate"
     session = _session(recipe, functions, storage, name, n_workers, progress, runtime)
-    return session.tune_learning_rate()
+    return session.tune_learning_rate(loss)
 
 
 def _what_to_search(

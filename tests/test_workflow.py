@@ -197,6 +197,10 @@ def test_the_learning_rate_is_tuned_before_a_search(sqlite_url: str) -> None:
     )
     assert sorted(each.rate for each in tuned) == [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
     assert [each.mean for each in tuned] == sorted((each.mean for each in tuned), reverse=True)
+    known = tune_learning_rate(train, loss="wrong-labels", n_classes=3, progress=False)
+    assert sorted(each.rate for each in known) == [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+    criterion = known[0].loss.criterion()
+    assert criterion.theta == load_loss("wrong-labels").theta
     # The search is another study, whose settings are free.
     search(train, storage=sqlite_url, study_name="mine", **SMALL | {"seed": 3})
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from optuna_taylorglo.cli import options
 from optuna_taylorglo.evolution.candidates import resolve_start
+from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.process import DONE
 from optuna_taylorglo.progress import PlainConsole
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
@@ -33,9 +34,11 @@ def add_commands(commands: options.Commands) -> None:
     parser = options.add_command(commands, check, help, study=False, storage=False, machine=True)
     parser.add_argument("recipe", type=Path, help="recipe file, or the name of a bundled one")
 
-    help = "tune cross-entropy's learning rate by a dozen trainings, before any search"
+    help = "tune the learning rate by a dozen trainings, before any search"
     parser = options.add_command(commands, tune, help, study=False, machine=True)
     parser.add_argument("recipe", type=Path, help="recipe file, or the name of a bundled one")
+    help = "loss of the library, such as wrong-labels, or loss file; default: cross-entropy"
+    parser.add_argument("--loss", help=help)
     options.add_workers_option(parser)
 
     help = "create or resume a study and search"
@@ -108,16 +111,17 @@ def _in_words(seconds: float) -> str:
 
 
 def tune(arguments: Namespace, stop: threading.Event) -> int:
-    """Train with cross-entropy at several learning rates, and print how good each is."""
+    """Train with a loss at several learning rates, and print how good each is."""
+    if arguments.loss is not None:
+        load_loss(arguments.loss)  # what cannot be read is told before anything else
     url, path = resolve_storage_url(arguments.storage), find_recipe(arguments.recipe)
     recipe = load_recipe(path)
     name, console = f"{arguments.recipe.stem}_learning_rate", PlainConsole()
     settings = options.session_settings(arguments, stop)
     session = open_session(recipe, name, url, path=path, console=console, **settings)
-    tuned = session.tune_learning_rate()
-    table = Table(
-        "cross-entropy", recipe.fitness.metric, title="Mean of two trainings on validation"
-    )
+    tuned = session.tune_learning_rate(arguments.loss)
+    title = "Mean of two trainings on validation"
+    table = Table(arguments.loss or "cross-entropy", recipe.fitness.metric, title=title)
     for each in tuned:
         table.add_row(each.label, f"{each.mean:.4f}")
     console.print(table)

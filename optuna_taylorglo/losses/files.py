@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "optuna-taylorglo loss", 1
 
-_LIBRARY = Path(__file__).parent / "library"
+LIBRARY = Path(__file__).parent / "library"
 
 
 def library() -> dict[str, Path]:
     """The losses that come with the package: names and files."""
-    return {path.stem: path for path in sorted(_LIBRARY.glob("*.json"))}
+    return {path.stem: path for path in sorted(LIBRARY.glob("*.json"))}
 
 
 class _Part(PlainModel):

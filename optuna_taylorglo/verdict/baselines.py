@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 
 # Learning rates are relative to the recipe's or the module's own.
 LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of cross-entropy
-TUNING_SEEDS = 2  # trainings of cross-entropy at each of them
+LOSS_RATE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of a loss with a scale of its own
+TUNING_SEEDS = 2  # trainings at each of them
 GRID_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)  # with a parameter; robust losses want smaller ones
 NO_LR_FACTOR = "train does not multiply its learning rate by candidate.lr_factor"
 RATE_BOUNDS = (0.01, 10.0)  # in the search among the standard losses
@@ -278,7 +279,7 @@ def standard_loss(
 
 
 class TunedRate(NamedTuple):
-    """Cross-entropy at a learning rate."""
+    """A loss at a learning rate."""
 
     rate: float  # or a factor on a module's or function's own
     label: str
@@ -286,13 +287,15 @@ class TunedRate(NamedTuple):
     loss: ComparedLoss
 
 
-def tuned_rates(recipe: Recipe, run: Runner, rates: LearningRates) -> list[TunedRate]:
-    """Cross-entropy at several learning rates, the best on validation first."""
-    values = rates.times(LEARNING_RATE_FACTORS)
+def tuned_rates(
+    recipe: Recipe, run: Runner, rates: LearningRates, loss: ComparedLoss | None = None
+) -> list[TunedRate]:
+    """Cross-entropy, or another loss, at several learning rates, the best on validation first."""
+    factors = LEARNING_RATE_FACTORS if loss is None else LOSS_RATE_FACTORS
+    loss = loss or cross_entropy("ce-tuned")
+    values = rates.times([factor * (loss.learning_rate_factor or 1.0) for factor in factors])
     losses = [
-        cross_entropy(
-            "ce-tuned", f"cross-entropy, {rates.label(rate)} (tuned)", **rates.settings(rate)
-        )
+        replace(loss, label=f"{loss.label}, {rates.label(rate)} (tuned)", **rates.settings(rate))
         for rate in values
     ]
     scores = _means_on_validation(losses, TUNING_SEEDS, recipe, run)

@@ -128,7 +128,9 @@ def plot_losses(losses: Mapping[str, EvolvedLoss]) -> go.Figure:
         if curve is not None:
             figure.add_scatter(x=y, y=curve, mode="lines", name=style.plain(name))
     figure.update_xaxes(title_text="probability y of the target", range=[0, 1])
-    return figure.update_yaxes(title_text="loss (slope of cross-entropy at ½)")
+    least = min((float(curve.min()) for curve in curves.values() if curve is not None), default=0.0)
+    shown = [min(least, 0.0) - 0.2, 1.1 * float(np.log(y[-1] / y[0]))]
+    return figure.update_yaxes(title_text="loss (slope of cross-entropy at ½)", range=shown)
 
 
 def _best_curves(

@@ -31,6 +31,7 @@ from optuna_taylorglo.cli.studies import time_left
 from optuna_taylorglo.evolution.candidates import make_sampler, parameter_names
 from optuna_taylorglo.evolution.history import SearchHistory, attach_recipe, ranked_trials
 from optuna_taylorglo.evolution.scheduler import GenerationScheduler
+from optuna_taylorglo.losses.files import library
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.session import Session
 from optuna_taylorglo.study.open import create_evaluation_study, create_study
@@ -317,6 +318,20 @@ def test_without_a_command_the_commands_are_listed(capsys):
     said = capsys.readouterr().err
     assert "taylorglo [-h]" in said
     assert "watch a study in the browser" in said
+
+
+def test_the_losses_of_the_library_are_listed_and_drawn(tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["losses"]) == cli.DONE
+    listed = capsys.readouterr().out
+    assert all(f"{name}: " in listed for name in library())
+    assert cli.main(["losses", "wrong-labels", "-o", "picture.html"]) == cli.DONE
+    said = capsys.readouterr().out
+    for outcome in load_loss("wrong-labels").origin.library.outcomes:
+        assert f"{outcome.loss:.3f}" in said
+    assert "wrong-labels" in Path("picture.html").read_text(encoding="utf-8")
+    assert cli.main(["losses", "wrong-lables"]) == cli.USAGE
+    assert "did you mean wrong-labels?" in caplog.text
 
 
 def test_a_port_in_use_is_named(study, caplog):

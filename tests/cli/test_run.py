@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import pickle
 from unittest.mock import call, create_autospec
 
@@ -133,3 +135,27 @@ def test_a_complete_search_is_not_run_again_unless_it_is_made_longer(
     history = SearchHistory(study, attach_recipe(study))
     assert (history.n_finished, history.finished) == (GENERATIONS, False)
     assert history.n_slots == POPULATION * (GENERATIONS + 1)
+
+
+def test_the_learning_rate_of_any_loss_is_tuned(tmp_path, monkeypatch, sqlite_url, capsys, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPTUNA_STORAGE", sqlite_url)
+    rate = load_recipe(small_recipe(tmp_path / "tiny.yaml")).optimizer.lr
+    best = 3 * rate
+
+    @contextlib.contextmanager
+    def trainings(self):
+        yield None, lambda tasks: [-abs(math.log(t.loss.learning_rate / best)) for t in tasks]
+
+    monkeypatch.setattr(session.Session, "trainings", trainings)
+    for words in ([], ["--loss", "wrong-labels"]):
+        assert cli.main(["tune", "tiny.yaml", "--device", "cpu", *words]) == cli.DONE
+        said = capsys.readouterr().out
+        assert f"For the recipe: optimizer.lr: {best:.3g}\n" in said
+        assert (words or ["cross-entropy"])[-1] in said
+        assert "at the end" not in said
+    best = 1000 * rate
+    assert cli.main(["tune", "tiny.yaml", "--device", "cpu"]) == cli.DONE
+    assert "It is at the end of those tried" in capsys.readouterr().out
+    assert cli.main(["tune", "tiny.yaml", "--loss", "wrong-lables"]) == cli.USAGE
+    assert "did you mean wrong-labels?" in caplog.text

@@ -24,6 +24,7 @@ from optuna_taylorglo.errors import UsageError
         (WideResNet, {"depth": 16, "width": 8}, 11.0e6, 0.05e6),
         (WideResNet, {"depth": 28, "width": 10}, 36.5e6, 0.05e6),
         (DigitsCNN, {}, 38_282, 0),
+        (DigitsCNN, {"channels": 3, "side": 32}, 530_090, 0),
         (MLP, {}, 8_970, 0),
         (MLP, {"inputs": 784}, 55_050, 0),
     ],

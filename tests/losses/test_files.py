@@ -15,7 +15,7 @@ import torch
 
 from optuna_taylorglo import TaylorLoss, TreeLoss, load_loss
 from optuna_taylorglo.errors import LossFileError
-from optuna_taylorglo.losses.files import Origin
+from optuna_taylorglo.losses.files import Origin, library
 from optuna_taylorglo.losses.tree import BAIKAL, BAIKAL_CMA_COEFFICIENTS
 
 THETA = [0.1, -0.2, 0.3, 0.5, 0.7, 1.1, -1.3, 1.7]
@@ -191,3 +191,23 @@ def test_what_is_no_loss_file_is_refused(tmp_path: Path) -> None:
         load_loss(tmp_path / "nowhere.json")
     with pytest.raises(LossFileError, match=r"No such file .*; did you mean .*/loss\.json\?"):
         load_loss(tmp_path / "los.json")
+
+
+def test_losses_of_the_library_are_loaded_by_name_for_any_number_of_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in library():
+        loss = load_loss(name)
+        assert loss.origin is not None
+        assert loss.origin.library is not None
+        for n in (2, 10, 100):
+            logits = torch.zeros(4, n, dtype=torch.float64, requires_grad=True)
+            loss(logits, torch.tensor([0, 1, 1, 0])).backward()
+            assert logits.grad is not None
+            assert (logits.grad[range(4), [0, 1, 1, 0]] < 0).all()  # it begins to learn
+    with pytest.raises(LossFileError, match="did you mean wrong-labels"):
+        load_loss("wrong-label")
+    # A file of the same name wins, as with recipes.
+    TaylorLoss(THETA).save("wrong-labels")
+    assert load_loss("wrong-labels").origin is None
