@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -178,11 +179,15 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
             return False
         return search.filter == "trainable" or canonical.collapse_ratio(theta, n_classes, form) < 1
 
+    anchored, x0 = _anchor_names(recipe), {}
     start = resolve_start(recipe).search.start
-    theta = () if start is None or start.theta is None else start.theta
-    if theta and search.space == "canonical":
-        theta = canonical.to_canonical(theta, form)
-    anchored = _anchor_names(recipe)
+    if start is not None and start.theta is not None:
+        theta, anchor = start.theta[: form.n_parameters], start.theta[form.n_parameters :]
+        if search.space == "canonical":
+            theta = canonical.to_canonical(theta, form)
+        x0 = dict(zip(parameter_names(recipe), theta, strict=False))
+        known = dict(zip(Anchor._fields, anchor, strict=False))
+        x0 |= {name: known[name] for name in anchored}
     return TaylorGLOSampler(
         names=parameter_names(recipe),
         sigma=search.sigma,
@@ -191,7 +196,7 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
         accept=None if search.filter == "none" else accept,
         units={name: ANCHOR_UNITS[name] for name in anchored},
         limits={name: ANCHOR_LIMITS[name] for name in anchored},
-        x0=dict(zip(parameter_names(recipe), theta, strict=False)),
+        x0=x0,
         to_loss=partial(candidate_loss, recipe, n_classes=n_classes),
     )
 
@@ -218,11 +223,43 @@ def resolve_start(recipe: R) -> R:
     start, form = recipe.search.start, form_of(recipe)
     if start is None:
         return recipe
-    theta = _start_theta(start, form) if start.theta is None else start.theta
-    if len(theta) != form.n_parameters:
-        problem = f"has {len(theta)} numbers, must have {form.n_parameters}: {form}"
+    n, are = form.n_parameters, str(form)
+    if recipe.loss.base != "none":
+        n, are = n + len(Anchor._fields), f"{form}, then {' and '.join(Anchor._fields)}"
+    theta = start.theta
+    if theta is None:
+        theta = (
+            _anchored_start(start, recipe) if n > form.n_parameters else _start_theta(start, form)
+        )
+    if len(theta) != n:
+        problem = f"has {len(theta)} numbers, must have {n}: {are}"
         raise RecipeError("search.start.theta", problem)
     return recipe.changed(search=recipe.search.changed(start=start.changed(theta=theta)))
+
+
+def _anchored_start(start: StartSettings, recipe: Recipe) -> tuple[float, ...]:
+    """θ, logarithm of the scale and smoothing of the loss that a search starts at."""
+    from optuna_taylorglo.losses.files import load_loss
+    from optuna_taylorglo.losses.taylor import TaylorLoss
+
+    assert start.loss is not None, "a start without θ has a loss"
+    try:
+        loss = load_loss(start.loss)
+    except LossFileError as error:
+        raise RecipeError("search.start.loss", str(error)) from error
+    form, reduction = form_of(recipe), recipe.loss.class_reduction
+    if (
+        not isinstance(loss, TaylorLoss)
+        or loss.anchor is None
+        or (loss.form, loss.class_reduction) != (form, reduction)
+    ):
+        raise RecipeError(
+            "search.start.loss",
+            f"{start.loss!r} is not such a loss as the recipe's, {form} on cross-entropy, "
+            f"{reduction} over classes; those of `taylorglo losses` are",
+        )
+    log_scale = loss.anchor.log_scale + math.log(loss.lr_factor or 1.0)
+    return *loss.theta, log_scale, loss.anchor.smoothing
 
 
 def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:

@@ -187,9 +187,6 @@ class Recipe(Section):
                 yield self.conflict(f"loss.{name}", "search.method", f"trees have no {name}")
         if search.start and not in_x_y:
             yield self.conflict("search.start", "loss.variables", "losses are expanded in x and y")
-        if search.start and loss.base != "none":
-            advice = "it starts at cross-entropy; use base none"
-            yield self.conflict("search.start", "loss.base", advice)
         if search.space == "canonical" and not (in_x_y and loss.order == 3):
             other = "loss.order" if in_x_y else "loss.variables"
             yield self.conflict("search.space", other, "it needs order 3 over [x, y]; use theta")

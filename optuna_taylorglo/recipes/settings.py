@@ -273,15 +273,17 @@ class GLOSettings(Section):
 
 
 class StartSettings(Section):
-    """Where the search starts in place of θ = 0: at the expansion of a loss, or at given θ."""
+    """Where the search starts in place of θ = 0: at the expansion of a loss, or at given θ. With
+    `loss.base: cross_entropy`, at a loss of the library or of a file."""
 
     loss: Text | None = None
-    """cross_entropy, baikal, baikal_cma or the path of a loss file, of which the study keeps the
-    θ and not the path."""
+    """cross_entropy, baikal, baikal_cma (with `loss.base: none`), a loss of the library, or the
+    path of a loss file, of which the study keeps the θ and not the path."""
     at: Annotated[tuple[float, float], FromList] = (0.0, 0.5)
     """Point of expansion: target x and output y."""
     theta: Annotated[tuple[float, ...], FromList] | None = None
-    """θ itself, as many as the recipe's losses have; `loss` is then only a name."""
+    """θ itself, as many as the recipe's losses have, and with a base then s and ε; `loss` is then
+    only a name."""
 
     def _rules(self) -> Iterator[tuple[str, str]]:
         if self.loss is None and self.theta is None:

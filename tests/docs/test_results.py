@@ -63,3 +63,11 @@ def test_every_verdict_has_its_loss_and_its_recipe():
         assert (ROOT / "studies" / f"{recipe}.yaml").is_file()
         assert loss.origin.study == file.stem
         assert loss.anchor is not None
+
+
+def test_the_page_of_the_library_shows_its_outcomes(capsys):
+    from library import print_table
+
+    print_table()
+    page = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
+    assert f"<!-- library -->\n{capsys.readouterr().out}<!-- end of library -->" in page

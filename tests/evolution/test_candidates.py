@@ -14,7 +14,7 @@ from optuna_taylorglo.losses.expansion import Expansion
 from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import BAIKAL
-from optuna_taylorglo.losses.tree_loss import TreeLoss
+from optuna_taylorglo.losses.tree_loss import BaikalLoss, TreeLoss
 from optuna_taylorglo.recipes.load import load_recipe
 from optuna_taylorglo.recipes.presets import PAPER_LOSS
 from optuna_taylorglo.recipes.schema import recipe_from_dict
@@ -188,6 +188,41 @@ def test_a_start_may_be_a_file_which_a_study_does_not_need_later(tmp_path):
     held = attach_recipe(study, None)
     assert held.search.start.theta == first_mean(held)
     assert first_mean(held) != first_mean(started({"loss": "baikal"}))
+
+
+@pytest.mark.parametrize("space", ["theta", "canonical"])
+@pytest.mark.parametrize("scale", ["auto", "learning_rate", "fixed"])
+def test_an_anchored_search_starts_at_a_loss_of_the_library(space, scale):
+    loss = {"base": "cross_entropy"}
+    recipe = started({"loss": "wrong-labels"}, loss, space=space, filter="steady", scale=scale)
+    held = candidates.resolve_start(recipe)
+    first = candidates.candidate_loss(held, first_mean(held), N_CLASSES)
+    known = load_loss("wrong-labels")
+    known.n_classes = N_CLASSES
+    logits, labels = torch.randn(9, N_CLASSES, dtype=torch.float64), torch.arange(9) % N_CLASSES
+    # The scale is the loss's own, the learning rate's, or nobody's.
+    factor = {"auto": 1.0}.get(scale, 1 / known.anchor.scale)
+    torch.testing.assert_close(first(logits, labels), factor * known(logits, labels))
+    rate = {"learning_rate": known.anchor.scale, "fixed": 1.0}.get(scale)
+    assert first.lr_factor == (None if rate is None else pytest.approx(rate))
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ({"loss": "wrong-lables"}, "did you mean wrong-labels"),
+        ({"theta": [1.0, 2.0]}, "has 2 numbers, must have 10"),
+    ],
+)
+def test_invalid_starts_of_anchored_searches_are_named(start, message, tmp_path):
+    recipe = started(start, {"base": "cross_entropy"}, space="canonical", filter="steady")
+    with pytest.raises(RecipeError, match=message):
+        candidates.resolve_start(recipe)
+    BaikalLoss().save(tmp_path / "baikal.json")
+    start = {"loss": str(tmp_path / "baikal.json")}
+    recipe = started(start, {"base": "cross_entropy"}, space="canonical", filter="steady")
+    with pytest.raises(RecipeError, match="is not such a loss as the recipe's"):
+        candidates.resolve_start(recipe)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,6 @@ BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
     ({"budget": LONG}, "budget.evaluation", "401 is not allowed with full 400: it must be"),
     ({"search": {"overlap": 16}}, "search.overlap", "16 is not allowed with popsize 16"),
     ({"search": {"start": {"at": [0, 1]}}}, "search.start.loss", "give a loss or theta"),
-    ({"search": START}, "search.start", "starts at cross-entropy; use base none"),
     ({"search": START, "loss": XZ}, "search.start", "expanded in x and y"),
     ({"search": {"method": "glo"}}, "search.method", "write glo: {} for the paper's"),
     ({"search": {"glo": {}}}, "search.glo", "leave it out, or set method: glo"),
