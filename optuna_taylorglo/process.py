@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from types import FrameType
 
@@ -59,7 +58,6 @@ def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for own in logging.getLogger("optuna").handlers:
         own.setFormatter(handler.formatter)
-    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")
 
 
 def stop_on_signals() -> threading.Event:

@@ -87,6 +87,8 @@ def _cells(study: Study) -> tuple[str, ...]:
         state = f"{len(running)} training"
     elif not history.finished:
         state = "interrupted" if history.trials else "not begun"
+        if not history.trials and find_evaluation_study(study) is not None:
+            state = "learning rate tuned"
     return data, model, f"{history.n_finished} of {recipe.search.total_generations}", best, state
 
 

@@ -160,6 +160,7 @@ class Training:
             # Lightning advises on loaders with worker processes, which whole batches do not need.
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
             warnings.filterwarnings("ignore", ".*`IterableDataset` has `__len__`.*")
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*")
             trainer.fit(module, datamodule=data)
             on_trained(module)
             if on_curve is not None:

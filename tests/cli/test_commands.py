@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -95,13 +96,17 @@ def test_status_shows_workers_and_the_time_left(study, sqlite_url, capsys):
 def test_status_without_a_name_has_a_line_for_each_study(study, sqlite_url, capsys):
     create_evaluation_study(study, sqlite_url)
     create_study("second", sqlite_url)
+    tuned = create_study("third", sqlite_url)
+    attach_recipe(tuned, attach_recipe(study).changed(model={"class_path": "my.Tuned"}))
+    create_evaluation_study(tuned, sqlite_url)
     for state in ("interrupted", "1 training"):
         assert cli.main(["status"]) == cli.DONE
         out = capsys.readouterr().out
-        (line,) = [line for line in out.splitlines() if "Digits" in line]
+        (line,) = [line for line in out.splitlines() if "DigitsCNN" in line]
         parts = r"x[/red]y\x1b[31m", "DigitsCNN", "1 of 2", "0.5000", state
         assert [part for part in parts if part not in line] == []
         assert "no worker has begun" in out
+        assert re.search("third .*learning rate tuned", out)
         assert "verdict" not in out
         GenerationScheduler(study).claim()
 
