@@ -143,7 +143,7 @@ class Session:
             soft_wrap=True,
         )
         log = new_log(recipe)  # so that each look reads new trials only
-        self._tell_scale()
+        is_settled = self._tell_scale()
         processes.start()
         try:
             with LiveProgress(self.console) as live:
@@ -154,9 +154,11 @@ class Session:
             processes.stop()
         if self.stop.is_set():
             raise StopRequested
+        if not is_settled:
+            self._tell_scale()
 
-    def _tell_scale(self) -> None:
-        """Say what is searched where the optimizer undoes the scale of a loss."""
+    def _tell_scale(self) -> bool:
+        """Say what is searched where the optimizer undoes the scale of a loss, if that is known."""
         follows = {
             "learning_rate": "the learning rate is searched in its place",
             "fixed": "nothing is searched in its place",
@@ -166,6 +168,7 @@ class Session:
             if isinstance(self.recipe, FunctionRecipe) and self.recipe.search.scale == "fixed":
                 told += " Multiply the learning rate by candidate.lr_factor to search that."
             self.console.print(told, soft_wrap=True)
+        return self.recipe.search.scale != "auto"
 
     def _show(self, live: LiveProgress, log: Any) -> None:
         recipe = self.recipe  # another process may make the search longer

@@ -378,8 +378,8 @@ def _what_to_search(
             recipe, stem = load_recipe(path), path.stem
         given = {"n_classes": n_classes is not None, "settings": settings is not None}
         given |= {"metric": metric != "accuracy", "direction": direction != "maximize"}
-        for name in (name for name, is_given in given.items() if is_given):
-            raise UsageError(f"{name} is for a training function; a recipe says it itself.")
+        if wrong := [name for name, is_given in given.items() if is_given]:
+            raise UsageError(f"{wrong[0]} is for a training function; a recipe says it itself.")
         if seed is not None:
             stem += f"_seed_{seed}"
         return recipe.changed(search=recipe.search.changed(**changes)), None, stem
@@ -406,16 +406,18 @@ def _saving_what_is_in_memory(session: Session) -> Iterator[None]:
         name = session.study.study_name
         if session.url == IN_MEMORY and session.study.get_trials(states=(TrialState.COMPLETE,)):
             file, saved = "taylorglo.log", f"{name}_{datetime.now():%Y%m%d_%H%M%S}"
-            optuna.copy_study(
-                from_study_name=name,
-                from_storage=storage_of(session.study),
-                to_storage=opening.open_storage(file),
-                to_study_name=saved,
-            )
-            error.add_note(
-                "Nothing is lost: call search again with the same arguments and "
-                f"storage={file!r}, study_name={saved!r}."
-            )
+            note = "Nothing is lost: call search again with the same arguments and "
+            note += f"storage={file!r}, study_name={saved!r}."
+            try:
+                optuna.copy_study(
+                    from_study_name=name,
+                    from_storage=storage_of(session.study),
+                    to_storage=opening.open_storage(file),
+                    to_study_name=saved,
+                )
+            except Exception as problem:  # the first error is the one to be told
+                note = f"What was trained could not be saved to {file}: {problem}"
+            error.add_note(note)
         raise
 
 

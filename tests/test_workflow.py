@@ -153,7 +153,7 @@ def test_killed_workers_change_nothing(
 
 
 def test_where_the_optimizer_undoes_the_scale_the_learning_rate_is_searched(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     factors = []
 
@@ -161,7 +161,8 @@ def test_where_the_optimizer_undoes_the_scale_the_learning_rate_is_searched(
         factors.append(candidate.lr_factor)
         return with_adam(candidate)
 
-    result = search(noted, **SMALL)
+    result = search(noted, **SMALL | {"progress": True})
+    assert "the learning rate is searched in its place" in capsys.readouterr().out
     tried = {t.params["log_scale"] for t in result.study.trials}
     assert len(tried) == 8
     assert {round(f, 4) for f in factors} >= {
@@ -281,6 +282,14 @@ def test_a_function_that_breaks_later_costs_no_result(
     done = outcomes(load(wanted["storage"], wanted["study_name"]))
     assert len(done) == 4
     assert done.items() <= outcomes(search(train, **wanted).study).items()
+    # What cannot be saved does not hide the error.
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "taylorglo.log").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    EVALUATED.clear()
+    with pytest.raises(OperationError, match=message) as failed:
+        search(breaks, **SMALL)
+    assert "could not be saved" in failed.value.__notes__[0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from optuna.study import Study
 from optuna.trial import TrialState
@@ -33,9 +32,6 @@ from optuna_taylorglo.verdict.tasks import (
     value_of_divergence,
     with_divergence,
 )
-
-if TYPE_CHECKING:  # imports PyTorch
-    from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 
 def check_comparison(seeds: int, against: Sequence[str]) -> None:
@@ -74,11 +70,12 @@ def evaluate(
     selected = choose(study, recipe, run)
     n_classes = study.user_attrs[N_CLASSES]
     rates = rates or LearningRates.of(recipe)
+    winner = compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, selected.loss)
     if isinstance(recipe, FunctionRecipe):
-        _try_test(make_task, selected.loss, run)
+        _try_test(make_task, winner, run)
     tunable = [name for name in against if name != "ce-tuned" or rates.obstacle is None]
     losses = [
-        compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, selected.loss),
+        winner,
         *(baseline(name, recipe, run, rates) for name in tunable),
         *scale_controls(selected.loss, n_classes),
     ]
@@ -123,12 +120,10 @@ def _task(recipe: Recipe, loss: ComparedLoss, seed: int, *, test_version: str = 
 
 
 def _try_test(
-    make_task: Callable[[ComparedLoss, int], Task], loss: EvolvedLoss, run: Runner
+    make_task: Callable[[ComparedLoss, int], Task], winner: ComparedLoss, run: Runner
 ) -> None:
     """Call a test function for the first time before any baseline is tuned."""
-    winner = compared_evolved_loss("winner", "evolved loss", Role.EVOLVED, loss)
-    # Both are trainings of the verdict.
-    if run([make_task(winner, 0)]) == run([make_task(cross_entropy(), 0)]) == [None]:
+    if all(run([make_task(loss, 0)]) == [None] for loss in (winner, cross_entropy())):
         raise UsageError(
             "test returned no finite number, neither with the winner nor with cross-entropy: it "
             "must return the test metric."
