@@ -158,8 +158,9 @@ def search(
             ``candidate.loss`` and returns its validation metric; or a recipe: its file, the name
             of a bundled one, or a `TrainingRecipe`.
         n_classes: Number of classes, for a function.
-        n_generations: Generations of candidates; the default is the recipe's, or 12.
-        popsize: Candidates per generation; the default is the recipe's, or 16.
+        n_generations: Generations of CMA-ES after 21 trainings of known losses; the default is the
+            recipe's, or 2. 0: the best known loss is all that is wanted.
+        popsize: Candidates per generation; the default is the recipe's, or 8.
         seed: Decides every candidate and every training's seed; the default is the recipe's, or 0.
         metric: What the function returns, for texts and figures.
         direction: Whether greater or smaller values are better, for a function.

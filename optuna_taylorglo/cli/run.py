@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import threading
 from argparse import Namespace
@@ -47,8 +48,9 @@ def add_commands(commands: options.Commands) -> None:
     add("recipe", type=Path, help="recipe file, or the name of a bundled one, such as digits_cnn")
     add("--study-name", help="name of the study; default: the recipe's, and --seed")
     add("--seed", type=int, help="search.seed in place of the recipe's")
-    help = "search.n_generations in place of the recipe's; a study that has fewer is continued"
-    add("--n-generations", type=options.positive, help=help)
+    help = "search.n_generations in place of the recipe's; a study that has fewer is continued. "
+    help += "0: known losses only, each at several scales"
+    add("--n-generations", type=options.up_to(math.inf, least=0), help=help)
     options.add_output_option(parser, "loss.json")
     options.add_workers_option(parser)
 

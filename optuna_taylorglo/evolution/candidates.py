@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -30,6 +29,7 @@ from optuna_taylorglo.losses.tree import (
     Tree,
     expanded_theta,
 )
+from optuna_taylorglo.recipes.presets import Shape
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.settings import StartSettings
 
@@ -149,7 +149,7 @@ def retry_policy(recipe: Recipe) -> RetryPolicy:
     attempts = 1 if recipe.early_abort is None else recipe.early_abort.attempts
     search = recipe.search
     popsize = search.popsize if search.glo is None else search.glo.popsize
-    return RetryPolicy(popsize, attempts, MAX_FAILURES, search.overlap)
+    return RetryPolicy(popsize, attempts, MAX_FAILURES, search.overlap, search.rounds)
 
 
 def new_log(recipe: Recipe) -> GenerationLog:
@@ -182,17 +182,17 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
     anchored, x0 = _anchor_names(recipe), {}
     start = resolve_start(recipe).search.start
     if start is not None and start.theta is not None:
-        theta, anchor = start.theta[: form.n_parameters], start.theta[form.n_parameters :]
+        theta = start.theta
         if search.space == "canonical":
             theta = canonical.to_canonical(theta, form)
-        x0 = dict(zip(parameter_names(recipe), theta, strict=False))
-        known = dict(zip(Anchor._fields, anchor, strict=False))
-        x0 |= {name: known[name] for name in anchored}
+        x0 = dict(zip(parameter_names(recipe), theta, strict=True))
+    limits = {name: policy[name] for name in policy if name != "rounds"}
     return TaylorGLOSampler(
         names=parameter_names(recipe),
         sigma=search.sigma,
         seed=search.seed,
-        **policy,
+        **limits,
+        known=() if start is None or start.shapes is None else start.shapes,
         accept=None if search.filter == "none" else accept,
         units={name: ANCHOR_UNITS[name] for name in anchored},
         limits={name: ANCHOR_LIMITS[name] for name in anchored},
@@ -218,64 +218,66 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
     return EarlyEndPruner(abort, stop)
 
 
-def resolve_start(recipe: R) -> R:
-    """The recipe with the θ at which its search starts in place of a loss's name or file."""
+def resolve_start(recipe: R, winner_of: Callable[[str], EvolvedLoss] | None = None) -> R:
+    """The recipe with the numbers at which its search starts, beside names of losses and files.
+
+    Without `winner_of`, which finds the winner of a study by its name, one with a study stays.
+    """
     start, form = recipe.search.start, form_of(recipe)
-    if start is None:
+    if start is None or start.shapes is not None or (start.study and winner_of is None):
         return recipe
-    n, are = form.n_parameters, str(form)
-    if recipe.loss.base != "none":
-        n, are = n + len(Anchor._fields), f"{form}, then {' and '.join(Anchor._fields)}"
-    theta = start.theta
-    if theta is None:
-        theta = (
-            _anchored_start(start, recipe) if n > form.n_parameters else _start_theta(start, form)
-        )
-    if len(theta) != n:
-        problem = f"has {len(theta)} numbers, must have {n}: {are}"
-        raise RecipeError("search.start.theta", problem)
-    return recipe.changed(search=recipe.search.changed(start=start.changed(theta=theta)))
+    changes: dict[str, Any] = {}
+    if start.n_known:
+        losses = {name: _loaded(name, "losses") for name in start.losses}
+        if start.study is not None and winner_of is not None:
+            losses[f"study {start.study}"] = winner_of(start.study)
+        changes["shapes"] = tuple(_shape(recipe, *each) for each in losses.items())
+    else:
+        theta = _start_theta(start, form) if start.theta is None else start.theta
+        if len(theta) != form.n_parameters:
+            problem = f"has {len(theta)} numbers, must have {form.n_parameters}: {form}"
+            raise RecipeError("search.start.theta", problem)
+        changes["theta"] = theta
+    return recipe.changed(search=recipe.search.changed(start=start.changed(**changes)))
 
 
-def _anchored_start(start: StartSettings, recipe: Recipe) -> tuple[float, ...]:
-    """θ, logarithm of the scale and smoothing of the loss that a search starts at."""
+def _loaded(name: str, field: str) -> EvolvedLoss:
     from optuna_taylorglo.losses.files import load_loss
+
+    try:
+        return load_loss(name)
+    except LossFileError as error:
+        names = f" is none of {', '.join(NAMED)}, and" if field == "loss" else " is"
+        problem = f"{name!r}{names} no loss file: {error}"
+        raise RecipeError(f"search.start.{field}", problem) from error
+
+
+def _shape(recipe: Recipe, name: str, loss: EvolvedLoss) -> Shape:
+    """α, β, γ, δ and ε of a loss that a search starts with."""
     from optuna_taylorglo.losses.taylor import TaylorLoss
 
-    assert start.loss is not None, "a start without θ has a loss"
-    try:
-        loss = load_loss(start.loss)
-    except LossFileError as error:
-        raise RecipeError("search.start.loss", str(error)) from error
-    form, reduction = form_of(recipe), recipe.loss.class_reduction
-    if (
-        not isinstance(loss, TaylorLoss)
-        or loss.anchor is None
-        or (loss.form, loss.class_reduction) != (form, reduction)
-    ):
-        raise RecipeError(
-            "search.start.loss",
-            f"{start.loss!r} is not such a loss as the recipe's, {form} on cross-entropy, "
-            f"{reduction} over classes; those of `taylorglo losses` are",
-        )
-    log_scale = loss.anchor.log_scale + math.log(loss.lr_factor or 1.0)
-    return *loss.theta, log_scale, loss.anchor.smoothing
+    own = f"{form_of(recipe)} on cross-entropy, {recipe.loss.class_reduction} over classes"
+    if not isinstance(loss, TaylorLoss) or loss.anchor is None:
+        problem = "is no Taylor loss on cross-entropy"
+    elif not canonical.has_canonical_form(loss.form):
+        problem = f"has the form {loss.form}"
+    elif loss.class_reduction != recipe.loss.class_reduction:
+        problem = f"takes the {loss.class_reduction} over classes"
+    else:
+        return *canonical.to_canonical(loss.theta, loss.form), loss.anchor.smoothing
+    advice = f"the recipe's losses are {own}; those of `taylorglo losses` go with it"
+    raise RecipeError("search.start.losses", f"{name!r} {problem}: {advice}")
 
 
 def _start_theta(start: StartSettings, form: Expansion) -> tuple[float, ...]:
     """θ of the loss that a search starts at."""
-    from optuna_taylorglo.losses.files import load_loss
     from optuna_taylorglo.losses.taylor import TaylorLoss
 
     assert start.loss is not None, "a start without θ has a loss"
     if start.loss in NAMED:
         tree, coefficients = NAMED[start.loss]
     else:
-        try:
-            loss = load_loss(start.loss)
-        except LossFileError as error:
-            problem = f"{start.loss!r} is none of {', '.join(NAMED)}, and no loss file: {error}"
-            raise RecipeError("search.start.loss", problem) from error
+        loss = _loaded(start.loss, "loss")
         if isinstance(loss, TaylorLoss):
             if loss.form == form and loss.anchor is None:
                 return loss.theta

@@ -14,7 +14,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import TREE
-from optuna_taylorglo.evolution.sampler import CMAReplay, CMASettings
+from optuna_taylorglo.evolution.cma import CMAReplay, CMASettings
 from optuna_taylorglo.evolution.scheduler import (
     GenerationSampler,
     Proposal,
@@ -203,8 +203,8 @@ class GLOReplay(Replay):
     def __init__(
         self, settings: GLOSettings, policy: RetryPolicy, seed: int, *, maximize: bool
     ) -> None:
-        super().__init__(None)
-        self._settings, self._policy, self._seed = settings, policy, seed
+        super().__init__(policy)
+        self._settings, self._seed = settings, seed
         self._maximize = maximize
         self._generation = 0
         # Functions that were evaluated: a tree, and how good it is, smaller being better.

@@ -9,16 +9,17 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.logging import get_logger
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, N_CLASSES, SELECTION, WITHDRAWN
-from optuna_taylorglo.errors import RecipeMismatch, StudyError
+from optuna_taylorglo.errors import RecipeError, RecipeMismatch, StudyError
 from optuna_taylorglo.evolution.candidates import (
     Point,
     candidate_loss,
@@ -252,9 +253,9 @@ def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
     `CHANGEABLE` fields may differ, on which no candidate and no training depends.
     """
     if recipe is not None:
-        recipe = resolve_start(recipe)
         check_direction(study, direction_of(recipe))
         saved, attributes = frozen_recipe(study), study.user_attrs
+        recipe = resolve_start(_as_started(recipe, saved), partial(_winner_of, study))
         has_begun = attributes.get(N_CLASSES) or attributes.get(CROSS_ENTROPY)
         if saved is not None and (has_begun or find_evaluation_study(study) is not None):
             recipe = _with_changes(study, saved, recipe)
@@ -270,6 +271,30 @@ def attach_recipe(study: Study, recipe: Recipe | None = None) -> Recipe:
             "  --recipe studies/digits_cnn.yaml\nor begin with optuna_taylorglo.search in Python."
         )
     return settled
+
+
+def _as_started(recipe: Recipe, saved: Recipe | None) -> Recipe:
+    """The recipe with the losses that the study keeps: a newer library, say, may have others."""
+    start, kept = recipe.search.start, None if saved is None else saved.search.start
+    if start is None or kept is None or not start.n_known:
+        return recipe
+    if (start.losses, start.study) != (kept.losses, kept.study):
+        return recipe
+    return recipe.changed(search=recipe.search.changed(start=kept))
+
+
+def _winner_of(study: Study, name: str) -> EvolvedLoss:
+    """The loss with which another study in a study's storage ends."""
+    try:
+        other = optuna.load_study(study_name=name, storage=storage_of(study))
+        recipe, n_classes = recipe_and_classes(other)
+    except (KeyError, StudyError) as error:
+        raise RecipeError("search.start.study", f"{name!r} is no study of a search here") from error
+    if (selection := other.user_attrs.get(SELECTION)) is not None:
+        return candidate_loss(recipe, selection["finalists"][0]["parameters"], n_classes)
+    if (best := winner(other)) is None:
+        raise RecipeError("search.start.study", f"{name!r} has no complete candidate yet")
+    return trial_loss(other, best)
 
 
 def check_recipe(study: Study, recipe: Recipe) -> None:

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from optuna.distributions import FloatDistribution
 from optuna.samplers import CmaEsSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
 
 from optuna_taylorglo.attributes import GENERATION
+from optuna_taylorglo.evolution.cma import CMAReplay, CMASettings
 from optuna_taylorglo.evolution.scheduler import (
     LARGEST,
     GenerationSampler,
     Proposal,
-    Replay,
     RetryPolicy,
     SearchSpace,
-    SearchState,
-    Slot,
     is_usable,
-    n_known,
     params_of,
     stored_params,
 )
+from optuna_taylorglo.evolution.tuning import TuningReplay
 from optuna_taylorglo.losses.canonical import Anchor, Canonical, from_canonical, is_steady
-from optuna_taylorglo.losses.expansion import FloatArray
-from optuna_taylorglo.seeds import candidate_seed
+from optuna_taylorglo.recipes.presets import Shape, rounds_of_known
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
 
 if TYPE_CHECKING:  # these import PyTorch
@@ -39,111 +34,18 @@ if TYPE_CHECKING:  # these import PyTorch
     from optuna_taylorglo.losses.tree_loss import EvolvedLoss
 
 T = TypeVar("T")
-Stored = Callable[[FrozenTrial], Sequence[float] | None]
 
 THETA_NAMES = tuple(f"theta_{i}" for i in range(8))
 
 ANCHORED_NAMES = (*Canonical._fields, *Anchor._fields)
 """The parameters of a third-order loss that is anchored at cross-entropy."""
+UNSCALED_NAMES = (*Canonical._fields, "smoothing")
+"""The same, where the scale is not searched."""
 
 # σ = 1.2 is a factor of 3 on the learning rate, and 0.12 of label smoothing. Below 0, smoothing
 # makes cross-entropy unbounded from below, and nearly all trainings on clean labels diverge.
 ANCHOR_UNITS = {"log_scale": 1.0, "smoothing": 0.1}
 ANCHOR_LIMITS = {"log_scale": (-10.0, 10.0), "smoothing": (0.0, 0.9)}
-
-# With half of all draws refused, a thousand refusals in a row have probability 1e-301.
-_MAX_REFUSALS = 1000
-
-
-@dataclass(frozen=True)
-class CMASettings:
-    """What CMA-ES starts with, in tuples of length n; `TaylorGLOSampler` says what each means."""
-
-    sigma: float
-    seed: int
-    policy: RetryPolicy
-    x0: tuple[float, ...]
-    units: tuple[float, ...]
-    limits: tuple[tuple[float, float], ...]
-    accept: Callable[[Sequence[float]], bool] | None = None
-
-
-class CMAReplay(Replay):
-    """CMA-ES as a function of finished generations.
-
-    Where generations overlap, a second one follows a generation behind, for the candidates that are
-    drawn from the older distribution. It is told the same, as cmaes rounds its matrix in a copy.
-    """
-
-    def __init__(self, settings: CMASettings, stored: Stored, *, maximize: bool) -> None:
-        import cmaes  # type: ignore[import-untyped]  # slow: it imports scipy.stats
-
-        super().__init__(settings.policy.popsize)
-        self.stored = stored
-        self._settings, self._maximize = settings, maximize
-        self._units = np.array(settings.units)
-        # With two or three candidates the rank-μ update has rate 0, and cmaes divides by it.
-        with np.errstate(divide="ignore"):
-            self._cma, self._older = (
-                cmaes.CMA(
-                    mean=np.array(settings.x0) / self._units,
-                    sigma=settings.sigma,
-                    bounds=np.array(settings.limits) / self._units[:, None],
-                    population_size=settings.policy.popsize,
-                )
-                for _ in range(2)
-            )
-        self._not_told_older: list[tuple[FloatArray, float]] = []
-        self.states = [self._state()]
-
-    def _state(self) -> SearchState:
-        # cmaes publishes the mean only; σ and C have no public names.
-        stds = self._cma._sigma * np.sqrt(np.diag(self._cma._C)) * self._units
-        return SearchState(
-            generation=self._cma.generation,
-            sigma=float(self._cma._sigma),
-            mean=tuple(self._within_limits(self._cma.mean)),
-            eigenvalues=tuple(np.linalg.eigvalsh(self._cma._C).tolist()),
-            stds=tuple(stds.tolist()),
-        )
-
-    def tell(self, slots: tuple[Slot, ...]) -> None:
-        """Tell CMA-ES the ranks of the next finished generation."""
-        # Equal ones stay in the order of their indices.
-        best_first = sorted(slots, key=lambda slot: slot.sort_key(maximize=self._maximize))
-        ranked = [
-            (np.array(self.candidate(slot)) / self._units, float(rank))
-            for rank, slot in enumerate(best_first)
-        ]
-        if self._settings.policy.overlap and self._not_told_older:
-            self._older.tell(self._not_told_older)
-        self._not_told_older = ranked
-        self._cma.tell(ranked)
-        self.states.append(self._state())
-
-    def _within_limits(self, internal: FloatArray) -> list[float]:
-        """Parameters in their own units; rounding must not carry one over its limit."""
-        ranges = zip((internal * self._units).tolist(), self._settings.limits, strict=True)
-        return [min(max(value, low), high) for value, (low, high) in ranges]
-
-    def draw(self, generation: int, index: int) -> list[float]:
-        # From the newest distribution or, if the candidate must not depend on the results of the
-        # last finished generation, from the one before.
-        settings, n_told = self._settings, len(self.states) - 1
-        is_early = n_known(generation, index, settings.policy.overlap) < n_told
-        cma = self._older if settings.policy.overlap and is_early else self._cma
-        cma.reseed_rng(candidate_seed(settings.seed, generation, index))
-        for _ in range(_MAX_REFUSALS):
-            point = self._within_limits(cma.ask())
-            if settings.accept is None or settings.accept(point):
-                return point
-        refused = (
-            f"accept refused {_MAX_REFUSALS} draws in a row for candidate {index} of generation"
-        )
-        mean = [round(float(m), 3) for m in cma.mean]
-        raise RuntimeError(
-            f"{refused} {generation}: it leaves nothing to propose around mean {mean}."
-        )
 
 
 class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
@@ -187,6 +89,9 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
             deviation ``sigma`` times their unit.
         limits: Of some parameters, a range in place of ±``bound``; draws beyond it are repeated.
         x0: Of some parameters, where the search starts in place of 0.
+        known: Losses, as (α, β, γ, δ, ε), that are trained first at several scales, with some
+            standard ones, in two rounds before CMA-ES starts at the best. Needs the scheduler, and
+            the parameters of an anchored loss.
         to_loss: What makes the loss of `suggest_loss` of parameters, with ``names``.
 
     Examples:
@@ -219,6 +124,7 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         units: Mapping[str, float] | None = None,
         limits: Mapping[str, tuple[float, float]] | None = None,
         x0: Mapping[str, float] | None = None,
+        known: Sequence[Shape] = (),
         to_loss: Callable[[Sequence[float]], EvolvedLoss] | None = None,
     ) -> None:
         if names is None:
@@ -237,7 +143,12 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
         if not sigma < bound < math.inf:
             raise ValueError(f"bound must be finite and larger than sigma {sigma}, got {bound!r}.")
         self.names = tuple(names)
-        policy = RetryPolicy(popsize, attempts, max_failures, overlap)
+        if known and self.names not in (ANCHORED_NAMES, UNSCALED_NAMES):
+            raise ValueError(f"known needs the names {', '.join(ANCHORED_NAMES)}, got {names!r}.")
+        self.known = tuple(known)
+        scaled = self.names == ANCHORED_NAMES
+        rounds = rounds_of_known(len(known), scaled=scaled) if known else ()
+        policy = RetryPolicy(popsize, attempts, max_failures, overlap, rounds)
         self.settings = CMASettings(
             sigma=float(sigma),
             seed=seed,
@@ -260,10 +171,19 @@ class TaylorGLOSampler(GenerationSampler, CmaEsSampler):
             self, n_startup_trials=0, warn_independent_sampling=False, seed=seed % 2**32
         )
 
-    def _new_replay(self, *, maximize: bool) -> CMAReplay:
-        return CMAReplay(
-            self.settings, lambda trial: stored_params(trial, self.names), maximize=maximize
-        )
+    def _new_replay(self, *, maximize: bool) -> CMAReplay | TuningReplay:
+        def stored(trial: FrozenTrial) -> Sequence[float] | None:
+            return stored_params(trial, self.names)
+
+        if self.known:
+            return TuningReplay(self.known, self.settings, stored, maximize=maximize)
+        return CMAReplay(self.settings, stored, maximize=maximize)
+
+    def start(self, study: Study) -> list[float] | None:
+        """The best known loss, at which CMA-ES starts; None without one, or before it is known."""
+        with self._lock:
+            self.read(study)
+            return self._replay.start if isinstance(self._replay, TuningReplay) else None
 
     @property
     def distributions(self) -> SearchSpace:

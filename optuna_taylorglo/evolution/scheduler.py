@@ -70,6 +70,7 @@ class RetryPolicy:
     attempts: int = 1
     max_failures: int = 0
     overlap: int = 0
+    rounds: tuple[int, ...] = ()  # sizes of the first generations, where they are not of popsize
 
     def __post_init__(self) -> None:
         for name, least in {"popsize": 2, "attempts": 1, "max_failures": 0, "overlap": 0}.items():
@@ -77,6 +78,12 @@ class RetryPolicy:
         if self.overlap >= self.popsize:
             problem = f"must be smaller than popsize {self.popsize}, got {self.overlap!r}."
             raise ValueError(f"overlap {problem}")
+        if self.overlap and self.rounds:
+            raise ValueError(f"overlap must be 0 with rounds of tuning, got {self.overlap!r}.")
+
+    def size_of(self, generation: int) -> int:
+        """Number of slots of a generation."""
+        return [*self.rounds, self.popsize][min(generation, len(self.rounds))]
 
 
 def check_integer(name: str, value: object, least: int) -> None:
@@ -206,11 +213,15 @@ class Replay:
     states: list[SearchState]  # before each generation
     stored: Callable[[FrozenTrial], Any]  # reads the candidate that a trial holds, if any
 
-    def __init__(self, size: int | None) -> None:
-        self.size = size  # slots of the next generation; None if the search is over
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy, self._n_told = policy, 0
+        # Slots of the next generation; None if the search is over.
+        self.size: int | None = policy.size_of(0)
 
     def tell(self, slots: tuple[Slot, ...]) -> None:
         """Take in the next finished generation."""
+        self._n_told += 1
+        self.size = self._policy.size_of(self._n_told)
 
     def draw(self, generation: int, index: int) -> Any:
         """The candidate of a slot that is not in a finished generation."""
@@ -228,7 +239,7 @@ class GenerationLog:
 
     def __init__(self, policy: RetryPolicy, replay: Replay | None = None) -> None:
         self.policy = policy
-        self.replay = replay or Replay(policy.popsize)
+        self.replay = replay or Replay(policy)
         self.finished: list[tuple[Slot, ...]] = []  # of each finished generation
         self.leftovers: list[FrozenTrial] = []  # waiting trials of those: duplicates
         self._settled: set[int] = set()  # numbers of the trials of finished generations
@@ -278,10 +289,13 @@ class GenerationLog:
         return next((s for s in slots if any(t.number == trial.number for t in s.trials)), None)
 
     def _slots(self, count: int) -> tuple[Slot, ...]:
-        size = self.replay.size or self.policy.popsize
         slots, unplaced = [], deque(self._unplaced)
+        generation, first, size = self.generation, 0, self.replay.size or self.policy.popsize
         for number in range(count):
-            place = (self.generation + number // size, number % size)
+            if number == first + size:
+                generation, first = generation + 1, number
+                size = self.policy.size_of(generation)
+            place = (generation, number - first)
             trials = self._placed.get(place, [])
             if unplaced and (not trials or unplaced[0].number < trials[0].number):
                 trials = [unplaced.popleft(), *trials]

@@ -29,9 +29,9 @@ Base = Literal["none", "cross_entropy"]
 RATE_FACTORS = (0.01, 30.0)
 """Factors on the learning rate, where it is searched in the place of a loss's scale."""
 
-PACE = (0.03, 5.0)
+PACE = (0.003, 5.0)
 """First gradients, relative to cross-entropy's, between which trainings were seen to start: with
-less they end before they have begun, with more they diverge."""
+less they end before they have begun, with more they diverge. 0.02 was best with wrong labels."""
 
 MAX_ONE_CLASS_SHARE = 0.08
 """Share (A3) up to which few trainings were seen to end with one class for everything: 3 of 4,939

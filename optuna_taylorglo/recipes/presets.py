@@ -18,7 +18,36 @@ PAPER_SEARCH: dict[str, Any] = {
     "n_generations": 60,
     "space": "theta",
     "filter": "none",
+    "start": None,
 }
+# From θ = 0 a search takes longer, and has nothing to fall back on.
+COLD_SEARCH: dict[str, Any] = {"popsize": 16, "sigma": 1.2, "n_generations": 12}
+COLD_SELECTION: dict[str, Any] = {"candidates": 8}
+
+Shape = tuple[float, float, float, float, float]
+"""α, β, γ, δ and ε: all parameters of an anchored loss but the logarithm s of its scale."""
+
+CROSS_ENTROPY: Shape = (0.0, 0.0, 0.0, 0.0, 0.0)
+LABEL_SMOOTHING: Shape = (0.0, 0.0, 0.0, 0.0, 0.4)
+POLY: Shape = (8.0, 0.0, 0.0, 0.0, 0.0)  # PolyLoss-1 with its epsilon 8
+
+SCALES = (-4.5, -3.5, -2.5, -1.5, -0.5, 0.5)
+"""Logarithms of the scales at which each known loss is trained first."""
+STANDARD: dict[Shape, tuple[float, ...]] = {
+    CROSS_ENTROPY: (-3.0, -1.5, 0.0),
+    LABEL_SMOOTHING: (-2.0, 0.0),
+    POLY: (-4.0, -2.0),
+}
+"""Standard losses of the family that are trained with them, and their scales."""
+NEIGHBORS = (-0.6, -0.2, 0.2, 0.6)
+"""Distances from the best scale, in the second round."""
+
+
+def rounds_of_known(n_shapes: int, *, scaled: bool) -> tuple[int, int]:
+    """Trainings in each round, with or without different scales."""
+    if not scaled:
+        return n_shapes + len(STANDARD), 2 * len(NEIGHBORS)
+    return n_shapes * len(SCALES) + sum(map(len, STANDARD.values())), 2 * len(NEIGHBORS)
 
 
 def complete(content: object) -> object:
@@ -40,6 +69,13 @@ def complete(content: object) -> object:
         implied_loss, implied_search = PAPER_LOSS, PAPER_SEARCH
     else:
         implied_loss, implied_search = _implied_by_form(loss)
+        if (implied_loss | {**loss}).get("base") == "none" or search.get("space") == "theta":
+            implied_search["start"] = None
+    if "start" in implied_search | {**search} and not _has_known(search.get("start")):
+        implied_search = COLD_SEARCH | implied_search
+        selection = content.get("selection", implied.get("selection", {}))
+        if isinstance(selection, Mapping):
+            content = {**content, "selection": {**COLD_SELECTION, **selection}}
     return {
         **implied,
         **content,
@@ -48,13 +84,19 @@ def complete(content: object) -> object:
     }
 
 
+def _has_known(start: object) -> bool:
+    """Whether known losses are trained first."""
+    return isinstance(start, Mapping) and bool(start.get("losses") or start.get("study"))
+
+
 def _implied_by_form(loss: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of loss and search that are allowed with order and variables of the polynomial."""
     order, variables = loss.get("order", 3), loss.get("variables", ["x", "y"])
     has_logits = isinstance(variables, list | tuple) and "z" in variables
     implied_loss = {"base": "none"} if has_logits else {}
     if variables not in (["x", "y"], ("x", "y")):
-        return implied_loss, {"space": "theta", "filter": "none"}
+        return implied_loss, {"space": "theta", "filter": "none", "start": None}
     if order == 3:
         return implied_loss, {}
-    return implied_loss, {"space": "theta", "filter": "steady" if order in (1, 2) else "trainable"}
+    filter = "steady" if order in (1, 2) else "trainable"
+    return implied_loss, {"space": "theta", "filter": filter, "start": None}

@@ -159,9 +159,9 @@ class LossSettings(Section):
 class SelectionSettings(Section):
     """How the winner is selected when the search is over: by full trainings on validation."""
 
-    candidates: WholeNumber = Field(default=8, ge=1, le=100)
+    candidates: WholeNumber = Field(default=1, ge=1, le=100)
     """How many of the best candidates, different as functions, are trained fully, in addition to
-    the mean of the final distribution."""
+    the mean of the final distribution; the best known loss is the first. 8 without known ones."""
 
 
 _NOT_OF_TREES = {name: PAPER_LOSS[name] for name in ("base", "order", "variables", "folded")}
@@ -187,6 +187,16 @@ class Recipe(Section):
                 yield self.conflict(f"loss.{name}", "search.method", f"trees have no {name}")
         if search.start and not in_x_y:
             yield self.conflict("search.start", "loss.variables", "losses are expanded in x and y")
+        if search.start is not None and search.start.n_known:
+            advice = "only losses on it are known"
+            if loss.base == "none":
+                yield self.conflict("search.start.losses", "loss.base", advice)
+            elif search.space != "canonical":
+                yield self.conflict("search.start.losses", "search.space", "use canonical")
+        elif search.start is not None and loss.base != "none":
+            advice = "give losses, which are trained at several scales first, in place of it"
+            field = "theta" if search.start.loss is None else "loss"
+            yield self.conflict(f"search.start.{field}", "loss.base", advice)
         if search.space == "canonical" and not (in_x_y and loss.order == 3):
             other = "loss.order" if in_x_y else "loss.variables"
             yield self.conflict("search.space", other, "it needs order 3 over [x, y]; use theta")
@@ -291,8 +301,10 @@ def _without_preset(kind: type[R], said: Recipe) -> R:
 def search_size(search: SearchSettings) -> str:
     """How many generations of how many candidates there are, in words."""
     if search.glo is None:
+        known = f"{sum(search.rounds)} trainings of known losses" if search.rounds else ""
         generations = counted(search.n_generations, "generations")
-        return f"{generations} of {counted(search.popsize, 'candidates')}"
+        generations = f"{generations} of {counted(search.popsize, 'candidates')}"
+        return ", then ".join(filter(None, [known, generations if search.n_generations else ""]))
     stage = search.glo.coefficients
     sets = f"{counted(stage.popsize, 'sets')} of coefficients"
     generations = counted(search.glo.n_generations, "generations")

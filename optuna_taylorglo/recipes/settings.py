@@ -11,7 +11,7 @@ from pydantic import ValidationError as PydanticError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from optuna_taylorglo.errors import RecipeError
-from optuna_taylorglo.recipes.presets import PAPER_SEARCH
+from optuna_taylorglo.recipes.presets import PAPER_SEARCH, Shape, rounds_of_known
 from optuna_taylorglo.validation import PlainMapping, PlainModel, Problem, show
 
 _MACHINE = {
@@ -273,26 +273,48 @@ class GLOSettings(Section):
 
 
 class StartSettings(Section):
-    """Where the search starts in place of θ = 0: at the expansion of a loss, or at given θ. With
-    `loss.base: cross_entropy`, at a loss of the library or of a file."""
+    """Where the search starts. With a base: at the best of known losses, which are trained first,
+    each at several scales, with some standard ones. Without a base: at the expansion of a loss, or
+    at given θ, in place of θ = 0."""
 
+    losses: Annotated[tuple[Text, ...], FromList] = ()
+    """With `loss.base: cross_entropy`: losses of the library, or paths of loss files, of which the
+    study keeps the shapes and not the paths."""
+    study: Text | None = None
+    """With `loss.base: cross_entropy`: a study in the same storage, whose winner is one more."""
+    shapes: Annotated[tuple[Annotated[Shape, FromList], ...], FromList] | None = None
+    """α, β, γ, δ and ε of each of them; left out, they are read when the study begins."""
     loss: Text | None = None
-    """cross_entropy, baikal, baikal_cma (with `loss.base: none`), a loss of the library, or the
-    path of a loss file, of which the study keeps the θ and not the path."""
+    """With `loss.base: none`: cross_entropy, baikal, baikal_cma or the path of a loss file, of
+    which the study keeps the θ and not the path."""
     at: Annotated[tuple[float, float], FromList] = (0.0, 0.5)
     """Point of expansion: target x and output y."""
     theta: Annotated[tuple[float, ...], FromList] | None = None
-    """θ itself, as many as the recipe's losses have, and with a base then s and ε; `loss` is then
-    only a name."""
+    """θ itself, as many as the recipe's losses have; `loss` is then only a name."""
+
+    @property
+    def n_known(self) -> int:
+        """Number of known losses that are trained first."""
+        return len(self.losses) + (self.study is not None)
 
     def _rules(self) -> Iterator[tuple[str, str]]:
-        if self.loss is None and self.theta is None:
-            yield "loss", "is missing: give a loss or theta"
+        if not self.n_known and self.loss is None and self.theta is None:
+            yield "losses", "is missing: give losses or a study, or without a base loss or theta"
+        if self.shapes is not None and len(self.shapes) != self.n_known:
+            yield "shapes", f"has {len(self.shapes)}, must have one for each of {self.n_known}"
 
+
+StartOrNone = Annotated[
+    StartSettings | None,
+    BeforeValidator(
+        lambda value: None if value == "none" else value,
+        json_schema_input_type=StartSettings | Literal["none"] | None,
+    ),
+]
 
 SearchedScale = Literal["auto", "free", "learning_rate", "fixed", "normalized"]
 
-_TAYLOR_ONLY = PAPER_SEARCH | {"overlap": 0, "start": None}  # what GLO's recipes have there
+_TAYLOR_ONLY = PAPER_SEARCH | {"overlap": 0}  # what GLO's recipes have there
 
 
 class SearchSettings(Section):
@@ -301,12 +323,12 @@ class SearchSettings(Section):
     method: Literal["taylor", "glo"] = "taylor"
     """taylor: CMA-ES over the parameters of a polynomial; glo: genetic programming over trees, then
     CMA-ES over the coefficients of the best one."""
-    popsize: WholeNumber = Field(default=16, ge=2, le=MOST_CANDIDATES)
-    """λ, candidates per generation."""
-    sigma: float = Field(default=1.2, gt=0, lt=100)
-    """First step size, in units of θ."""
-    n_generations: WholeNumber = Field(default=12, ge=1, le=MOST_GENERATIONS)
-    """Generations of a complete search."""
+    popsize: WholeNumber = Field(default=8, ge=2, le=MOST_CANDIDATES)
+    """λ, candidates per generation; 16 without known losses to start from."""
+    sigma: float = Field(default=0.5, gt=0, lt=100)
+    """First step size, in units of θ; 1.2 without known losses."""
+    n_generations: WholeNumber = Field(default=2, ge=0, le=MOST_GENERATIONS)
+    """Generations of CMA-ES; 12 without known losses, and with them 0 if tuning is enough."""
     seed: WholeNumber = Field(default=0, ge=0, le=2**32 - 1)
     """Decides every candidate and every training's seed."""
     space: Literal["theta", "canonical"] = "canonical"
@@ -329,8 +351,9 @@ class SearchSettings(Section):
     overlap: WholeNumber = Field(default=0, ge=0)
     """First candidates of each generation that are drawn without the results of the generation
     before it, so that workers begin them while its last ones still train; below `popsize`."""
-    start: StartSettings | None = None
-    """Left out: θ = 0."""
+    start: StartOrNone = StartSettings(losses=("wrong-labels",))
+    """Left out: the loss wrong-labels of the library and some standard ones, and without a base or
+    for other orders and variables none. none: θ = 0, which takes more generations."""
     glo: GLOSettings | None = None
     """With `method: glo`."""
 
@@ -339,14 +362,26 @@ class SearchSettings(Section):
         return (self,) if self.glo is None else (self.glo, self.glo.coefficients)
 
     @property
+    def has_scale(self) -> bool:
+        """Whether the scale of an anchored loss is searched."""
+        return self.scale not in ("fixed", "normalized")
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """Numbers of known losses that are trained first, in each round."""
+        if self.start is None or not self.start.n_known:
+            return ()
+        return rounds_of_known(self.start.n_known, scaled=self.has_scale)
+
+    @property
     def total_generations(self) -> int:
-        """Generations of the whole search, of both stages of GLO."""
-        return sum(stage.n_generations for stage in self._stages)
+        """Generations of the whole search: rounds of known losses, and both stages of GLO."""
+        return len(self.rounds) + sum(stage.n_generations for stage in self._stages)
 
     @property
     def total_candidates(self) -> int:
         """Candidates of the whole search, including those that GLO need not evaluate again."""
-        return sum(stage.popsize * stage.n_generations for stage in self._stages)
+        return sum(self.rounds) + sum(s.popsize * s.n_generations for s in self._stages)
 
     def _rules(self) -> Iterator[tuple[str, str]]:
         if self.method == "glo":
@@ -360,3 +395,8 @@ class SearchSettings(Section):
             yield self.conflict("glo", "method", "leave it out, or set method: glo")
         elif self.overlap >= self.popsize:
             yield self.conflict("overlap", "popsize", "it must be below popsize, such as half")
+        elif self.overlap and self.rounds:
+            advice = "known losses are trained before; use start: none"
+            yield self.conflict("overlap", "start", advice)
+        if not self.n_generations and not self.rounds:
+            yield "n_generations", "is 0, must be 1 or more where no known losses are trained first"

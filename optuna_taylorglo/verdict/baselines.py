@@ -50,7 +50,7 @@ GRID_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)  # with a parameter; robust losses wan
 NO_LR_FACTOR = "train does not multiply its learning rate by candidate.lr_factor"
 RATE_BOUNDS = (0.01, 10.0)  # in the search among the standard losses
 BATCH = 8  # trainings that TPE proposes together, however many workers there are
-FINALISTS = 10  # standard losses that are trained fully
+FINALISTS = 10  # standard losses that are trained fully, unless the search's selection has others
 
 
 class Range(NamedTuple):
@@ -349,6 +349,7 @@ def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> Com
         study.enqueue_trial({"loss": family, **parameters})
     tried: list[tuple[ComparedLoss, float | None]] = []
     n_trainings = search.total_candidates * search.repeats
+    n_finalists = FINALISTS if recipe.selection is None else recipe.selection.candidates + 1
     while len(tried) < n_trainings:
         trials, losses = [], []
         for _ in range(min(BATCH, n_trainings - len(tried))):
@@ -364,7 +365,7 @@ def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> Com
             study.tell(trial, value, TrialState.PRUNED if value is None else None)
         tried += zip(losses, values, strict=True)
     tried.sort(key=lambda pair: -_score(pair[1], recipe))
-    finalists = [loss for loss, _ in tried[:FINALISTS]]
+    finalists = [loss for loss, _ in tried[:n_finalists]]
     best = finalists[halve(finalists, recipe, run, Stage.STANDARD_SELECTION)[0].index]
     return replace(best, label=f"the best standard loss, same budget: {best.label}")
 

@@ -29,6 +29,7 @@ from optuna_taylorglo.evolution.history import (
     trial_loss,
     winner,
 )
+from optuna_taylorglo.evolution.sampler import TaylorGLOSampler
 from optuna_taylorglo.losses.files import Origin
 from optuna_taylorglo.recipes.load import settled_recipe
 from optuna_taylorglo.recipes.schema import Recipe
@@ -46,6 +47,7 @@ Values = Sequence[float | None]
 FINAL_MEAN = "the mean of the final distribution"
 SAME_FUNCTION = 0.03  # relative distance of gradients up to which losses count as the same
 SEEDS_BY_ROUND = (2, 2, 4)  # that each round of successive halving adds
+SEEDS_OF_FEW = (4,)  # the same for one loss or two
 LAST_ROUND = 3  # losses of the last round, at most
 
 
@@ -166,14 +168,21 @@ def select_winner(study: Study, recipe: Recipe, run: Runner) -> Selection:
 
 
 def finalists(study: Study, recipe: Recipe) -> list[Finalist]:
-    """The best candidates that differ as functions, then the mean of the final distribution."""
+    """The best candidates that differ as functions, then the mean of the final distribution.
+
+    The best known loss comes first: several trainings chose it, the others one each.
+    """
     from optuna_taylorglo.losses.describe import logit_gradients, relative_distance
 
     _, n_classes = recipe_and_classes(study)
     limit = recipe.selection.candidates if recipe.selection is not None else 1
     found: list[Finalist] = []
     gradients: list[Tensor] = []
-    for trial in ranked_trials(study):
+    sampler = make_sampler(recipe, n_classes)
+    ranked = ranked_trials(study)
+    if isinstance(sampler, TaylorGLOSampler) and (start := sampler.start(study)) is not None:
+        ranked.sort(key=lambda trial: stored_candidate(recipe, trial) != tuple(start))
+    for trial in ranked:
         loss = trial_loss(study, trial)
         # Where the optimizer undoes the scale of a loss, the rate makes the step.
         gradient = (loss.lr_factor or 1.0) * logit_gradients(loss, n_classes)
@@ -184,9 +193,8 @@ def finalists(study: Study, recipe: Recipe) -> list[Finalist]:
             found.append(Finalist(trial.number, parameters, trial.values[0]))
         if len(found) == limit:
             break
-    sampler = make_sampler(recipe, n_classes)
     states = sampler.search_state(study)
-    if found and states:  # a GLO search may have no second stage
+    if found and len(states) > 1:  # a GLO search may have no second stage
         mean: Point = states[-1].mean
         if isinstance(sampler, GLOSampler) and sampler.best_tree is not None:
             mean = TreePoint(tuple(sampler.best_tree.to_prefix()), states[-1].mean)
@@ -220,8 +228,8 @@ def halve(
     """
     values: list[list[float | None]] = [[] for _ in losses]
     staying, left = list(range(len(losses))), list[int]()
-    n_done, sign = 0, recipe.fitness.sign
-    for number, n_seeds in enumerate(SEEDS_BY_ROUND, start=1):
+    n_done, sign, rounds = 0, recipe.fitness.sign, _rounds(len(losses))
+    for number, n_seeds in enumerate(rounds, start=1):
         seeds = range(n_done, n_done + n_seeds)
         tasks = [stage_task(recipe, losses[i], stage, s) for i in staying for s in seeds]
         results = run(tasks)
@@ -230,9 +238,7 @@ def halve(
         n_done += n_seeds
         means = _means(values, sign)
         staying.sort(key=lambda i: (-sign * means[i], i))
-        if len(losses) == 1:
-            break
-        if number < len(SEEDS_BY_ROUND):
+        if number < len(rounds):
             n_kept = _n_kept(len(staying), number)
             going = [i for i in staying[n_kept:] if i != favorite]
             staying, left = [i for i in staying if i not in going], going + left
@@ -245,12 +251,15 @@ def halve(
 def n_selection_trainings(n_losses: int) -> int:
     """Trainings of `halve` among so many losses without a favorite."""
     total, n_left = 0, n_losses
-    for number, n_seeds in enumerate(SEEDS_BY_ROUND, start=1):
+    for number, n_seeds in enumerate(_rounds(n_losses), start=1):
         total += n_left * n_seeds
-        if n_losses == 1:
-            break
         n_left = _n_kept(n_left, number)
     return total
+
+
+def _rounds(n_losses: int) -> tuple[int, ...]:
+    """Seeds that each round adds."""
+    return SEEDS_BY_ROUND if n_losses > 2 else SEEDS_OF_FEW
 
 
 def _n_kept(n: int, number: int) -> int:

@@ -117,11 +117,14 @@ def plot_evolution(study: Study, *, candidates: bool = True) -> go.Figure:
         title_text=f"fitness ({style.metric(fitness)})",
         range=[min(shown) - margin, max(shown) + margin],
     )
-    glo = history.recipe.search.glo
-    if glo is not None and trained[-1].generation >= glo.n_generations:
-        for text, side in (("trees", "top left"), ("coefficients", "top right")):
+    search = history.recipe.search
+    n_first, stages = len(search.rounds), ("known losses", "CMA-ES")
+    if search.glo is not None:
+        n_first, stages = search.glo.n_generations, ("trees", "coefficients")
+    if n_first and trained[-1].generation >= n_first:
+        for text, side in zip(stages, ("top left", "top right"), strict=True):
             figure.add_vline(
-                x=glo.n_generations + 0.5,
+                x=n_first + 0.5,
                 line={"color": style.GRAY, "width": 1},
                 annotation={"text": text, "yanchor": "bottom"},
                 annotation_position=side,
@@ -158,7 +161,7 @@ def plot_search_state(study: Study) -> go.Figure:
     sampler = make_sampler(history.recipe, history.n_classes)
     states = sampler.search_state(study)
     if not states:
-        reason = "GLO's second stage, the search for coefficients, has not begun yet."
+        reason = "CMA-ES has not begun yet: other candidates come first."
         return style.nothing_to_plot(STATE, reason)
     if len(states) < 2:
         return style.nothing_to_plot(STATE, style.NO_GENERATION)

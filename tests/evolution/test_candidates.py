@@ -1,5 +1,8 @@
 """From a recipe to its candidates, their losses and the pruner; searches that start at a loss."""
 
+import math
+from functools import partial
+
 import optuna
 import pytest
 import torch
@@ -16,7 +19,7 @@ from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.losses.tree_loss import BaikalLoss, TreeLoss
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.recipes.presets import PAPER_LOSS
+from optuna_taylorglo.recipes.presets import PAPER_LOSS, SCALES
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 
 N_CLASSES = 10
@@ -190,39 +193,57 @@ def test_a_start_may_be_a_file_which_a_study_does_not_need_later(tmp_path):
     assert first_mean(held) != first_mean(started({"loss": "baikal"}))
 
 
-@pytest.mark.parametrize("space", ["theta", "canonical"])
+def known(*losses, **search):
+    search |= {"start": {"losses": list(losses)}, "space": "canonical", "filter": "steady"}
+    return digits_recipe(loss={"base": "cross_entropy", "class_reduction": "sum"}, search=search)
+
+
 @pytest.mark.parametrize("scale", ["auto", "learning_rate", "fixed"])
-def test_an_anchored_search_starts_at_a_loss_of_the_library(space, scale):
-    loss = {"base": "cross_entropy"}
-    recipe = started({"loss": "wrong-labels"}, loss, space=space, filter="steady", scale=scale)
-    held = candidates.resolve_start(recipe)
-    first = candidates.candidate_loss(held, first_mean(held), N_CLASSES)
-    known = load_loss("wrong-labels")
-    known.n_classes = N_CLASSES
+def test_known_losses_are_trained_first(scale):
+    recipe = candidates.resolve_start(known("wrong-labels", scale=scale))
+    sampler = candidates.make_sampler(recipe, N_CLASSES)
+    (first, *_), library = sampler._replay._points, load_loss("wrong-labels")
+    loss = candidates.candidate_loss(recipe, first, N_CLASSES)
+    library.n_classes = N_CLASSES
     logits, labels = torch.randn(9, N_CLASSES, dtype=torch.float64), torch.arange(9) % N_CLASSES
-    # The scale is the loss's own, the learning rate's, or nobody's.
-    factor = {"auto": 1.0}.get(scale, 1 / known.anchor.scale)
-    torch.testing.assert_close(first(logits, labels), factor * known(logits, labels))
-    rate = {"learning_rate": known.anchor.scale, "fixed": 1.0}.get(scale)
-    assert first.lr_factor == (None if rate is None else pytest.approx(rate))
+    # The scale is the first one that is tried, the learning rate's, or none.
+    log_scale = {"auto": SCALES[0]}.get(scale, 0.0)
+    factor = math.exp(log_scale - library.anchor.log_scale)
+    torch.testing.assert_close(loss(logits, labels), factor * library(logits, labels))
+    rate = {"learning_rate": math.exp(SCALES[0]), "fixed": 1.0}.get(scale)
+    assert loss.lr_factor == (None if rate is None else pytest.approx(rate))
+    n = (13, 8) if scale != "fixed" else (4, 8)
+    assert recipe.search.rounds == sampler.policy.rounds == n
+    assert len(sampler._replay._points) == n[0]
+
+
+def test_known_losses_may_be_files_which_a_study_does_not_need_later(tmp_path):
+    path = tmp_path / "found.json"
+    load_loss("wrong-labels").save(path)
+    study = optuna.create_study(direction="maximize")
+    held = attach_recipe(study, known(str(path), "wrong-labels")).search
+    assert held.start.shapes[0] == held.start.shapes[1]
+    path.unlink()
+    assert attach_recipe(study, None).search == held
+    assert attach_recipe(study, known(str(path), "wrong-labels")).search == held
 
 
 @pytest.mark.parametrize(
-    ("start", "message"),
+    ("make", "message"),
     [
-        ({"loss": "wrong-lables"}, "did you mean wrong-labels"),
-        ({"theta": [1.0, 2.0]}, "has 2 numbers, must have 10"),
+        (BaikalLoss, "is no Taylor loss on cross-entropy"),
+        (lambda: TaylorLoss([0.0] * 8), "is no Taylor loss on cross-entropy"),
+        (lambda: TaylorLoss([0.0] * 8, base="cross_entropy"), "takes the mean over classes"),
+        (partial(TaylorLoss, [0.0] * 12, order=4, base="cross_entropy"), "has the form"),
     ],
 )
-def test_invalid_starts_of_anchored_searches_are_named(start, message, tmp_path):
-    recipe = started(start, {"base": "cross_entropy"}, space="canonical", filter="steady")
-    with pytest.raises(RecipeError, match=message):
-        candidates.resolve_start(recipe)
-    BaikalLoss().save(tmp_path / "baikal.json")
-    start = {"loss": str(tmp_path / "baikal.json")}
-    recipe = started(start, {"base": "cross_entropy"}, space="canonical", filter="steady")
-    with pytest.raises(RecipeError, match="is not such a loss as the recipe's"):
-        candidates.resolve_start(recipe)
+def test_known_losses_that_do_not_go_with_the_recipe_are_named(tmp_path, make, message):
+    with pytest.raises(RecipeError, match="did you mean wrong-labels"):
+        candidates.resolve_start(known("wrong-lables"))
+    make().save(tmp_path / "other.json")
+    with pytest.raises(RecipeError, match=message) as caught:
+        candidates.resolve_start(known(str(tmp_path / "other.json")))
+    assert caught.value.field == "search.start.losses"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_study_holds_its_recipe(tmp_path: Path) -> None:
 
 
 def test_differences_are_told_field_by_field() -> None:
-    sections = {"search": {"sigma": 0.5}, "schedule": {"milestones": [10, 20]}, "early_stop": None}
+    sections = {"search": {"sigma": 0.6}, "schedule": {"milestones": [10, 20]}, "early_stop": None}
     content = minimal(**sections, early_abort={})
     content["data"]["init_args"] = {"fraction": 1}
     other = recipe_from_dict(content)
@@ -131,7 +131,7 @@ def test_differences_are_told_field_by_field() -> None:
         "schedule.milestones: study has [], not [10, 20]",
         "early_abort: study has null, not "
         '{"at": 10, "attempts": 3, "threshold": 0.15, "unit": "epochs"}',
-        "search.sigma: study has 1.2, not 0.5",
+        "search.sigma: study has 0.5, not 0.6",
     ]
     assert recipe_differences(other, other) == []
     true, one = (

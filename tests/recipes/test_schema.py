@@ -70,7 +70,8 @@ BAD_VALUES: list[tuple[str, object, str]] = [
     ("schedule.milestones", [1, 10**12], f"{MOST} 1000000000"),
 ]
 
-START = {"start": {"loss": "baikal"}}
+COLD = {"start": "none"}
+START, KNOWN = {"start": {"loss": "baikal"}}, {"losses": ["wrong-labels"]}
 UNFILTERED = {"scale": "normalized", "filter": "none"}
 XZ, XYT = {"variables": ["x", "z"]}, {"variables": ["x", "y", "t"]}
 ANCHORED = {"base": "cross_entropy"}
@@ -86,8 +87,19 @@ BAD_RULES: list[tuple[dict[str, Any], str, str]] = [
     ({"schedule": {"unit": "steps", "warmup": 4000}}, "schedule.warmup", "below budget.full"),
     ({"trainer": {"gradient_clip_algorithm": "value"}}, "trainer.gradient_clip_algorithm", "needs"),
     ({"budget": LONG}, "budget.evaluation", "401 is not allowed with full 400: it must be"),
-    ({"search": {"overlap": 16}}, "search.overlap", "16 is not allowed with popsize 16"),
-    ({"search": {"start": {"at": [0, 1]}}}, "search.start.loss", "give a loss or theta"),
+    ({"search": {"overlap": 8}}, "search.overlap", "8 is not allowed with popsize 8"),
+    ({"search": {"overlap": 4}}, "search.overlap", "are trained before; use start: none"),
+    ({"search": {"start": {"at": [0, 1]}}}, "search.start.losses", "give losses or a study, or"),
+    ({"search": {"start": KNOWN | {"shapes": []}}}, "search.start.shapes", "one for each of 1"),
+    ({"search": {"start": {"losses": "a"}}}, "search.start.losses", "must be a list"),
+    ({"search": START}, "search.start.loss", "give losses, which are trained at several scales"),
+    ({"search": {"start": KNOWN, "space": "theta"}}, "search.start.losses", "use canonical"),
+    ({"search": {"start": KNOWN}, "loss": {"base": "none"}}, "search.start.losses", "losses on it"),
+    (
+        {"search": {"start": "none", "n_generations": 0}},
+        "search.n_generations",
+        "must be 1 or more",
+    ),
     ({"search": START, "loss": XZ}, "search.start", "expanded in x and y"),
     ({"search": {"method": "glo"}}, "search.method", "write glo: {} for the paper's"),
     ({"search": {"glo": {}}}, "search.glo", "leave it out, or set method: glo"),
@@ -162,9 +174,12 @@ def test_data_model_batch_size_and_length_are_a_recipe_with_the_best_results(pre
     best = load_recipe(ROOT / "studies" / "digits_mlp_wrong_labels.yaml")
     assert best.loss == LossSettings(base="cross_entropy", order=3, class_reduction="sum")
     search = best.search
-    assert (search.popsize, search.sigma, search.n_generations) == (16, 1.2, 12)
+    assert (search.popsize, search.sigma, search.n_generations) == (8, 0.5, 2)
     assert (search.space, search.filter, search.scale) == ("canonical", "steady", "auto")
-    assert best.selection == SelectionSettings(candidates=8)
+    assert best.selection == SelectionSettings(candidates=1)
+    assert search.start is not None
+    assert search.start.losses == ("wrong-labels",)
+    assert (search.rounds, search.total_candidates) == ((13, 8), 37)
     assert best.early_abort is best.early_stop is None
     assert best.budget == BudgetSettings(unit="steps", evaluation=1000, full=1000)
     assert best.optimizer == DEFAULT_OPTIMIZER
@@ -223,7 +238,7 @@ def test_trees_have_the_papers_loss_settings_with_any_preset() -> None:
     assert (search.total_candidates, search.total_generations) == (11_120, 135)
     assert search_size(search) == "100 generations of 100 trees, then 35 of 32 sets of coefficients"
     assert (recipe.loss, recipe.search.changed(scale="free")) == (paper.loss, paper.search)
-    assert recipe.selection == SelectionSettings()
+    assert recipe.selection == SelectionSettings(candidates=8)
     assert paper.selection is recipe.early_abort is None
 
 
@@ -253,7 +268,8 @@ def test_what_is_left_out_goes_with_order_and_variables(
         {"optimizer": None, "fitness": {"metric": "val_balanced_accuracy"}, "early_abort": {}},
         {"preset": "paper", "search": START, "loss": {"order": 4}},
         {"schedule": {"kind": "cosine", "unit": "steps", "warmup": 10}, "selection": None},
-        {"search": {"sigma": 0.1 + 0.2, "overlap": 14, "filter": "trainable"}},
+        {"search": {"sigma": 0.1 + 0.2, "overlap": 14, "filter": "trainable", "start": "none"}},
+        {"search": {"start": {"losses": ["a.json", "b"], "study": "c"}}},
         {"search": glo(popsize=7), "checkpoint": {"path": "weights.pt", "skip": ["head."]}},
         {"trainer": {"gradient_clip_val": 1, "callbacks": [{"class_path": "my.Callback"}]}},
         {"loss": {"class_weights": [1, 2.5], "ignore_index": 0}},

@@ -108,7 +108,7 @@ def losses(n):
 
 @pytest.mark.parametrize(
     ("n", "trainings"),
-    [(1, [2]), (2, [8, 8]), (4, [8, 8, 2, 2]), (11, [8] * 3 + [4] * 3 + [2] * 5)],
+    [(1, [4]), (2, [4, 4]), (4, [8, 8, 2, 2]), (11, [8] * 3 + [4] * 3 + [2] * 5)],
 )
 def test_the_better_half_gets_more_seeds(recipe, n, trainings):
     do = Recorder(lambda task: int(task.loss.name) / 100 + task.seed % 7 * 1e-4)
