@@ -55,8 +55,8 @@ def outcomes(study: optuna.Study) -> dict[tuple[int, int], tuple[Any, ...]]:
 
 def test_a_function_is_all_it_takes(tmp_path: Path) -> None:
     result = search(train, **SMALL)
-    assert len(outcomes(result.study)) == 8
-    seeds = [stage_seed(0, Stage.SELECTION, number) for number in range(8)]
+    assert len(outcomes(result.study)) == 13 + 8 + 2 * 4, "known losses, then CMA-ES"
+    seeds = [stage_seed(0, Stage.SELECTION, number) for number in range(4)]
     values = [train(Candidate(result.best_loss, seed)) for seed in seeds]
     assert result.best_value == pytest.approx(statistics.fmean(values))
     # Reports are those of the function.
@@ -164,7 +164,7 @@ def test_where_the_optimizer_undoes_the_scale_the_learning_rate_is_searched(
     result = search(noted, **SMALL | {"progress": True})
     assert "the learning rate is searched in its place" in capsys.readouterr().out
     tried = {t.params["log_scale"] for t in result.study.trials}
-    assert len(tried) == 8
+    assert len(tried) > 2 * 4, "those of known losses and of CMA-ES"
     assert {round(f, 4) for f in factors} >= {
         round(float(torch.tensor(s, dtype=torch.float64).exp()), 4) for s in tried
     }
@@ -349,7 +349,7 @@ def test_commands_read_such_studies_and_leave_the_trainings_to_python(
     search(train, storage=sqlite_url, study_name="mine", **SMALL)
     for words in (["status"], ["status", "mine"], ["export", "mine"], ["report", "mine"]):
         assert cli.main(words) == cli.DONE
-    assert "2 of 2" in capsys.readouterr().out
+    assert "4 of 4" in capsys.readouterr().out
     assert load_loss("mine_loss.json").origin.study == "mine"
     for words in (["evaluate", "mine"], ["baseline", "mine"]):
         assert cli.main(words) == cli.USAGE

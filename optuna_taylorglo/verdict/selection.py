@@ -159,8 +159,9 @@ def select_winner(study: Study, recipe: Recipe, run: Runner) -> Selection:
     made = [(c.name, candidate_loss(recipe, c.parameters, n_classes)) for c in candidates]
     losses = [compared_evolved_loss("finalist", name, Role.EVOLVED, loss) for name, loss in made]
     # The mean lies amid many good candidates. The best of them may lie at an edge beyond which
-    # trainings fail, and owe its place to seeds that did not.
-    favorite = next((i for i, c in enumerate(candidates) if c.trial is None), None)
+    # trainings fail, and owe its place to seeds that did not; the best known loss does not.
+    means = (i for i, c in enumerate(candidates) if c.trial is None and not recipe.search.rounds)
+    favorite = next(means, None)
     ranking = halve(losses, recipe, run, Stage.SELECTION, favorite=favorite)
     return Selection(
         tuple(replace(candidates[r.index], values=r.values, mean=r.mean) for r in ranking)

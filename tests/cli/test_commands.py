@@ -269,7 +269,7 @@ def test_wrong_usage(tmp_path, monkeypatch, caplog, words, message):
         (cli.main, "evaluate s --seeds 1", "1 is not allowed, must be from 2 to 1000"),
         (cli.main, "run r --device gpu", "'gpu' is not allowed, must be auto, cpu, mps, cuda, or"),
         (cli.main, "run r --workers 100000", "must be from 1 to 1000"),
-        (cli.main, "run r --n-generations 0", "0 is not allowed, must be at least 1"),
+        (cli.main, "run r --n-generations -1", "-1 is not allowed, must be at least 0"),
         (cli.main, "sweep s --over length --values 1,a", "no list such as"),
         (worker.main, "--study-name s --device cuda:x", "such as cuda:1"),
         (worker.main, "--study-name s --timeout nan", "--timeout"),

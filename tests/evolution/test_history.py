@@ -9,7 +9,7 @@ from optuna.trial import TrialState
 from searches import small_recipe
 
 from optuna_taylorglo.attributes import CROSS_ENTROPY, GENERATION, N_CLASSES, SELECTION
-from optuna_taylorglo.errors import RecipeMismatch, StudyError
+from optuna_taylorglo.errors import RecipeError, RecipeMismatch, StudyError
 from optuna_taylorglo.evolution.history import (
     SearchHistory,
     attach_recipe,
@@ -21,7 +21,8 @@ from optuna_taylorglo.evolution.history import (
 )
 from optuna_taylorglo.evolution.sampler import THETA_NAMES
 from optuna_taylorglo.evolution.scheduler import GenerationScheduler
-from optuna_taylorglo.recipes.load import load_recipe
+from optuna_taylorglo.recipes.load import load_recipe, replace_recipe, settled_recipe
+from optuna_taylorglo.recipes.schema import recipe_from_dict
 from optuna_taylorglo.study.open import create_evaluation_study, create_study, open_study
 
 
@@ -234,3 +235,32 @@ def test_after_a_change_the_winner_is_selected_again(recipe, changes, caplog):
     optuna.logging.disable_propagation()
     assert kept == changed.search.n_generations
     assert ("keeps its 3 generations, more than the 2 of the file" in caplog.text) == (kept == 3)
+
+
+def test_a_search_may_start_with_the_winner_of_another_study():
+    anchored = {"base": "cross_entropy", "class_reduction": "sum"}
+    first = searched_study(
+        loss=anchored, search={"space": "canonical", "filter": "steady"} | {"start": "none"}
+    )
+    storage = first._storage
+
+    def started(study_name):
+        study = optuna.create_study(storage=storage, direction="maximize")
+        content = settled_recipe(first).to_dict()
+        content["search"] |= {"start": {"losses": ["wrong-labels"], "study": study_name}}
+        return attach_recipe(study, recipe_from_dict(content)).search.start.shapes[1]
+
+    best = max((t for t in first.trials if t.value is not None), key=lambda t: t.value)
+    names = ("alpha", "beta", "gamma", "delta", "smoothing")
+    assert started(first.study_name) == tuple(best.params[name] for name in names)
+    chosen = next(t for t in first.trials if t.value is not None and t is not best)
+    parameters = list(chosen.params.values())
+    first.set_user_attr(SELECTION, {"finalists": [{"parameters": parameters}]})
+    assert started(first.study_name) == tuple(chosen.params[name] for name in names)
+    with pytest.raises(RecipeError, match="'other' is no study of a search"):
+        started("other")
+    empty = optuna.create_study(study_name="empty", storage=storage, direction="maximize")
+    replace_recipe(empty, settled_recipe(first))
+    empty.set_user_attr(N_CLASSES, 10)
+    with pytest.raises(RecipeError, match="'empty' has no complete candidate yet"):
+        started("empty")

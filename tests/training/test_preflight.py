@@ -27,7 +27,7 @@ def content(
         "optimizer": {"name": "sgd", "lr": 0.1},
         "batch_size": 8,
         "budget": {"unit": "steps", "evaluation": 3, "full": 3},
-        "search": {"popsize": 4, "n_generations": 1},
+        "search": {"popsize": 4, "n_generations": 1, "start": "none"},
     }
     recipe |= fields
     return {name: value for name, value in recipe.items() if value is not None}

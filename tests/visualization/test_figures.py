@@ -179,7 +179,9 @@ def test_search_state_is_the_sampler_s(study):
     logits = searched_study(POPULATION, **changes)
     with pytest.warns(UserWarning, match="raw logits"):
         assert not visualization.plot_loss_functions(logits).data
-    anchored = searched_study(loss={"base": "cross_entropy"}, search={"space": "canonical"})
+    anchored = searched_study(
+        loss={"base": "cross_entropy"}, search={"space": "canonical", "start": "none"}
+    )
     drawn, units = visualization.plot_search_state(anchored), anchored.sampler.settings.units
     lines = [line for line in traces(drawn).values() if line.customdata]
     assert [line.name[0] for line in lines] == list("αβγδsε")
