@@ -18,6 +18,7 @@ import optuna
 import torch
 from batched_mlp import BatchedMLP
 
+from optuna_taylorglo.evolution.history import attach_recipe
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
 from optuna_taylorglo.verdict.baselines import DEFAULT_BASELINES
 from optuna_taylorglo.verdict.compare import evaluate
@@ -49,6 +50,7 @@ def main() -> None:
             recipe, arguments.data_dir, arguments.output / f"{name}.trainings.jsonl"
         )
         study = trainings.search(name)
+        recipe = attach_recipe(study)  # with what the known losses stand for
         verdict = evaluate(study, recipe, trainings.do, seeds=arguments.trainings, against=against)
         write_verdict(verdict, arguments.output / name)
         selected_loss(study).loss.save(arguments.output / f"{name}.loss.json")

@@ -342,7 +342,7 @@ def tune_learning_rate(
         >>> from optuna_taylorglo import tune_learning_rate
         >>> tuned = tune_learning_rate(train, n_classes=3, progress=False)
         >>> sorted(each.rate for each in tuned)  # factors on the function's own
-        [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
+        [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
         >>> best = tuned[0].label
     """
     recipe, functions, stem = _what_to_search(

@@ -196,7 +196,7 @@ def test_the_learning_rate_is_tuned_before_a_search(sqlite_url: str) -> None:
     tuned = tune_learning_rate(
         train, n_classes=3, storage=sqlite_url, study_name="mine", progress=False
     )
-    assert sorted(each.rate for each in tuned) == [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
+    assert sorted(each.rate for each in tuned) == [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
     assert [each.mean for each in tuned] == sorted((each.mean for each in tuned), reverse=True)
     known = tune_learning_rate(train, loss="wrong-labels", n_classes=3, progress=False)
     assert sorted(each.rate for each in known) == [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]

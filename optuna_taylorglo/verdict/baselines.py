@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # these import PyTorch
 logger = logging.getLogger(__name__)
 
 # Learning rates are relative to the recipe's or the module's own.
-LEARNING_RATE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of cross-entropy
+LEARNING_RATE_FACTORS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of cross-entropy
 LOSS_RATE_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of a loss with a scale of its own
 TUNING_SEEDS = 2  # trainings at each of them
 GRID_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0)  # with a parameter; robust losses want smaller ones
