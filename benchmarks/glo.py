@@ -37,7 +37,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_taylorglo.evolution.history import SearchHistory, trial_loss
 from optuna_taylorglo.losses.tree_loss import TreeLoss
 from optuna_taylorglo.recipes.load import find_recipe, load_recipe
-from optuna_taylorglo.recipes.presets import PAPER_LOSS, PAPER_SEARCH
+from optuna_taylorglo.recipes.presets import COLD_SEARCH, PAPER_LOSS, PAPER_SEARCH
 from optuna_taylorglo.recipes.schema import EarlyAbortSettings, LossSettings, Recipe
 from optuna_taylorglo.recipes.settings import (
     CoefficientSettings,
@@ -83,9 +83,13 @@ def _with_trees(recipe: Recipe, glo: GLOSettings) -> Recipe:
     return recipe.changed(search=search, loss=LossSettings(base="none"))
 
 
+def _cold(recipe: Recipe) -> Recipe:
+    return recipe.changed(search=SearchSettings(start=None, **COLD_SEARCH))
+
+
 METHODS: dict[str, Callable[[Recipe], Recipe]] = {
     "TaylorGLO, paper": _paper,
-    "TaylorGLO, ours": lambda recipe: recipe,
+    "TaylorGLO, ours": _cold,
     "GLO": _glo,
     "random trees": _random,
 }

@@ -107,7 +107,7 @@ def print_summary(found: dict[str, dict[int, Verdict]]) -> None:
         "baseline in |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    for recipe, verdicts in found.items():
+    for recipe, verdicts in in_order(found).items():
         pooled, against = pool(verdicts)
         means = {sample.name: sample.mean for sample in pooled}
         shown = [means[n] for n in ("winner", "best-standard", "label-smoothing", "ce-tuned")]
@@ -117,17 +117,36 @@ def print_summary(found: dict[str, dict[int, Verdict]]) -> None:
             f"{lead.difference:+.4f} ({lead.low:+.4f} to {lead.high:+.4f}), p = {lead.p_holm:.2g}",
             f"{beats_all_in(verdicts)} of {len(verdicts)}",
         ]
-        print(f"| `{recipe}` | {len(verdicts)} | {' | '.join(cells)} |")
+        mark = " *" if recipe in MADE_THE_LIBRARY else ""
+        print(f"| `{recipe}`{mark} | {len(verdicts)} | {' | '.join(cells)} |")
 
 
 TASKS = {
+    "mnist_mlp_wrong_labels": "MNIST (1,000 images), 36 % of labels wrong",
+    "mnist_mlp_confused_labels": "MNIST (1,000 images), 35 % confused",
+    "fashion_mnist_mlp_confused_labels": "Fashion-MNIST (2,000 images), 35 % confused",
+    "fashion_mnist_mlp_few_images": "Fashion-MNIST (2,000 images), labels right",
+    "mnist_mlp_few_images": "MNIST (1,000 images), labels right",
+    "digits_mlp": "Digits, labels right",
+    "digits_mlp_imbalanced": "Digits, rare classes",
+    "fashion_mnist_mlp_imbalanced": "Fashion-MNIST, rare classes",
     "digits_mlp_wrong_labels": "Digits, 36 % of labels wrong",
     "digits_mlp_confused_labels": "Digits, 35 % confused",
-    "mnist_mlp_confused_labels": "MNIST (1,000 images), 35 % confused",
     "fashion_mnist_mlp_wrong_labels": "Fashion-MNIST (2,000 images), 36 % wrong",
-    "digits_mlp": "Digits, labels right",
 }
 """What the README calls the tasks, in its order."""
+
+MADE_THE_LIBRARY = {
+    "digits_mlp_wrong_labels",
+    "digits_mlp_confused_labels",
+    "fashion_mnist_mlp_wrong_labels",
+}
+"""Tasks that the loss was found on with which searches begin."""
+
+
+def in_order(found: dict[str, dict[int, Verdict]]) -> dict[str, dict[int, Verdict]]:
+    """The verdicts in the order of `TASKS`."""
+    return {recipe: found[recipe] for recipe in TASKS if recipe in found}
 
 
 def print_brief(found: dict[str, dict[int, Verdict]]) -> None:
@@ -137,7 +156,7 @@ def print_brief(found: dict[str, dict[int, Verdict]]) -> None:
         "lead over the standard one, points (95 %) | searches that beat every baseline |"
     )
     print("|---|---|---|---|---|---|")
-    for recipe, verdicts in sorted(found.items(), key=lambda item: list(TASKS).index(item[0])):
+    for recipe, verdicts in in_order(found).items():
         pooled, against = pool(verdicts)
         means = {sample.name: 100 * sample.mean for sample in pooled}
         lead = against["best-standard"]
@@ -148,7 +167,8 @@ def print_brief(found: dict[str, dict[int, Verdict]]) -> None:
             cells[best] = f"**{cells[best]}**"
         cells += ["{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)]
         cells += [f"{beats_all_in(verdicts)} of {len(verdicts)}"]
-        print(f"| [{TASKS[recipe]}](studies/{recipe}.yaml) | {' | '.join(cells)} |")
+        mark = " *" if recipe in MADE_THE_LIBRARY else ""
+        print(f"| [{TASKS[recipe]}](studies/{recipe}.yaml){mark} | {' | '.join(cells)} |")
 
 
 def print_table(recipe: str, verdicts: dict[int, Verdict]) -> None:

@@ -119,16 +119,17 @@ class SearchResult:
 
     def __str__(self) -> str:
         from optuna_taylorglo.losses.describe import describe
-        from optuna_taylorglo.report.dashboard import fitness_line
+        from optuna_taylorglo.report.dashboard import fitness_line, start_note
 
-        selected, history = (
-            selected_loss(self.study),
-            SearchHistory(self.study, self._session.recipe),
-        )
-        words = describe(selected.loss, selected.loss.n_classes or 2)
-        return (
-            f"Winner: {selected.name}\n{words}\n{fitness_line(history, load_selection(self.study))}"
-        )
+        selected = selected_loss(self.study)
+        history = SearchHistory(self.study, self._session.recipe)
+        lines = [
+            f"Winner: {selected.name}",
+            str(describe(selected.loss, selected.loss.n_classes or 2)),
+            start_note(self.study, history),
+            fitness_line(history, load_selection(self.study)),
+        ]
+        return "\n".join(filter(None, lines))
 
 
 def search(

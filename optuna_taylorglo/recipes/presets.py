@@ -39,6 +39,11 @@ STANDARD: dict[Shape, tuple[float, ...]] = {
     POLY: (-4.0, -2.0),
 }
 """Standard losses of the family that are trained with them, and their scales."""
+STANDARD_NAMES = {
+    CROSS_ENTROPY: "cross-entropy",
+    LABEL_SMOOTHING: "label smoothing 0.4",
+    POLY: "PolyLoss-1 (epsilon 8)",
+}
 NEIGHBORS = (-0.6, -0.2, 0.2, 0.6)
 """Distances from the best scale, in the second round."""
 

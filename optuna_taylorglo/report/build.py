@@ -27,6 +27,7 @@ from optuna_taylorglo.report.dashboard import (
     draw_figures,
     fitness_line,
     selection_note,
+    start_note,
     trainings_of_a_fitness,
     unsettled_note,
 )
@@ -96,6 +97,7 @@ def write_report(study: Study, path: str | PathLike[str], *, storage: str | None
         fitness=fitness_line(history, selection).splitlines(),
         trainings=trainings_of_a_fitness(recipe),
         selection_note=selection_note(history, selection),
+        start_note=start_note(study, history),
         unsettled_note=unsettled_note(study, history),
         recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True),
         by_function=isinstance(recipe, FunctionRecipe),

@@ -21,6 +21,8 @@ from optuna.trial import Trial
 from optuna_taylorglo.attributes import DRAWN
 from optuna_taylorglo.evolution.candidates import make_sampler
 from optuna_taylorglo.evolution.history import SearchHistory, read_history, trial_loss
+from optuna_taylorglo.evolution.sampler import TaylorGLOSampler
+from optuna_taylorglo.recipes.presets import STANDARD_NAMES
 from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe
 from optuna_taylorglo.study.open import find_evaluation_study
 from optuna_taylorglo.study.optuna_private import storage_of, trial_id_of
@@ -187,6 +189,7 @@ def _note(study: Study, history: SearchHistory) -> str:
     paragraphs = [
         f"**Search**: {history.n_finished} of {generations}, {evaluated}.",
         result and f"**Verdict**: {result}",
+        start_note(study, history),
         unsettled_note(study, history),
         f"**{'Best so far' if selection is None else 'Winner'}**: {chosen.name}",
         selection_note(history, selection),
@@ -242,6 +245,21 @@ def selection_note(history: SearchHistory, selection: Selection | None) -> str:
         f"Optuna's best trial is {best.number}, by {trainings_of_a_fitness(history.recipe)}; the "
         f"winner, {selection.winner.name}, was selected by full trainings."
     )
+
+
+def start_note(study: Study, history: SearchHistory) -> str:
+    """Which known loss CMA-ES started at; empty if at none, or not yet."""
+    search, sampler = history.recipe.search, make_sampler(history.recipe, history.n_classes)
+    start = sampler.start(study) if isinstance(sampler, TaylorGLOSampler) else None
+    if start is None or search.start is None:
+        return ""
+    a, b, c, d, *scale, e = start
+    studies = [] if search.start.study is None else [f"study {search.start.study}"]
+    names = [*search.start.losses, *studies]
+    known = dict(zip(search.start.shapes or (), names, strict=False)) | STANDARD_NAMES
+    factor = "learning rate" if search.scale == "learning_rate" else "scale"
+    at = f" at {factor} × {math.exp(scale[0]):.3g}" if scale else ""
+    return f"Best known loss: {known.get((a, b, c, d, e), 'an enqueued one')}{at}."
 
 
 def unsettled_note(study: Study, history: SearchHistory) -> str:

@@ -7,19 +7,24 @@ from types import SimpleNamespace
 import browser
 import optuna
 import pytest
+import yaml
 from drawn_studies import evaluation_study_of, searched_study
 from kept_studies import keep_complete_study
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 from optuna_dashboard._custom_plot_data import get_plotly_graph_objects, list_graph_object_ids
-from searches import answer, free_port, process, wait_until
+from searches import ROOT, answer, free_port, process, wait_until
 from torch import nn
 from verdicts import Recorder, verdict_of
 
 from optuna_taylorglo import cli
+from optuna_taylorglo.attributes import N_CLASSES
+from optuna_taylorglo.evolution.candidates import resolve_start
 from optuna_taylorglo.evolution.history import read_history, winner
-from optuna_taylorglo.recipes.load import frozen_recipe
-from optuna_taylorglo.recipes.schema import FunctionRecipe
+from optuna_taylorglo.evolution.sampler import ANCHORED_NAMES, UNSCALED_NAMES, TaylorGLOSampler
+from optuna_taylorglo.evolution.scheduler import GenerationScheduler
+from optuna_taylorglo.recipes.load import frozen_recipe, replace_recipe
+from optuna_taylorglo.recipes.schema import FunctionRecipe, recipe_from_dict
 from optuna_taylorglo.report import dashboard
 from optuna_taylorglo.study.open import open_study
 from optuna_taylorglo.verdict.output import save_verdict
@@ -77,6 +82,37 @@ def test_a_fitness_over_repeats_is_not_called_one_training():
     dashboard.refresh(study)
     assert "the mean of 3 trainings of the best of" in get_note(study)
     assert "one training" not in get_note(study)
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        ("free", "Best known loss: wrong-labels at scale × 0.223."),
+        ("learning_rate", "Best known loss: wrong-labels at learning rate × 0.223."),
+        ("fixed", "Best known loss: wrong-labels."),
+    ],
+)
+def test_the_known_loss_that_a_search_starts_at_is_named(scale, said):
+    def best(start):
+        names = ANCHORED_NAMES if scale != "fixed" else UNSCALED_NAMES
+        sampler = TaylorGLOSampler(names=names, popsize=4, known=[start])
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        scheduler = GenerationScheduler(study, n_generations=2)
+        while (trial := scheduler.claim()) is not None:
+            *shape, smoothing = sampler.suggest(trial)
+            log_scale = shape[4] if scale != "fixed" else -1.5
+            value = ((*shape[:4], smoothing) == start) - abs(log_scale + 1.5)
+            scheduler.finish(trial, value)
+        return study
+
+    content = yaml.safe_load((ROOT / "studies" / "digits_mlp.yaml").read_text())
+    recipe = resolve_start(recipe_from_dict(content | {"search": {"scale": scale}}))
+    study = best(recipe.search.start.shapes[0])
+    replace_recipe(study, recipe)
+    study.set_user_attr(N_CLASSES, 10)
+    assert dashboard.start_note(study, read_history(study)) == said
+    cold = searched_study()
+    assert dashboard.start_note(cold, read_history(cold)) == ""
 
 
 def test_a_search_that_still_widens_at_its_end_is_said_not_to_have_settled(monkeypatch):
