@@ -84,6 +84,18 @@ def test_a_function_is_all_it_takes(tmp_path: Path) -> None:
     assert halved.samples[0].mean == verdict.samples[0].mean / 2
 
 
+def test_known_losses_alone_are_a_search_that_goes_on_later(sqlite_url: str) -> None:
+    there: dict[str, Any] = {"storage": sqlite_url, "study_name": "mine"}
+    tuned = search(train, **SMALL | there | {"n_generations": 0})
+    assert len(outcomes(tuned.study)) == 13 + 8
+    assert "Best known loss: " in str(tuned)
+    assert tuned.best_loss.origin is not None
+    assert tuned.best_loss.origin.trial is not None
+    more = search(train, **SMALL | there)
+    assert len(outcomes(more.study)) == 13 + 8 + 2 * 4
+    assert outcomes(more.study) == outcomes(search(train, **SMALL).study)
+
+
 def _half_of_the_test_metric(candidate: Candidate) -> float:
     return own_functions.test(candidate) / 2
 
