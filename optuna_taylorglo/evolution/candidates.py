@@ -209,7 +209,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
         abort = EarlyAbortPruner(rule.threshold, in_steps(rule.at, rule.unit), sign=sign)
     if (pace := recipe.early_stop) is not None:
         stop = FallingBehindPruner(
-            popsize=search.popsize if search.glo is None else None,
+            popsize=None if search.glo or search.rounds else search.popsize,
             keep=pace.keep,
             step=in_steps(pace.at, pace.unit),
             sign=sign,

@@ -133,6 +133,9 @@ def test_the_pruner_counts_in_optimizer_steps():
     assert (stop.step, stop.keep, stop.popsize, stop.overlap) == (20, 0.25, 8, 4)
     assert candidates.retry_policy(recipe) == RetryPolicy(8, 3, candidates.MAX_FAILURES, 4)
     assert candidates.make_sampler(recipe, N_CLASSES).policy == candidates.retry_policy(recipe)
+    pace = {"unit": "steps", "at": 20}
+    stop = candidates.make_pruner(known("wrong-labels", early_stop=pace), lambda n, unit: n).stop
+    assert stop.popsize is None, "rounds of known losses have sizes of their own"
     none = digits_recipe(early_abort=None, early_stop=None)
     pruner = candidates.make_pruner(none, lambda n, unit: n)
     assert (pruner.abort, pruner.stop, candidates.retry_policy(none).attempts) == (None, None, 1)
@@ -193,9 +196,10 @@ def test_a_start_may_be_a_file_which_a_study_does_not_need_later(tmp_path):
     assert first_mean(held) != first_mean(started({"loss": "baikal"}))
 
 
-def known(*losses, **search):
+def known(*losses, early_stop=None, **search):
     search |= {"start": {"losses": list(losses)}, "space": "canonical", "filter": "steady"}
-    return digits_recipe(loss={"base": "cross_entropy", "class_reduction": "sum"}, search=search)
+    loss = {"base": "cross_entropy", "class_reduction": "sum"}
+    return digits_recipe(loss=loss, search=search, early_stop=early_stop)
 
 
 @pytest.mark.parametrize("scale", ["auto", "learning_rate", "fixed"])
