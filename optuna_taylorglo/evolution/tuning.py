@@ -33,8 +33,8 @@ class Known(NamedTuple):
 
 def first_round(shapes: Sequence[Shape], *, scaled: bool) -> list[tuple[Shape, float]]:
     """The shapes and standard losses, each at several scales or, unscaled, as it is."""
-    scales = dict.fromkeys(shapes, SCALES) | STANDARD
-    return [(shape, s) for shape in scales for s in (scales[shape] if scaled else (0.0,))]
+    scales = [*((shape, SCALES) for shape in shapes), *STANDARD.items()]
+    return [(shape, s) for shape, several in scales for s in (several if scaled else (0.0,))]
 
 
 class TuningReplay(Replay):
@@ -118,7 +118,8 @@ class TuningReplay(Replay):
 
         def smoothed(log_scale: float) -> float:
             weights = [math.exp(-(((k.log_scale - log_scale) / NEAR) ** 2) / 2) for k in of_shape]
-            return statistics.fmean((k.score for k in of_shape), weights)
+            # Rounded, so that equal ones are equal on every machine.
+            return round(statistics.fmean((k.score for k in of_shape), weights), 12)
 
         return self._point(shape, max((k.log_scale for k in of_shape), key=smoothed))
 

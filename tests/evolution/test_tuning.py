@@ -63,6 +63,14 @@ def test_the_first_round_has_known_and_standard_losses_at_several_scales():
     assert [len(generation) for generation in others] == [2 * len(NEIGHBORS), 4, 4]
 
 
+def test_losses_that_are_known_twice_are_trained_twice():
+    made, (first, *_) = trained_by(
+        lambda shape, s: -abs(s + 2.2), known=[KNOWN, CROSS_ENTROPY, KNOWN]
+    )
+    assert len(first) == 3 * len(SCALES) + 7 == made.sampler.policy.rounds[0]
+    assert made.over
+
+
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_the_second_round_is_beside_the_best_known_and_the_best_standard_loss(direction):
     sign = 1 if direction == "maximize" else -1
