@@ -68,7 +68,7 @@ HELD_OUT: dict[str, tuple[str, Changes]] = {
     "MNIST, right": ("mnist_mlp_few_images", {}),
 }
 
-EARLIER = Path(__file__).resolve().parents[1] / "docs" / "results" / "losses"
+EARLIER = Path(__file__).resolve().parents[1] / "docs" / "results" / "losses" / "cold"
 
 START, SIGMA, POPSIZE = (3.0, 0.0, 2.0, 2.0, 3.0), 2.0, 12
 BOX = np.array([(-4.0, 8.0), (-6.0, 6.0), (-4.0, 8.0), (-6.0, 6.0), (0.0, 9.0)])

@@ -23,13 +23,14 @@ N_CLASSES = 10
 PROBABILITIES = np.linspace(0.01, 0.99, 99)
 
 TITLES = {
-    "digits_mlp_wrong_labels": "digits, 36 % wrong labels",
-    "digits_mlp_confused_labels": "digits, 35 % confused",
+    "mnist_mlp_wrong_labels": "MNIST, 36 % wrong labels",
     "mnist_mlp_confused_labels": "MNIST, 35 % confused",
-    "fashion_mnist_mlp_wrong_labels": "Fashion-MNIST, 36 % wrong",
-    "digits_mlp": "digits, clean",
+    "fashion_mnist_mlp_confused_labels": "Fashion-MNIST, 35 % confused",
+    "fashion_mnist_mlp_few_images": "Fashion-MNIST, right",
+    "digits_mlp": "digits, right",
+    "digits_mlp_imbalanced": "digits, rare classes",
 }
-"""The recipes with results, in the order of the page."""
+"""Recipes whose losses are drawn."""
 
 SHOWN = {
     "winner": ("evolved loss", BLUE),
@@ -72,8 +73,8 @@ def losses_of(recipe: str) -> list[nn.Module]:
 
 
 def draw_front() -> go.Figure:
-    """The losses of the README's first command, and their accuracy, in few and large words."""
-    recipe = "digits_mlp_wrong_labels"
+    """The losses of three searches, and their accuracy, in few and large words."""
+    recipe = "mnist_mlp_wrong_labels"
     figure = make_subplots(cols=2, column_widths=[0.43, 0.57], horizontal_spacing=0.07)
     _add_gradients(figure, recipe, row=1, col=1)
     figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, row=1, col=1)

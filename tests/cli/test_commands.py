@@ -158,7 +158,7 @@ def test_trials_that_are_no_candidates_are_never_the_best(study, capsys):
     assert all(c.fitness is None or c.fitness <= 0.5 for c in history.candidates)
     for words in COMMANDS:
         assert cli.main(words) == cli.DONE
-        assert "99" not in capsys.readouterr().out
+        assert "99.0" not in capsys.readouterr().out
     name = as_file_name(NAME)
     assert {file.name for file in Path().glob("x*")} == {f"{name}_loss.json", f"{name}_report.html"}
     assert load_loss(f"{name}_loss.json").origin.trial == 1
