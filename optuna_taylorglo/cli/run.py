@@ -161,8 +161,9 @@ def _print_winner(session: Session, output: Path) -> None:
     result, console, name = SearchResult(session), session.console, session.study.study_name
     result.save(output)
     console.print(f"\n{result}")
-    if (selection := load_selection(session.study)) is not None:
-        console.print(evaluation_advice(selection, session.recipe))
+    selection = load_selection(session.study)
+    if selection is not None and (advice := evaluation_advice(selection, session.recipe)):
+        console.print(advice)
     console.print(f"\nSaved to {output}. Next:", soft_wrap=True)
     flags = session.runtime.flags() + ["-v"] * session.verbose + ["-q"] * session.quiet
     is_default = session.url == resolve_storage_url()

@@ -175,7 +175,10 @@ def _list(names: list[str]) -> str:
 
 
 def evaluation_advice(selection: Selection, recipe: Recipe) -> str:
-    """How well evaluations rank the finalists, compared with full trainings, and what to change."""
+    """How well evaluations rank the finalists, compared with full trainings, and what to change.
+
+    Empty if too few differ to say so.
+    """
     budget, worst = recipe.budget, -recipe.fitness.sign * math.inf
     measured = [c for c in selection.finalists if c.evaluation is not None]
     n_seeds = min(len(c.values) for c in measured)  # those of the first round
@@ -185,7 +188,7 @@ def evaluation_advice(selection: Selection, recipe: Recipe) -> str:
         [sum(row) / n_seeds for row in rows],
     )
     if math.isnan(low):
-        return "Too few candidates that differ were trained fully to say how well evaluations rank."
+        return ""
     # Noise allows no better correlation than that of one full training with another.
     among_full = rank_correlation([row[0] for row in rows], [row[1] for row in rows]).value
     disagree = high < GOOD_CORRELATION
