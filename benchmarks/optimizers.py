@@ -105,6 +105,7 @@ class Independent:
     ) -> None:
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
         self._accept, self._taken = accept, list[optuna.Trial]()
+        self._n_first = len(first)
         for point in first:
             self._study.enqueue_trial(dict(zip(BOX, point, strict=True)))
 
@@ -114,7 +115,7 @@ class Independent:
         while len(points) < BATCH:
             trial = self._study.ask()
             point = [trial.suggest_float(name, *ends) for name, ends in BOX.items()]
-            if trial.system_attrs.get("fixed_params") or self._accept(point):
+            if trial.number < self._n_first or self._accept(point):
                 self._taken.append(trial)
                 points.append(point)
             else:

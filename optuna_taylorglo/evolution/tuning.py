@@ -1,10 +1,10 @@
-"""Stage one of a search: known losses at several scales, of which the best one starts CMA-ES.
+"""Known losses, trained at several scales before CMA-ES, which starts at the best one.
 
 A *shape* is (α, β, γ, δ, ε), all parameters of an anchored loss but the logarithm s of its scale.
-What a shape is good for carries over from task to task, its scale does not. The first round trains
-each known shape and some standard ones at a few scales, the second round the best known loss and
-the best standard one at scales beside theirs. Known ones have been good on several tasks, and a
-few noisy trainings say little: a standard one must be better by more than a standard error.
+A good shape carries over to other tasks, its scale does not. The first round trains known shapes
+and standard ones at a few scales. The second round trains the best known loss and the best standard
+one at scales near theirs. A known loss was good on several tasks, and a few noisy trainings say
+little, so a standard loss must be better by more than a standard error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def first_round(shapes: Sequence[Shape], *, scaled: bool) -> list[tuple[Shape, f
 
 
 class TuningReplay(Replay):
-    """Both rounds of stage one, then CMA-ES from the best loss."""
+    """Both rounds of known losses, then CMA-ES from the best one."""
 
     def __init__(
         self, shapes: Sequence[Shape], cma: CMASettings, stored: Stored, *, maximize: bool
@@ -60,7 +60,7 @@ class TuningReplay(Replay):
 
     @property
     def start(self) -> list[float] | None:
-        """The loss at which CMA-ES starts, which was trained in stage one; None before its end."""
+        """The loss at which CMA-ES starts, which was trained before; None while it is not known."""
         return None if self._cma is None else list(self._cma.states[0].mean)
 
     def draw(self, generation: int, index: int) -> list[float]:
@@ -96,7 +96,7 @@ class TuningReplay(Replay):
         return [min(max(value, low), high) for value, (low, high) in ranges]
 
     def _known(self, slot: Slot) -> Known:
-        a, b, c, d, *scale, e = self.candidate(slot)  # perhaps of a user
+        a, b, c, d, *scale, e = self.candidate(slot)  # a user may have enqueued another one
         score = math.nan if slot.result is None else slot.result.values[0]
         log_scale = scale[0] if self._scaled else 0.0
         return Known((a, b, c, d, e), log_scale, score if self._maximize else -score)
