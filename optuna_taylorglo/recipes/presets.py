@@ -74,8 +74,9 @@ def complete(content: object) -> object:
         implied_loss, implied_search = PAPER_LOSS, PAPER_SEARCH
     else:
         implied_loss, implied_search = _implied_by_form(loss)
-        if (implied_loss | {**loss}).get("base") == "none" or search.get("space") == "theta":
-            implied_search["start"] = None
+        base, reduction = (implied_loss | {**loss}).get("base"), loss.get("class_reduction")
+        if base == "none" or reduction == "mean" or search.get("space") == "theta":
+            implied_search["start"] = None  # no loss of the library is of this kind
     if "start" in implied_search | {**search} and not _has_known(search.get("start")):
         implied_search = COLD_SEARCH | implied_search
         selection = content.get("selection", implied.get("selection", {}))

@@ -352,8 +352,9 @@ class SearchSettings(Section):
     """First candidates of each generation that are drawn without the results of the generation
     before it, so that workers begin them while its last ones still train; below `popsize`."""
     start: StartOrNone = StartSettings(losses=("wrong-labels",))
-    """Left out: the loss wrong-labels of the library and some standard ones, and without a base or
-    for other orders and variables none. none: θ = 0, which takes more generations."""
+    """Left out: the loss wrong-labels of the library and some standard ones; without a base, with
+    class_reduction mean or for other orders, variables and spaces none. none: θ = 0, which takes
+    more generations."""
     glo: GLOSettings | None = None
     """With `method: glo`."""
 

@@ -193,6 +193,30 @@ def test_data_model_batch_size_and_length_are_a_recipe_with_the_best_results(pre
         assert getattr(function, section) == getattr(best, section)
 
 
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"search": {"start": "none"}},
+        {"search": {"start": None}},
+        {"loss": {"base": "none"}},
+        {"loss": {"class_reduction": "mean"}},
+        {"search": {"space": "theta"}},
+        {"loss": {"order": 4}},
+        {"loss": {"variables": ["x", "y", "t"]}},
+        {"search": glo()},
+    ],
+)
+def test_a_search_without_known_losses_takes_longer(sections: dict[str, Any]) -> None:
+    recipe = recipe_from_dict(minimal(**sections))
+    search = recipe.search
+    assert (search.start, search.rounds, search.sigma) == (None, (), 1.2)
+    expected = (28, 60) if search.method == "glo" else (16, 12)
+    assert (search.popsize, search.n_generations) == expected
+    assert recipe.selection == SelectionSettings(candidates=8)
+    fewer = minimal(**sections) | {"selection": {"candidates": 3}}
+    assert recipe_from_dict(fewer).selection == SelectionSettings(candidates=3)
+
+
 def test_the_preset_paper_has_its_numbers() -> None:
     budget = {"unit": "epochs", "evaluation": 4, "full": 36}
     recipe = recipe_from_dict(minimal(preset="paper", budget=budget))
