@@ -25,6 +25,7 @@ from optuna_taylorglo.losses.files import load_loss
 from optuna_taylorglo.recipes.load import BUNDLED_PACKAGE
 from optuna_taylorglo.recipes.schema import FunctionRecipe, Recipe, TrainingRecipe
 from optuna_taylorglo.seeds import Stage, candidate_seed, training_seed
+from optuna_taylorglo.study.open import create_in_memory
 from optuna_taylorglo.verdict.selection import halve
 from optuna_taylorglo.verdict.statistics import Role
 from optuna_taylorglo.verdict.tasks import (
@@ -341,7 +342,8 @@ def best_standard_loss(recipe: Recipe, run: Runner, rates: LearningRates) -> Com
             group=True,
             constant_liar=True,
         )
-    study = optuna.create_study(direction=direction_of(recipe), sampler=sampler)
+    study = create_in_memory("standard losses", direction_of(recipe))
+    study.sampler = sampler
     for family, settings in first:
         parameters = {_parameter_name(family, key): value for key, value in settings.items()}
         if rates.obstacle is None:
