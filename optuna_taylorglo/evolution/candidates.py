@@ -228,10 +228,10 @@ def resolve_start(recipe: R, winner_of: Callable[[str], EvolvedLoss] | None = No
         return recipe
     changes: dict[str, Any] = {}
     if start.n_known:
-        losses = {name: _loaded(name, "losses") for name in start.losses}
+        losses = [(name, _loaded(name, "losses")) for name in start.losses]
         if start.study is not None and winner_of is not None:
-            losses[f"study {start.study}"] = winner_of(start.study)
-        changes["shapes"] = tuple(_shape(recipe, *each) for each in losses.items())
+            losses.append((f"study {start.study}", winner_of(start.study)))
+        changes["shapes"] = tuple(_shape(recipe, *each) for each in losses)
     else:
         theta = _start_theta(start, form) if start.theta is None else start.theta
         if len(theta) != form.n_parameters:

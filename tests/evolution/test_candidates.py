@@ -225,11 +225,12 @@ def test_known_losses_may_be_files_which_a_study_does_not_need_later(tmp_path):
     path = tmp_path / "found.json"
     load_loss("wrong-labels").save(path)
     study = optuna.create_study(direction="maximize")
-    held = attach_recipe(study, known(str(path), "wrong-labels")).search
-    assert held.start.shapes[0] == held.start.shapes[1]
+    names = (str(path), "wrong-labels", "wrong-labels")
+    held = attach_recipe(study, known(*names)).search
+    assert held.start.shapes == (held.start.shapes[0],) * 3
     path.unlink()
     assert attach_recipe(study, None).search == held
-    assert attach_recipe(study, known(str(path), "wrong-labels")).search == held
+    assert attach_recipe(study, known(*names)).search == held
 
 
 @pytest.mark.parametrize(
