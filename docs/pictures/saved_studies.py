@@ -4,7 +4,7 @@ They are made, and saved, by
 
     taylorglo run digits_mlp_glo
     taylorglo evaluate digits_mlp_glo --seeds 3 --against ce,ce-tuned
-    taylorglo run digits_mlp_wrong_labels        # with search: {start: none}
+    taylorglo run digits_mlp_wrong_labels        # CMA-ES from θ = 0, 12 generations
     taylorglo evaluate digits_mlp_wrong_labels --seeds 5 --against ce,ce-tuned,gce
     taylorglo sweep digits_mlp_wrong_labels --over label_noise --values 0,0.2,0.36,0.5
     taylorglo sweep digits_mlp_wrong_labels --over fraction --values 0.25,0.5,1

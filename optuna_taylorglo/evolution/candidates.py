@@ -29,7 +29,7 @@ from optuna_taylorglo.losses.tree import (
     Tree,
     expanded_theta,
 )
-from optuna_taylorglo.recipes.presets import Shape
+from optuna_taylorglo.recipes.presets import BOX, COLD_SEARCH, Shape
 from optuna_taylorglo.recipes.schema import Recipe
 from optuna_taylorglo.recipes.settings import StartSettings
 
@@ -186,6 +186,13 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
         if search.space == "canonical":
             theta = canonical.to_canonical(theta, form)
         x0 = dict(zip(parameter_names(recipe), theta, strict=True))
+    units = {name: ANCHOR_UNITS[name] for name in anchored}
+    if anchored and start is None and search.space == "canonical":
+        ends = {name: BOX[name] for name in parameter_names(recipe)}
+        x0 = {name: (low + high) / 2 for name, (low, high) in ends.items()}
+        units = {
+            name: (high - low) / 4 / COLD_SEARCH["sigma"] for name, (low, high) in ends.items()
+        }
     limits = {name: policy[name] for name in policy if name != "rounds"}
     return TaylorGLOSampler(
         names=parameter_names(recipe),
@@ -194,7 +201,7 @@ def make_sampler(recipe: Recipe, n_classes: int) -> GenerationSampler:
         **limits,
         known=() if start is None or start.shapes is None else start.shapes,
         accept=None if search.filter == "none" else accept,
-        units={name: ANCHOR_UNITS[name] for name in anchored},
+        units=units,
         limits={name: ANCHOR_LIMITS[name] for name in anchored},
         x0=x0,
         to_loss=partial(candidate_loss, recipe, n_classes=n_classes),

@@ -20,9 +20,20 @@ PAPER_SEARCH: dict[str, Any] = {
     "filter": "none",
     "start": None,
 }
-# From θ = 0 a search takes longer, and has nothing to fall back on.
+# Without known losses a search takes longer, and has nothing to fall back on.
 COLD_SEARCH: dict[str, Any] = {"popsize": 16, "sigma": 1.2, "n_generations": 12}
 COLD_SELECTION: dict[str, Any] = {"candidates": 8}
+
+BOX = {
+    "alpha": (-4.0, 6.0),
+    "beta": (-6.0, 6.0),
+    "gamma": (-4.0, 6.0),
+    "delta": (-6.0, 6.0),
+    "log_scale": (-5.0, 1.0),
+    "smoothing": (0.0, 0.7),
+}
+"""Where good anchored losses lie. Without known losses CMA-ES starts in the middle, and σ = 1.2 is
+a quarter of the width."""
 
 Shape = tuple[float, float, float, float, float]
 """α, β, γ, δ and ε: all parameters of an anchored loss but the logarithm s of its scale."""

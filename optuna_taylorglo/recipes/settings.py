@@ -353,8 +353,8 @@ class SearchSettings(Section):
     before it, so that workers begin them while its last ones still train; below `popsize`."""
     start: StartOrNone = StartSettings(losses=("wrong-labels",))
     """Left out: the loss wrong-labels of the library and some standard ones; without a base, with
-    class_reduction mean or for other orders, variables and spaces none. none: θ = 0, which takes
-    more generations."""
+    class_reduction mean or for other orders, variables and spaces none. none: CMA-ES starts at
+    θ = 0, with a base in the middle of a box, and takes more generations."""
     glo: GLOSettings | None = None
     """With `method: glo`."""
 

@@ -19,7 +19,7 @@ from optuna_taylorglo.losses.taylor import TaylorLoss
 from optuna_taylorglo.losses.tree import BAIKAL
 from optuna_taylorglo.losses.tree_loss import BaikalLoss, TreeLoss
 from optuna_taylorglo.recipes.load import load_recipe
-from optuna_taylorglo.recipes.presets import PAPER_LOSS, SCALES
+from optuna_taylorglo.recipes.presets import BOX, PAPER_LOSS, SCALES
 from optuna_taylorglo.recipes.schema import recipe_from_dict
 
 N_CLASSES = 10
@@ -139,6 +139,19 @@ def test_the_pruner_counts_in_optimizer_steps():
     none = digits_recipe(early_abort=None, early_stop=None)
     pruner = candidates.make_pruner(none, lambda n, unit: n)
     assert (pruner.abort, pruner.stop, candidates.retry_policy(none).attempts) == (None, None, 1)
+
+
+def test_without_known_losses_a_search_starts_in_the_middle_of_a_box():
+    recipe = digits_recipe(
+        loss=ANCHORED, search={"start": None, "space": "canonical", "filter": "steady"}
+    )
+    sampler = candidates.make_sampler(recipe, N_CLASSES)
+    assert sampler.names == tuple(BOX)
+    (state,) = sampler.search_state(optuna.create_study(direction="maximize"))
+    assert state.mean == pytest.approx([(low + high) / 2 for low, high in BOX.values()])
+    assert state.stds == pytest.approx([(high - low) / 4 for low, high in BOX.values()])
+    unscaled = recipe.changed(search=recipe.search.changed(scale="fixed"))
+    assert candidates.make_sampler(unscaled, N_CLASSES).settings.x0 == (1.0, 0.0, 1.0, 0.0, 0.35)
 
 
 # Searches that start at the expansion of a loss

@@ -252,11 +252,11 @@ def test_a_search_may_start_with_the_winner_of_another_study():
 
     best = max((t for t in first.trials if t.value is not None), key=lambda t: t.value)
     names = ("alpha", "beta", "gamma", "delta", "smoothing")
-    assert started(first.study_name) == tuple(best.params[name] for name in names)
+    assert started(first.study_name) == pytest.approx([best.params[name] for name in names])
     chosen = next(t for t in first.trials if t.value is not None and t is not best)
     parameters = list(chosen.params.values())
     first.set_user_attr(SELECTION, {"finalists": [{"parameters": parameters}]})
-    assert started(first.study_name) == tuple(chosen.params[name] for name in names)
+    assert started(first.study_name) == pytest.approx([chosen.params[name] for name in names])
     with pytest.raises(RecipeError, match="'other' is no study of a search"):
         started("other")
     empty = optuna.create_study(study_name="empty", storage=storage, direction="maximize")
