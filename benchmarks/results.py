@@ -123,6 +123,8 @@ def print_summary(found: dict[str, dict[int, Verdict]]) -> None:
 
 TASKS = {
     "mnist_mlp_wrong_labels": "MNIST (1,000 images), 36 % of labels wrong",
+    "mnist_basic_cnn_wrong_labels": "the same, Basic CNN",
+    "cifar10_cnn_wrong_labels": "CIFAR-10 (5,000 images), 36 % wrong, small CNN",
     "mnist_mlp_confused_labels": "MNIST (1,000 images), 35 % confused",
     "fashion_mnist_mlp_confused_labels": "Fashion-MNIST (2,000 images), 35 % confused",
     "fashion_mnist_mlp_few_images": "Fashion-MNIST (2,000 images), labels right",
