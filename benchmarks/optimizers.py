@@ -36,18 +36,10 @@ from optuna_taylorglo.evolution.sampler import (
 from optuna_taylorglo.evolution.scheduler import GenerationScheduler
 from optuna_taylorglo.losses.canonical import to_canonical
 from optuna_taylorglo.losses.taylor import TaylorLoss
-from optuna_taylorglo.recipes.presets import SCALES, STANDARD, Shape
+from optuna_taylorglo.recipes.presets import BOX, SCALES, STANDARD, Shape
 
 BUDGETS = (24, 48, 96)
 SEEDS, TEST_SEEDS, SELECTION_SEEDS, BATCH = 5, 5, 4, 8
-BOX = {
-    "alpha": (-4.0, 6.0),
-    "beta": (-6.0, 6.0),
-    "gamma": (-4.0, 6.0),
-    "delta": (-6.0, 6.0),
-    "log_scale": (-5.0, 1.0),
-    "smoothing": (0.0, 0.7),
-}
 CENTER = {name: (low + high) / 2 for name, (low, high) in BOX.items()}
 QUARTER = {name: (high - low) / 4 for name, (low, high) in BOX.items()}
 
