@@ -226,7 +226,7 @@ def make_pruner(recipe: Recipe, in_steps: Callable[[int, str], int]) -> EarlyEnd
 
 
 def resolve_start(recipe: R, winner_of: Callable[[str], EvolvedLoss] | None = None) -> R:
-    """The recipe with the numbers at which its search starts, beside names of losses and files.
+    """The recipe with the numbers that the names of losses, files and studies in its start mean.
 
     Without `winner_of`, which finds the winner of a study by its name, one with a study stays.
     """
